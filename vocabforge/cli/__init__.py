@@ -1,0 +1,29 @@
+"""The command line: one thin file a command, listed in one table."""
+
+from __future__ import annotations
+
+import sys
+
+from ..core.extension import load_attribute
+
+# name -> "module:attr"; adding a command is a file and a row.
+COMMANDS: dict[str, str] = {
+    "count-freq": "vocabforge.cli.count_freq:count_freq",
+    "select-vocab": "vocabforge.cli.select_vocab:select_vocab",
+    "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
+    "export": "vocabforge.cli.export:export",
+    "eval": "vocabforge.cli.evaluate:evaluate",
+    "generate": "vocabforge.cli.generate:generate",
+    "doctor": "vocabforge.cli.doctor:doctor",
+    "demo": "vocabforge.cli.demo:demo",
+}
+
+
+def main() -> None:
+    """Entry point of ``vocabforge`` and ``python -m vocabforge``."""
+    from .app import build_app
+
+    # Parse only the command that is asked for, so that `--help` and errors stay quick.
+    wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    names = [wanted] if wanted in COMMANDS else list(COMMANDS)
+    build_app({name: load_attribute(COMMANDS[name]) for name in names}, all_names=list(COMMANDS))()

@@ -1,0 +1,74 @@
+"""What all commands share: the typer application, error reporting, exit codes, ``--json`` output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from .. import __version__
+from ..core.errors import VocabForgeError
+from ..core.progress import console
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an artefact that exists at --output.")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"vocabforge {__version__}")
+        raise typer.Exit
+
+
+def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str]) -> typer.Typer:
+    """A typer application over ``commands``; ``all_names`` only serves the order of the help page."""
+    app = typer.Typer(
+        name="vocabforge",
+        help="Drafter training and vocabulary preparation for speculative decoding.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        ] = False,
+    ) -> None:
+        """Drafter training and vocabulary preparation for speculative decoding."""
+
+    for name in sorted(commands, key=all_names.index):
+        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(_guarded(commands[name]))
+    return app
+
+
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """Report what a user can cause as one message and an exit code; real bugs keep their traceback."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except VocabForgeError as error:
+            console().print(f"Error: {error.render()}", style="red", markup=False)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            console().print("Interrupted. Nothing half-written was kept.", style="yellow")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def print_json(value: Any) -> None:
+    """A result on stdout as one JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

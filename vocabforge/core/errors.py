@@ -1,0 +1,69 @@
+"""One error type for everything a user can cause; it always says what to do next."""
+
+from __future__ import annotations
+
+
+class VocabForgeError(Exception):
+    """A failure caused by input, environment or configuration, not by a bug.
+
+    Args:
+        message: one sentence saying what is wrong.
+        got: what was found.
+        expected: what would have been right.
+        source: where it came from (file, line, option).
+        remedy: what to do.
+
+    The command line prints it without a traceback and exits with ``exit_code``.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        got: object = None,
+        expected: object = None,
+        source: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.message = message
+        self.got = got
+        self.expected = expected
+        self.source = source
+        self.remedy = remedy
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """The message with its labelled details, one a line."""
+        details = (
+            ("got", self.got),
+            ("expected", self.expected),
+            ("source", self.source),
+            ("remedy", self.remedy),
+        )
+        lines = [self.message]
+        lines += [f"  {label + ':':<10}{value}" for label, value in details if value is not None]
+        return "\n".join(lines)
+
+
+class UsageError(VocabForgeError):
+    """The command line itself is wrong (exit code 2)."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration file or an override is wrong (exit code 2)."""
+
+
+class DataError(VocabForgeError):
+    """Input data (text, JSON, tokenizer, checkpoint) cannot be used."""
+
+
+class ArtifactError(VocabForgeError):
+    """An artefact folder is missing, incomplete, damaged or of another kind."""
+
+
+class MismatchError(VocabForgeError):
+    """Two inputs are each valid but do not belong together (tokenizer, sizes, target)."""
