@@ -9,3 +9,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_configure() -> None:
+    """One thread: the tests' tensors are tiny, and threads that spin for each other only slow them down."""
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,208 @@
+"""Conversation formats, rendering, and loss masks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import needs_data
+from vocabforge.core.errors import DataError
+from vocabforge.corpus.chat import parse_conversation, render_with_mask
+from vocabforge.corpus.tokenizer import load_tokenizer
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hé <b>"},
+    {"role": "assistant", "content": "Yes, 你好"},
+    {"role": "user", "content": "And?"},
+    {"role": "assistant", "content": "No.\n"},
+]
+
+
+def masked_text(tokenizer, messages) -> list[str]:
+    """The runs of tokens with mask 1, as text."""
+    ids, mask = render_with_mask(tokenizer, messages)
+    assert len(ids) == len(mask)
+    runs, held = [], []
+    for token, counted in zip([*ids, 0], [*mask, 0], strict=True):
+        if counted:
+            held.append(token)
+        elif held:
+            runs.append(tokenizer.decode(held, skip_special=False))
+            held = []
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {
+                "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+                "system": "s",
+            },
+            [("system", "s"), ("user", "a"), ("assistant", "b")],
+        ),
+        ({"messages": [{"role": "user", "content": "a"}]}, [("user", "a")]),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "text", "text": "a"}, {"type": "text", "value": "b"}],
+                    }
+                ]
+            },
+            [("user", "ab")],
+        ),
+        ({"instruction": "a", "input": "", "output": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"instruction": "a", "input": "x", "response": "b"}, [("user", "a\nx"), ("assistant", "b")]),
+        ({"prompt": "a", "completion": "b"}, [("user", "a"), ("assistant", "b")]),
+        ({"question": "a", "answer": "b"}, [("user", "a"), ("assistant", "b")]),
+        (
+            {
+                "prompt": [{"role": "user", "content": "a"}],
+                "completion": [{"role": "assistant", "content": "b"}],
+            },
+            [("user", "a"), ("assistant", "b")],
+        ),
+    ],
+)
+def test_formats(row, expected):
+    messages = parse_conversation(row)
+    assert messages is not None
+    assert [(message["role"], message["content"]) for message in messages] == expected
+
+
+def test_plain_text_is_no_conversation():
+    assert parse_conversation({"text": "a"}) is None
+
+
+def test_tool_calls_and_reasoning_become_fields():
+    turns = [
+        {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
+        {"from": "observation", "value": "3"},
+    ]
+    call, seen = parse_conversation({"conversations": turns})
+    assert call["role"] == "assistant"
+    assert call["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
+    assert seen == {"role": "tool", "content": "3"}
+    part = {
+        "role": "assistant",
+        "content": [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}],
+    }
+    assert parse_conversation({"messages": [part]}) == [
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"messages": []}, "empty"),
+        ({"messages": ["x"]}, "not an object"),
+        ({"messages": [{"role": "ghost", "content": "x"}]}, "unknown role"),
+        ({"messages": [{"role": "user", "content": None}]}, "has no text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}, "not text"),
+        ({"conversations": [{"from": "function_call", "value": "nonsense"}]}, "not valid JSON"),
+        ({"prompt": 1, "response": "b"}, "not both texts"),
+    ],
+)
+def test_malformed_conversations(row, message):
+    with pytest.raises(DataError, match=message):
+        parse_conversation(row)
+
+
+def test_mask_holds_the_answers_with_their_end_and_nothing_else(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
+    assert masked_text(tokenizer, TALK) == ["Yes, 你好<|end|>", "No.\n<|end|>"]
+    ids, _ = render_with_mask(tokenizer, TALK)
+    assert tokenizer.decode(ids, skip_special=False) == tokenizer.render(TALK)
+
+
+def test_mask_without_an_end_token_keeps_the_turn(tmp_path):
+    turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}"
+    template = turns + "{% if add_generation_prompt %}assistant: {% endif %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    assert masked_text(tokenizer, TALK[1:4]) == ["Yes, 你好\n\n"]
+
+
+def test_all_zero_masks_say_why(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
+    for messages in (TALK[:2], TALK[2:3]):
+        with pytest.raises(DataError, match="all zero"):
+            render_with_mask(tokenizer, messages)
+
+
+def test_all_one_mask_says_why(tmp_path):
+    template = "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    with pytest.raises(DataError, match="all one"):
+        render_with_mask(tokenizer, TALK[1:3])
+
+
+def test_unstable_template_is_refused(tmp_path):
+    template = "{{ messages|length }}" + "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    with pytest.raises(DataError, match="writes turn 2 differently"):
+        render_with_mask(tokenizer, TALK[1:])
+
+
+def test_template_features_and_refusals(tmp_path):
+    template = (
+        "{%- for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{{ {'a': '<é>'} | tojson }}{% endfor %}"
+        "{{ strftime_now('%Y')|length }}{% if not messages %}{{ raise_exception('nothing said') }}{% endif %}"
+    )
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    assert tokenizer.render(TALK[:2]) == 'Hé <b>{"a": "<é>"}4'
+    with pytest.raises(DataError, match="nothing said"):
+        tokenizer.render([])
+    broken = load_tokenizer(byte_tokenizer(tmp_path / "b", template="{% for %}"))
+    with pytest.raises(DataError, match="cannot be compiled"):
+        broken.render(TALK)
+    unsafe = load_tokenizer(byte_tokenizer(tmp_path / "c", template="{{ messages.append(1) }}"))
+    with pytest.raises(DataError, match="refuses"):
+        unsafe.render(TALK)
+
+
+TOOL_TALK = [
+    {"role": "user", "content": "How warm?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"q": "é<"}}}],
+    },
+    {"role": "tool", "content": "9"},
+    {"role": "assistant", "content": "Nine."},
+    {"role": "user", "content": "Thanks"},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nBye"},
+]
+
+
+@needs_data
+@pytest.mark.parametrize("messages", [TALK, TOOL_TALK, TALK[:2]])
+def test_rendering_equals_transformers(qwen3, qwen3_elsewhere, messages):
+    theirs, ours = qwen3_elsewhere, qwen3
+    tools = [{"type": "function", "function": {"name": "f", "description": "<é>"}}]
+    for prompt in (False, True):
+        for names in ({}, {"tools": tools}, {"enable_thinking": False}):
+            expected = theirs.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=prompt, **names
+            )
+            assert ours.render(messages, add_generation_prompt=prompt, **names) == expected
+    expected = theirs.apply_chat_template(messages, tokenize=True, return_dict=True)["input_ids"]
+    assert ours.encode(ours.render(messages)) == expected
+
+
+@needs_data
+def test_qwen3_mask_of_several_turns(qwen3):
+    """The template rewrites earlier turns (thinking) once others follow; the mask must still be found."""
+    tokenizer = qwen3
+    assert masked_text(tokenizer, TALK) == ["Yes, 你好<|im_end|>", "<think>\n\n</think>\n\nNo.\n<|im_end|>"]
+    call = '<tool_call>\n{"name": "f", "arguments": {"q": "é<"}}\n</tool_call><|im_end|>'
+    assert masked_text(tokenizer, TOOL_TALK) == [
+        call,
+        "Nine.<|im_end|>",
+        "<think>\nhm\n</think>\n\nBye<|im_end|>",
+    ]

@@ -1,0 +1,121 @@
+"""A small real tokenizer and a deterministic generator, for the tests of the evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from vocabforge.core.errors import DataError
+from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.decode.result import Generation
+from vocabforge.evaluate.benchmarks import Benchmark, Question
+
+BOS, EOS, USER, ASSISTANT, FIRST_WORD, WORDS = 1, 2, 3, 4, 5, 40
+TEMPLATE = (
+    "<s>{% for message in messages %}<|{{ message.role }}|> {{ message.content }} "
+    "{% if message.role == 'assistant' %}</s>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_tokenizer(folder: Path, *, chat: bool = True) -> TextTokenizer:
+    """Words ``w0`` … ``w39``; puts BOS before a plain text."""
+    names = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", *(f"w{n}" for n in range(WORDS))]
+    backend = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    backend.add_special_tokens(names[:5])
+    folder.mkdir(parents=True, exist_ok=True)
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    if chat:
+        config["chat_template"] = TEMPLATE
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    return load_tokenizer(folder)
+
+
+def continuation(prompt_ids: Sequence[int], count: int) -> list[int]:
+    """What the pretended target says after a prompt: ``count`` words."""
+    digest = hashlib.sha256(repr(list(prompt_ids)).encode()).digest()
+    return [FIRST_WORD + digest[index % len(digest)] % WORDS for index in range(count)]
+
+
+@dataclass
+class FakeGenerator:
+    """Answers with ``continuation``, committing tokens in chunks of ``pattern``.
+
+    Attributes:
+        pattern: accepted lengths, cycled; (1,) is plain decoding.
+        length: words of an answer, before its EOS.
+        corrupt: position at which it says another token, for answers to prompts longer than ``corrupt_from``.
+        too_long: prompts longer than this are refused.
+        tail: tokens added after the EOS, as a sloppy generator would.
+    """
+
+    pattern: tuple[int, ...] = (1,)
+    length: int = 7
+    corrupt: int | None = None
+    corrupt_from: int = 0
+    too_long: int | None = None
+    tail: tuple[int, ...] = ()
+    prompts: list[list[int]] = field(default_factory=list)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: Collection[int],
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> Generation:
+        self.prompts.append(list(prompt_ids))
+        if self.too_long is not None and len(prompt_ids) > self.too_long:
+            raise DataError("the prompt does not fit the cache", got=len(prompt_ids), expected=self.too_long)
+        tokens = [*continuation(prompt_ids, self.length), EOS][:max_new_tokens]
+        if self.corrupt is not None and len(prompt_ids) > self.corrupt_from:
+            tokens[self.corrupt] = FIRST_WORD + (tokens[self.corrupt] - FIRST_WORD + 1) % WORDS
+        lengths: list[int] = []
+        while sum(lengths) < len(tokens):
+            step = self.pattern[len(lengths) % len(self.pattern)]
+            lengths.append(min(step, len(tokens) - sum(lengths)))
+        deepest = max(self.pattern) - 1
+        accepted = [sum(length - 1 >= depth for length in lengths) for depth in range(1, deepest + 1)]
+        return Generation(
+            token_ids=tokens + list(self.tail),
+            accept_lengths=lengths,
+            prefill_s=0.001,
+            decode_s=0.002,
+            target_forwards=len(lengths) + 1,
+            drafted=deepest * len(lengths),
+            timings={"prefill": 0.001, "verify": 0.002},
+            finish="stop" if tokens[-1] == EOS else "length",
+            accepted_by_depth=accepted,
+            drafted_by_depth=[len(lengths)] * deepest,
+        )
+
+
+@dataclass
+class FakeMethod:
+    name: str
+    generator: FakeGenerator
+    description: str = "for tests"
+
+
+def make_benchmark(rows: Sequence[tuple[int, str, tuple[str, ...]]]) -> Benchmark:
+    questions = tuple(Question(number, category, turns) for number, category, turns in rows)
+    return Benchmark("tiny", Path("tiny.jsonl"), "0" * 64, 32, questions)
+
+
+# Deliberately not in order of id.
+ROWS = (
+    (9, "translation", ("w1 w2 w3",)),
+    (3, "writing", ("w4 w5", "w6")),
+    (5, "math", ("w7 w8 w9 w10", "w11 w12")),
+    (4, "qa", ("w13",)),
+)

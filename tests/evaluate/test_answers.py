@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from vocabforge.decode.result import Generation
+
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.evaluate.answers import (
+    RowFile,
+    Turn,
+    answer_row,
+    detail_row,
+    new_answer_id,
+    read_answers,
+    read_details,
+)
+from vocabforge.evaluate.benchmarks import Question
+from vocabforge.evaluate.names import file_names
+
+QUESTION = Question(81, "writing", ("one", "two"))
+LITERAL = (
+    b'{"question_id": 81, "category": "writing", "answer_id": "vXvXvXvXvXvXvXvXvXvXvX", '
+    b'"model_id": "tiny-plain", '
+    b'"choices": [{"index": 0, "turns": ["caf\\u00e9 \\"x\\"", "b"], "decoding_steps": [2, 1], '
+    b'"new_tokens": [3, 1], "wall_time": [0.5, 0.25], '
+    b'"accept_lengths": [2, 1, 1]}], "tstamp": 1700000000.5}\n'
+)
+
+
+def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: float) -> Turn:
+    generation = Generation(
+        token_ids=list(tokens),
+        accept_lengths=lengths,
+        prefill_s=0.1,
+        decode_s=0.2,
+        target_forwards=4,
+        drafted=6,
+        timings={"prefill": 0.1},
+        finish="stop",
+        accepted_by_depth=[1],
+        drafted_by_depth=[6],
+    )
+    return Turn(text, tokens, 5, wall_time, generation)
+
+
+TURNS = [turn('café "x"', (7, 8, 2), [2, 1], 0.5), turn("b", (2,), [1], 0.25)]
+
+
+def row_of(question: Question) -> dict:
+    return answer_row(
+        question, TURNS, model_id="tiny-plain", answer_id="vXvXvXvXvXvXvXvXvXvXvX", tstamp=1700000000.5
+    )
+
+
+def test_an_answer_row_byte_for_byte(tmp_path: Path) -> None:
+    file = RowFile(tmp_path / "answers" / "plain.jsonl")
+    file.append(row_of(QUESTION))
+    file.finish()
+    assert (tmp_path / "answers" / "plain.jsonl").read_bytes() == LITERAL
+
+
+def test_rows_are_streamed_then_sorted_by_id(tmp_path: Path) -> None:
+    path = tmp_path / "plain.jsonl"
+    file = RowFile(path)
+    for number in (100, 9, 81):
+        file.append(row_of(Question(number, "qa", ("x", "y"))))
+        partial = (tmp_path / ".plain.jsonl.partial").read_text("utf-8").splitlines()
+        assert json.loads(partial[-1])["question_id"] == number
+        assert not path.exists()
+    file.finish()
+    assert [row["question_id"] for row in read_answers(path)] == [9, 81, 100]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
+
+
+def test_the_side_file_holds_what_the_row_has_no_room_for(tmp_path: Path) -> None:
+    file = RowFile(tmp_path / "d.jsonl")
+    file.append(detail_row(QUESTION, TURNS))
+    file.finish()
+    (choice,) = read_details(tmp_path / "d.jsonl")[0]["choices"]
+    assert choice["token_ids"] == [[7, 8, 2], [2]]
+    assert choice["accept_lengths"] == [[2, 1], [1]]
+    assert choice["prompt_tokens"] == [5, 5]
+    assert choice["accepted_by_depth"] == [[1], [1]]
+    assert choice["drafted"] == [6, 6]
+    assert choice["finish"] == ["stop", "stop"]
+
+
+def test_answer_ids_look_like_short_uuids() -> None:
+    made = {new_answer_id() for _ in range(50)}
+    assert len(made) == 50
+    assert all(re.fullmatch(r"[2-9A-HJ-NP-Za-km-z]{22}", text) for text in made)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"question_id": 1', "not valid JSON"),
+        ("[]", "lacks keys"),
+        ('{"question_id": 1, "category": "qa"}', "answer_id"),
+        (LITERAL.decode().replace('"new_tokens": [3, 1], ', "").strip(), "new_tokens"),
+    ],
+)
+def test_a_broken_answer_file_is_reported_with_its_line(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LITERAL + line.encode() + b"\n")
+    with pytest.raises(DataError) as caught:
+        read_answers(path)
+    assert expected in caught.value.render()
+    assert f"{path}:2" in caught.value.render()
+
+
+def test_a_missing_answer_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        read_answers(tmp_path / "absent.jsonl")
+
+
+def test_method_names_become_file_names() -> None:
+    assert file_names(["plain", "eagle3 (32k/top)"]) == {
+        "plain": "plain.jsonl",
+        "eagle3 (32k/top)": "eagle3-32k-top.jsonl",
+    }
+    for clashing in (["plain", "plain"], ["a/b", "a:b"], ["A", "a"]):
+        with pytest.raises(UsageError, match="same name"):
+            file_names(clashing)

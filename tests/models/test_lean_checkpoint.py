@@ -1,0 +1,210 @@
+"""Every way a checkpoint may lie in a folder, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from tests.models.lean_support import VOCAB, build, rewrite_config, run_full
+from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
+from vocabforge.models.lean import load_target
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+IDS = torch.randint(0, VOCAB, (1, 20), generator=torch.Generator().manual_seed(2))
+
+
+def _hugging_face(folder: Path, **options: object) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **options)
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
+
+
+def _assert_like_hugging_face(folder: Path) -> None:
+    logits, _ = run_full(load_target(folder), IDS)
+    torch.testing.assert_close(logits, _hugging_face(folder), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["with-index", "index-deleted"])
+@pytest.mark.parametrize("case", ["llama", "qwen2-tied", "olmo2", "bitnet"])
+def test_sharded_equals_single_file(case: str, index: bool, tmp_path: Path) -> None:
+    build(case, tmp_path / "single")
+    build(case, tmp_path / "sharded", max_shard_size="10KB")
+    shards = list((tmp_path / "sharded").glob("*.safetensors"))
+    assert len(shards) > 2
+    assert not (tmp_path / "sharded" / "model.safetensors").exists()
+    if not index:
+        (tmp_path / "sharded" / "model.safetensors.index.json").unlink()
+    single, _ = run_full(load_target(tmp_path / "single"), IDS)
+    sharded, _ = run_full(load_target(tmp_path / "sharded"), IDS)
+    assert torch.equal(single, sharded)
+
+
+def test_tied_checkpoint_has_no_lm_head_and_needs_none(tmp_path: Path) -> None:
+    build("llama-tied", tmp_path)
+    assert HEAD not in load_file(tmp_path / "model.safetensors")
+    _assert_like_hugging_face(tmp_path)
+
+
+def test_tied_checkpoint_with_another_lm_head_keeps_both(tmp_path: Path) -> None:
+    build("llama-tied", tmp_path)
+    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].flip(0)}))
+    lean = load_target(tmp_path)
+    assert not torch.equal(lean.lm_head_weight, lean.embedding)
+    _assert_like_hugging_face(tmp_path)
+
+
+def test_tied_checkpoint_with_an_equal_lm_head_shares_it(tmp_path: Path) -> None:
+    build("llama-tied", tmp_path)
+    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))
+    lean = load_target(tmp_path)
+    assert lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
+    _assert_like_hugging_face(tmp_path)
+
+
+def test_tied_checkpoint_with_an_lm_head_only_embeds_with_it(tmp_path: Path) -> None:
+    build("llama-tied", tmp_path)
+    _edit(tmp_path, lambda tensors: tensors.update({HEAD: tensors.pop(EMBEDDING)}))
+    _assert_like_hugging_face(tmp_path)
+
+
+def test_dtype_is_converted_while_loading(tmp_path: Path) -> None:
+    build("qwen3", tmp_path)
+    exact, _ = run_full(load_target(tmp_path), IDS)
+    _edit(tmp_path, lambda tensors: tensors.update({name: t.bfloat16() for name, t in tensors.items()}))
+    widened = load_target(tmp_path)
+    assert {parameter.dtype for parameter in widened.parameters()} == {torch.float32}
+    logits, _ = run_full(widened, IDS)
+    torch.testing.assert_close(logits, _hugging_face(tmp_path, dtype=torch.float32), rtol=0, atol=1e-4)
+    assert not torch.allclose(logits, exact, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "bitnet"])
+def test_bfloat16_is_as_near_to_fp32_as_hugging_face_is(case: str, tmp_path: Path) -> None:
+    build(case, tmp_path)
+    exact, _ = run_full(load_target(tmp_path), IDS)
+    lean = load_target(tmp_path, dtype=torch.bfloat16)
+    assert lean.dtype == torch.bfloat16
+    logits, _ = run_full(lean, IDS)
+    assert logits.dtype == torch.bfloat16
+    ours = (logits.float() - exact).square().mean().sqrt()
+    theirs = (_hugging_face(tmp_path, dtype=torch.bfloat16).float() - exact).square().mean().sqrt()
+    assert 0 < ours < 1.5 * theirs
+
+
+def test_rotary_buffers_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((4,), 3.0)}
+    _edit(tmp_path, lambda tensors: tensors.update(extra))
+    _assert_like_hugging_face(tmp_path)
+
+
+def _refused(folder: Path, kind: type[VocabForgeError], *words: str) -> None:
+    with pytest.raises(kind) as caught:
+        load_target(folder)
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in:\n{caught.value}"
+    assert caught.value.source is not None or caught.value.expected is not None
+    assert caught.value.remedy or "missing" in caught.value.message
+
+
+def test_untied_without_lm_head_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    _edit(tmp_path, lambda tensors: tensors.pop(HEAD))
+    _refused(tmp_path, MismatchError, "missing: lm_head.weight", "tie_word_embeddings")
+
+
+def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+        tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(8)
+        tensors["model.layers.2.self_attn.k_proj.weight"] = torch.ones(15, 32)
+
+    _edit(tmp_path, spoil)
+    _refused(
+        tmp_path,
+        MismatchError,
+        "missing: model.layers.1.mlp.up_proj.weight",
+        "unexpected: model.layers.0.self_attn.q_norm.weight",
+        "model.layers.2.self_attn.k_proj.weight got (15, 32) expected (16, 32)",
+        str(tmp_path),
+    )
+
+
+def test_a_long_list_of_problems_is_cut(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    rewrite_config(tmp_path, lambda values: values.update(num_hidden_layers=5))
+    _refused(tmp_path, MismatchError, "missing: model.layers.3.", "and 13 more")
+
+
+def test_vocabulary_of_another_size_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    rewrite_config(tmp_path, lambda values: values.update(vocab_size=VOCAB + 1))
+    _refused(tmp_path, MismatchError, "vocab_size", f"{VOCAB} rows", str(VOCAB + 1))
+
+
+def test_packed_weights_are_refused(tmp_path: Path) -> None:
+    build("bitnet", tmp_path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    _edit(tmp_path, lambda tensors: tensors.update({name: torch.ones(10, 32, dtype=torch.uint8)}))
+    _refused(tmp_path, DataError, "packed", f"{name} (U8)", "dequantise")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 3_000], ids=["empty", "header-cut", "data-cut"])
+def test_truncated_file_is_refused_with_its_path(keep: int, tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    _refused(tmp_path, DataError, "cannot be read", str(file), "truncated")
+
+
+def test_a_missing_shard_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path, max_shard_size="10KB")
+    lost = sorted(tmp_path.glob("*.safetensors"))[1]
+    lost.unlink()
+    _refused(tmp_path, DataError, lost.name)
+    (tmp_path / "model.safetensors.index.json").unlink()
+    _refused(tmp_path, MismatchError, "missing: ")
+
+
+def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path, max_shard_size="10KB")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}}))
+    _refused(tmp_path, DataError, "weight_map")
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "one.safetensors")
+    shutil.copyfile(tmp_path / "one.safetensors", tmp_path / "two.safetensors")
+    _refused(tmp_path, DataError, "one.safetensors and two.safetensors")
+
+
+def test_pickles_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    _refused(tmp_path, DataError, "pytorch_model.bin", "save_pretrained")
+
+
+def test_a_folder_without_weights_or_configuration_is_refused(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    _refused(tmp_path, DataError, "no weight file")
+    _refused(tmp_path / "nowhere", DataError, "nowhere")

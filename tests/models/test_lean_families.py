@@ -1,0 +1,221 @@
+"""The lean decoder computes what Hugging Face computes, for every family, whole, cached and in trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.models.lean_support import (
+    CASES,
+    LINEAR,
+    LLAMA3,
+    SIZES,
+    WINDOWED,
+    build,
+    build_from_config,
+    rewrite_config,
+    run_chunks,
+    run_full,
+)
+from vocabforge.models.families import FAMILIES
+from vocabforge.models.kv_cache import causal_mask
+from vocabforge.models.lean import load_target
+from vocabforge.models.lean_config import LeanConfig
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LENGTH = 24
+
+
+def _ids(vocab: int, batch: int = 2, length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(0, vocab, (batch, length), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_layer_outputs_equal_hugging_face(case: str, tmp_path: Path) -> None:
+    reference = build(case, tmp_path)
+    lean = load_target(tmp_path)
+    ids = _ids(lean.config.vocab_size)
+    outputs: dict[int, torch.Tensor] = {}
+    for index, layer in enumerate(reference.model.layers):
+        layer.register_forward_hook(
+            lambda _, __, out, i=index: outputs.__setitem__(i, out[0] if isinstance(out, tuple) else out)
+        )
+    with torch.no_grad():
+        expected = reference(ids).logits
+    assert expected.std() > 0.3, "a reference without contrast proves nothing"
+    layers = tuple(range(lean.config.num_layers))
+    asked = layers[::-1]
+    logits, aux = run_full(lean, ids, asked)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(aux, torch.cat([outputs[i] for i in asked], -1), rtol=1e-5, atol=1e-4)
+
+    slots = torch.randperm(LENGTH + 9, generator=torch.Generator().manual_seed(1))[:LENGTH]
+    chunks = [5, 1, 7] + [1] * (LENGTH - 13)
+    logits, aux = run_chunks(lean, ids, chunks, slots, (0,))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(aux, outputs[0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_every_family_is_compared(architecture: str) -> None:
+    assert any(kind == FAMILIES[architecture].model_type for kind, _ in CASES.values())
+
+
+@pytest.mark.parametrize("rope", [LLAMA3, LINEAR], ids=["llama3", "linear"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_both_spellings_of_rope_agree(rope: dict[str, object], key: str, tmp_path: Path) -> None:
+    changes = {**SIZES, "rope_parameters": dict(rope)}
+    build_from_config(AutoConfig.for_model("llama", **changes), tmp_path)
+    new = LeanConfig.from_hf_config(tmp_path)
+    expected, _ = run_full(load_target(tmp_path), _ids(67))
+
+    def older(values: dict[str, object]) -> None:
+        scaling = dict(values.pop("rope_parameters"))
+        values["rope_theta"] = scaling.pop("rope_theta")
+        scaling[key] = scaling.pop("rope_type")
+        values["rope_scaling"] = scaling
+
+    rewrite_config(tmp_path, older)
+    assert LeanConfig.from_hf_config(tmp_path) == new
+    assert new.rope.kind == rope["rope_type"]
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(reference(_ids(67)).logits, expected, rtol=0, atol=1e-4)
+
+
+TREE_PARENTS = [-1, 0, 0, 0, 1, 1, 2, 4, 4, 7, 5, 9]
+
+
+@pytest.mark.parametrize(
+    "case", ["llama", "mistral-window", "qwen2-window", "qwen3", "olmo2", "bitnet", "qwen3-random1"]
+)
+def test_tree_nodes_see_their_path_only(case: str, tmp_path: Path) -> None:
+    build(case, tmp_path)
+    lean = load_target(tmp_path)
+    prefix, count = 9, len(TREE_PARENTS)
+    ids = _ids(lean.config.vocab_size, batch=1, length=prefix + count)
+    paths: list[list[int]] = []
+    for node, parent in enumerate(TREE_PARENTS):
+        paths.append(([] if parent < 0 else paths[parent]) + [node])
+    depth = torch.tensor([len(path) - 1 for path in paths])
+    positions = prefix + depth
+    key_positions = torch.cat((torch.arange(prefix), positions))
+    ancestor = torch.zeros(count, prefix + count, dtype=torch.bool)
+    ancestor[:, :prefix] = True
+    for node, path in enumerate(paths):
+        ancestor[node, [prefix + other for other in path]] = True
+    window = lean.config.sliding_window
+    within = None if window is None else ancestor & causal_mask(positions, key_positions, window)
+
+    with torch.inference_mode():
+        cache, start = lean.new_cache(prefix + count), torch.arange(prefix)
+        limited = None if window is None else causal_mask(start, start, window)
+        lean(
+            ids[:, :prefix],
+            start[None],
+            cache=cache,
+            slots=start,
+            mask=causal_mask(start, start),
+            window_mask=limited,
+        )
+        slots = torch.arange(prefix, prefix + count)
+        out = lean(
+            ids[:, prefix:], positions[None], cache=cache, slots=slots, mask=ancestor, window_mask=within
+        )
+        tree = lean.logits(out.hidden)[0]
+    for node, path in enumerate(paths):
+        alone, _ = run_full(lean, torch.cat((ids[:, :prefix], ids[:, prefix:][:, path]), 1))
+        torch.testing.assert_close(tree[node], alone[0, -1], rtol=0, atol=1e-4)
+
+
+def test_a_moved_slot_serves_as_well(tmp_path: Path) -> None:
+    """Compaction after a tree: keys moved to other slots, overlapping ones too, give the same logits."""
+    build("llama", tmp_path)
+    lean = load_target(tmp_path)
+    ids, positions = _ids(67, batch=1), torch.arange(LENGTH)
+    slots = positions + 3
+    expected, _ = run_full(lean, ids)
+    with torch.inference_mode():
+        cache, first = lean.new_cache(LENGTH + 3), positions[:-1]
+        keys = torch.full((LENGTH + 3,), -1)
+        keys[slots] = positions
+        lean(ids[:, :-1], first[None], cache=cache, slots=slots[:-1], mask=causal_mask(first, keys))
+        cache.move(slots[:-1], first)
+        last = positions[-1:]
+        out = lean(ids[:, -1:], last[None], cache=cache, slots=last, mask=causal_mask(last, positions))
+    torch.testing.assert_close(lean.logits(out.hidden)[:, -1], expected[:, -1], rtol=0, atol=1e-5)
+
+
+def test_a_row_that_sees_nothing_is_finite_and_harmless(tmp_path: Path) -> None:
+    build("llama", tmp_path)
+    lean = load_target(tmp_path)
+    ids, positions = _ids(67, batch=1), torch.arange(LENGTH)
+    expected, _ = run_full(lean, ids)
+    mask = causal_mask(positions, positions)
+    mask[5:, 5] = False  # nobody later sees the blind row's key
+    mask[5] = False
+    kept = mask.clone()
+    kept[5, 5] = True
+    logits = []
+    for chosen in (mask, kept):
+        with torch.inference_mode():
+            cache = lean.new_cache(LENGTH)
+            out = lean(ids, positions[None], cache=cache, slots=positions, mask=chosen)
+            logits.append(lean.logits(out.hidden)[0])
+    assert torch.isfinite(logits[0]).all()
+    others = positions != 5
+    torch.testing.assert_close(logits[0][others], logits[1][others], rtol=0, atol=1e-6)
+    torch.testing.assert_close(logits[0][:5], expected[0, :5], rtol=0, atol=1e-5)
+
+
+def test_a_long_view_of_a_windowed_model_needs_its_window_mask(tmp_path: Path) -> None:
+    build("mistral-window", tmp_path)
+    lean = load_target(tmp_path)
+    ids, positions = _ids(67, batch=1), torch.arange(LENGTH)
+    mask = causal_mask(positions, positions)
+    with pytest.raises(ValueError, match="window"):
+        lean(ids, positions[None], cache=lean.new_cache(LENGTH), slots=positions, mask=mask)
+    short = positions[: lean.config.sliding_window]
+    view = len(short)
+    with torch.inference_mode():
+        out = lean(
+            ids[:, :view], short[None], cache=lean.new_cache(view), slots=short, mask=mask[:view, :view]
+        )
+    expected, _ = run_full(lean, ids)
+    torch.testing.assert_close(lean.logits(out.hidden), expected[:, :view], rtol=0, atol=1e-5)
+
+
+def test_model_is_frozen_and_shares_what_is_tied(tmp_path: Path) -> None:
+    build("llama-tied", tmp_path)
+    lean = load_target(tmp_path)
+    assert not lean.training
+    assert not any(parameter.requires_grad for parameter in lean.parameters())
+    assert lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
+
+
+def test_sliding_layers_follow_the_configuration(tmp_path: Path) -> None:
+    cases = {"qwen2": (False,) * 3, "qwen2-window": (False, True, True), "mistral-window": (True,) * 3}
+    for case, expected in cases.items():
+        build(case, tmp_path / case)
+        config = LeanConfig.from_hf_config(tmp_path / case)
+        assert config.sliding_layers == expected
+        assert (config.sliding_window is None) == (not any(expected))
+    assert LeanConfig.from_hf_config(tmp_path / "qwen2-window").sliding_window == WINDOWED["sliding_window"]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_max_window_layers_decides_where_no_layer_types_are_given(first: int, tmp_path: Path) -> None:
+    build("qwen2-window", tmp_path)
+    rewrite_config(
+        tmp_path, lambda values: (values.pop("layer_types"), values.update(max_window_layers=first))
+    )
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    lean = load_target(tmp_path)
+    assert lean.config.sliding_layers == tuple(index >= first for index in range(3))
+    logits, _ = run_full(lean, _ids(67))
+    with torch.no_grad():
+        torch.testing.assert_close(logits, reference(_ids(67)).logits, rtol=0, atol=1e-4)

@@ -1,0 +1,125 @@
+"""Counting: against a naive loop, in both modes, and the artefact."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import DATA, needs_data
+from vocabforge.core.errors import ArtifactError, DataError, UsageError
+from vocabforge.corpus.sources import Document, SourceOptions
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.counts import count_documents, count_files, load_counts, save_counts
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return load_tokenizer(byte_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@needs_data
+def test_counts_equal_a_naive_loop_over_transformers(tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    source = DATA / "models" / "tok512" / "tokenizer.json"
+    text = lzma.decompress((DATA / "corpus/tinystories_train_head_2MiB.txt.xz").read_bytes()).decode()[
+        :60_000
+    ]
+    (tmp_path / "a.txt").write_text(text, "utf-8")
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(source))
+    expected = np.zeros(512, dtype=np.int64)
+    documents = [piece.strip("\r\n") for piece in text.split("<|endoftext|>")]
+    for document in filter(str.strip, documents):
+        for token in theirs(document, add_special_tokens=False)["input_ids"]:
+            expected[token] += 1
+    options = SourceOptions(separator="<|endoftext|>")
+    table = count_files(load_tokenizer(source), [tmp_path / "a.txt"], options)
+    np.testing.assert_array_equal(table.counts, expected)
+    assert table.tokens == expected.sum()
+    assert table.documents == sum(bool(document.strip()) for document in documents)
+    assert table.bytes == sum(len(document.encode()) for document in documents if document.strip())
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8))
+def test_byte_tokens_count_bytes(tokenizer, texts):
+    documents = [Document(text, None, Path("x"), 1) for text in texts]
+    tally = count_documents(tokenizer, documents)
+    data = "".join(texts).encode()
+    assert tally.counts.dtype == np.int64
+    assert (tally.counts.sum(), tally.bytes, tally.documents) == (len(data), len(data), len(texts))
+    ids = tokenizer.encode("".join(texts))
+    np.testing.assert_array_equal(tally.counts, np.bincount(np.array(ids, dtype=int), minlength=261))
+
+
+def test_assistant_mode_counts_only_the_answers(tokenizer, tmp_path, capsys):
+    rows = [{"prompt": "zzz", "response": "ab"}, {"prompt": "zz", "response": "b"}, {"text": "zzzz"}]
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    table = count_files(tokenizer, [file], SourceOptions(), mode="assistant")
+    a, b, z, end = (tokenizer.encode(text)[0] for text in ("a", "b", "z", "<|end|>"))
+    assert {int(at): int(table.counts[at]) for at in np.flatnonzero(table.counts)} == {a: 1, b: 2, end: 2}
+    assert (table.documents, table.bytes, table.counts[z]) == (2, 3, 0)
+    assert "plain text has no assistant's turns" in capsys.readouterr().err
+    corpus = count_files(tokenizer, [file], SourceOptions())
+    assert corpus.counts[z] == 9
+    assert corpus.counts[end] == 0
+
+
+def test_nothing_to_count(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(DataError, match="no document"):
+        count_files(tokenizer, [tmp_path / "a.txt"], SourceOptions())
+    (tmp_path / "b.jsonl").write_text("{\n{\n")
+    with pytest.raises(DataError, match=r"no document(.|\n)*b.jsonl:1"):
+        count_files(tokenizer, [tmp_path / "b.jsonl"], SourceOptions())
+
+
+def test_assistant_mode_needs_a_template(tmp_path):
+    bare = load_tokenizer(byte_tokenizer(tmp_path / "t", template=None))
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "response": "b"}')
+    with pytest.raises(DataError, match="no chat template"):
+        count_files(bare, [tmp_path / "a.jsonl"], SourceOptions(), mode="assistant")
+
+
+def test_table_round_trip(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("héllo")
+    table = count_files(tokenizer, [tmp_path / "a.txt"], SourceOptions())
+    save_counts(table, tmp_path / "counts")
+    again = load_counts(tmp_path / "counts")
+    np.testing.assert_array_equal(again.counts, table.counts)
+    for name in (
+        "documents",
+        "bytes",
+        "tokens",
+        "mode",
+        "fingerprint",
+        "sources",
+        "special",
+        "seen",
+        "vocab_size",
+    ):
+        assert getattr(again, name) == getattr(table, name)
+    assert again.special.eos == (257,)
+    assert sorted(again.special.bytes) == list(range(256))
+    with pytest.raises(UsageError, match="exists already"):
+        save_counts(table, tmp_path / "counts")
+
+
+def test_damaged_tables_are_refused(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    save_counts(count_files(tokenizer, [tmp_path / "a.txt"], SourceOptions()), tmp_path / "counts")
+    with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
+        load_counts(tmp_path)
+    file = tmp_path / "counts" / "counts.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ArtifactError, match="another content"):
+        load_counts(tmp_path / "counts")

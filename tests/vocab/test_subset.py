@@ -1,0 +1,175 @@
+"""Selection, the d2t/t2d pair, forced ids, and the artefact."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.counts import FrequencyTable
+from vocabforge.vocab.forced import ForceOptions, forced_ids
+from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.subset import VocabSubset, load_subset, make_subset, save_subset, select
+
+
+@st.composite
+def cases(draw):
+    counts = np.array(draw(st.lists(st.integers(0, 5), min_size=1, max_size=40)), dtype=np.int64)
+    forced = draw(st.sets(st.integers(0, len(counts) - 1), max_size=6))
+    size = draw(st.integers(max(1, len(forced)), len(counts)))
+    return counts, size, forced
+
+
+@given(cases())
+def test_select(case):
+    counts, size, forced = case
+    ranked = select(counts, size, forced, fill="lowest-id").tolist()
+    assert len(ranked) == len(set(ranked)) == size
+    # The definition, written as a sort: forced first, then count descending, then the lower id.
+    order = sorted(range(len(counts)), key=lambda token: (token not in forced, -counts[token], token))
+    assert ranked == order[:size]
+    available = len(forced | set(np.flatnonzero(counts).tolist()))
+    if available >= size:
+        assert select(counts, size, forced).tolist() == ranked
+    else:
+        with pytest.raises(DataError, match=rf"{available:,} ids with a count or forced"):
+            select(counts, size, forced)
+
+
+@given(cases())
+def test_pair_of_maps(case):
+    counts, size, forced = case
+    subset = make_subset(counts, size, forced, fingerprint="f", fill="lowest-id")
+    d2t, t2d = subset.d2t(), subset.t2d()
+    assert (d2t.dtype, d2t.shape, t2d.dtype, t2d.shape) == (np.int64, (size,), np.bool_, (len(counts),))
+    np.testing.assert_array_equal(np.arange(size) + d2t, np.flatnonzero(t2d))
+    assert set(forced) <= set(subset.ids.tolist())
+    again = VocabSubset.from_d2t(d2t, vocab_size=len(counts), fingerprint="f")
+    np.testing.assert_array_equal(again.ids, subset.ids)
+    assert again.digest() == subset.digest()
+    total = int(counts.sum())
+    if total:
+        assert subset.coverage == pytest.approx(sum(int(counts[token]) for token in subset.ids) / total)
+    else:
+        assert subset.coverage is None
+    unexplained = [token for token in subset.ids.tolist() if counts[token] == 0 and token not in forced]
+    assert subset.filled == len(unexplained)
+
+
+def test_head_rows_of_the_offsets():
+    """``U[arange(R) + d2t]`` are the rows of the draft head."""
+    head = np.arange(20).reshape(10, 2)
+    subset = VocabSubset.from_ranked(np.array([7, 2, 9]), vocab_size=10, fingerprint="f", forced=[9])
+    np.testing.assert_array_equal(head[np.arange(3) + subset.d2t()], head[[2, 7, 9]])
+    assert subset.d2t().tolist() == [2, 6, 7]
+
+
+def test_padded_rows():
+    subset = VocabSubset.from_ranked(np.array([0, 3]), vocab_size=4, fingerprint="f")
+    assert subset.t2d(6).tolist() == [True, False, False, True, False, False]
+    with pytest.raises(UsageError, match="a place for every token"):
+        subset.t2d(3)
+
+
+def test_full_vocabulary_is_the_identity():
+    subset = VocabSubset.full(5, "f")
+    assert subset.t2d().all()
+    assert not subset.d2t().any()
+
+
+@pytest.mark.parametrize(
+    ("size", "forced", "message"),
+    [
+        (0, (), "outside the vocabulary"),
+        (6, (), "outside the vocabulary"),
+        (2, (0, 1, 2), "below the number of forced ids"),
+        (2, (5,), "no token of the vocabulary"),
+        (2, (-1,), "no token of the vocabulary"),
+    ],
+)
+def test_impossible_sizes(size, forced, message):
+    with pytest.raises(UsageError, match=message):
+        select(np.array([5, 4, 3, 2, 1]), size, forced)
+
+
+@pytest.mark.parametrize("d2t", [[0, -1], [3, 3], [-1, 0], [[0, 0]], []])
+def test_offsets_that_are_no_vocabulary(d2t):
+    with pytest.raises(DataError, match="no valid draft vocabulary"):
+        VocabSubset.from_d2t(np.array(d2t, dtype=np.int64), vocab_size=4, fingerprint="f")
+
+
+def test_subset_round_trip(tmp_path):
+    subset = make_subset(np.array([0, 9, 3, 9, 0]), 3, [4], fingerprint="f")
+    assert subset.ranked.tolist() == [4, 1, 3]
+    save_subset(subset, tmp_path / "s", parents={"counts": "abc"})
+    again = load_subset(tmp_path / "s")
+    np.testing.assert_array_equal(again.ids, subset.ids)
+    np.testing.assert_array_equal(again.ranked, subset.ranked)
+    for name in ("vocab_size", "fingerprint", "forced", "coverage", "filled"):
+        assert getattr(again, name) == getattr(subset, name)
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    assert manifest["parents"] == {"counts": "abc"}
+    (tmp_path / "s" / "subset.safetensors").unlink()
+    with pytest.raises(ArtifactError, match="missing"):
+        load_subset(tmp_path / "s")
+
+
+def test_another_tokenizer_is_refused(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
+    VocabSubset.full(261, tokenizer.fingerprint).check_tokenizer(tokenizer, source="here")
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        VocabSubset.full(261, "f").check_tokenizer(tokenizer, source="here")
+
+
+def table_of(tokenizer) -> FrequencyTable:
+    counts = np.ones(tokenizer.vocab_size, dtype=np.int64)
+    return FrequencyTable(counts, 1, 1, "corpus", tokenizer.fingerprint, {}, SpecialTokens.of(tokenizer))
+
+
+def test_forced_ids(tmp_path):
+    template = "{{ '<|user|>' + '<|assistant|>' }}{{ eos_token }}"
+    folder = byte_tokenizer(tmp_path / "t", template=template)
+    table = table_of(load_tokenizer(folder))
+    assert forced_ids(table, ForceOptions()) == (257, 258, 259)
+    assert forced_ids(table, ForceOptions(ids=(7,))) == (7, 257, 258, 259)
+    assert len(forced_ids(table, ForceOptions(bytes=True))) == 259
+    (folder / "generation_config.json").write_text('{"eos_token_id": [257, 260]}')
+    assert forced_ids(table, ForceOptions(target=folder)) == (257, 258, 259, 260)
+
+
+def test_forced_ids_of_a_target_without_tokenizer(tmp_path):
+    table = table_of(load_tokenizer(byte_tokenizer(tmp_path / "t", eos_token=None, template=None)))
+    table = FrequencyTable(**{**vars(table), "special": SpecialTokens()})
+    with pytest.raises(DataError, match="no end token is known"):
+        forced_ids(table, ForceOptions())
+    target = tmp_path / "m"
+    with pytest.raises(DataError, match="target is missing"):
+        forced_ids(table, ForceOptions(target=target))
+    target.mkdir()
+    with pytest.raises(DataError, match="neither generation_config"):
+        forced_ids(table, ForceOptions(target=target))
+    (target / "config.json").write_text('{"eos_token_id": 9, "vocab_size": 300}')
+    assert forced_ids(table, ForceOptions(target=target)) == (9,)
+    with pytest.raises(DataError, match="256 bytes"):
+        forced_ids(table, ForceOptions(target=target, bytes=True))
+    (target / "config.json").write_text('{"eos_token_id": 9, "vocab_size": 200}')
+    with pytest.raises(MismatchError, match="fewer rows"):
+        forced_ids(table, ForceOptions(target=target))
+
+
+def test_forced_ids_refuse_a_target_with_another_tokenizer(tmp_path):
+    table = table_of(load_tokenizer(byte_tokenizer(tmp_path / "a")))
+    other = byte_tokenizer(tmp_path / "b")
+    content = json.loads((other / "tokenizer.json").read_text("utf-8"))
+    content["added_tokens"][0]["content"] = "<|else|>"
+    (other / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    (other / "config.json").write_text("{}")
+    (other / "generation_config.json").write_text('{"eos_token_id": 257}')
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        forced_ids(table, ForceOptions(target=other))

@@ -1,0 +1,1 @@
+"""Hidden states of the target for drafter training."""

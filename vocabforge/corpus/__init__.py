@@ -1,0 +1,1 @@
+"""Tokenizers, text and conversation sources, chat rendering with loss masks, packing."""

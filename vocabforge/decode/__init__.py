@@ -1,0 +1,1 @@
+"""The decoder: draft tree, verification, proposers and the engine."""

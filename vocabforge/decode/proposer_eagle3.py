@@ -1,0 +1,106 @@
+"""EAGLE-3 proposer: the drafter with its cache, growing a dynamic tree each cycle.
+
+Row t of the drafter's cache holds the step-0 key of position t: target features f_t with token x_{t+1}. Draft
+nodes use the slots behind the committed rows and are overwritten by the next cycle.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UsageError
+from ..models.eagle3 import Eagle3Drafter
+from ..models.heads import DraftHead
+from ..models.kv_cache import KVCache
+from .masks import view_length
+from .tree import DraftTree, TreeGrowth, TreeSettings
+
+
+class Eagle3Proposer:
+    """Drafts a tree from the target's features.
+
+    Args:
+        drafter: the trained module.
+        head: draft head that scores its states (full or restricted).
+        settings: tree shape.
+        context: positions that the target's cache holds.
+
+    Raises:
+        UsageError: the tree is wider than the draft vocabulary.
+    """
+
+    def __init__(self, drafter: Eagle3Drafter, head: DraftHead, settings: TreeSettings, context: int) -> None:
+        if settings.topk > head.size:
+            raise UsageError(
+                "the draft tree is wider than the draft vocabulary",
+                got=f"topk {settings.topk}",
+                expected=f"at most {head.size}",
+                remedy="lower --topk",
+            )
+        self.drafter, self.head, self.settings = drafter, head, settings
+        self.aux_layers = drafter.config.aux_layers
+        c, weight = drafter.config, drafter.fc.weight
+        scratch = settings.depth * settings.topk
+        self.cache = KVCache(
+            1, 1, c.num_kv_heads, context + settings.levels + 1 + scratch, c.head_dim, weight.dtype, weight.device
+        )
+        self._device = weight.device
+        self._node_columns = torch.eye(scratch, dtype=torch.bool, device=self._device)
+        self.rows = 0  # committed rows
+        self._g = torch.zeros(1, c.hidden_size, device=self._device)
+
+    def reset(self) -> None:
+        """Forget the last request."""
+        self.rows = 0
+
+    def advance(self, tokens: Tensor, features: Tensor, count: int) -> None:
+        """Commit rows: target features of positions and the tokens that follow them.
+
+        Args:
+            tokens: (N,) int64, token x_{t+1} of each row.
+            features: (N, n_aux * H).
+            count: rows that are real; the others are padding to a fixed N and stay invisible.
+        """
+        number, start = len(tokens), self.rows
+        steps = torch.arange(start, start + number, device=self._device)
+        view = torch.arange(view_length(start + number, self.cache.capacity), device=self._device)
+        g = self.drafter.extend(
+            tokens[None],
+            self.drafter.fuse(features)[None],
+            steps[None],
+            cache=self.cache,
+            slots=steps,
+            mask=view[None] <= steps[:, None],
+        )
+        self.rows = start + count
+        self._g = g[0, count - 1 : count]
+
+    def propose(self, root_token: Tensor) -> DraftTree:
+        """Grow the tree under the last committed token.
+
+        Args:
+            root_token: (1,) int64, the token of the last committed row.
+        """
+        k, depth = self.settings.topk, self.settings.depth
+        growth = TreeGrowth(self.settings)
+        logprobs, ids = self.head.topk(self.drafter.read(self._g), k)
+        growth.seed(logprobs[0], ids[0])
+        scratch = depth * k
+        view = view_length(self.rows + scratch, self.cache.capacity)
+        committed = (torch.arange(view, device=self._device) < self.rows).expand(k, view)
+        above = self._node_columns.new_zeros(k, scratch)  # draft nodes each frontier node may see
+        g = self._g.expand(k, -1)
+        for step in range(depth):
+            own = slice(step * k, (step + 1) * k)
+            above = above | self._node_columns[own]
+            mask = committed.clone()
+            mask[:, self.rows : self.rows + scratch] = above
+            slots = torch.arange(self.rows + own.start, self.rows + own.stop, device=self._device)
+            position = torch.full((1, k), self.rows + step, device=self._device)
+            g = self.drafter.extend(
+                growth.frontier_tokens[None], g[None], position, cache=self.cache, slots=slots, mask=mask
+            )[0]
+            parent = growth.grow(*self.head.topk(self.drafter.read(g), k))
+            g, above = g[parent], above[parent]
+        return growth.finish(root_token)

@@ -1,0 +1,1 @@
+"""Benchmarks as data, the runner, answer rows, summary figures and the report."""

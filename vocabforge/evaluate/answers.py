@@ -1,0 +1,181 @@
+"""Answer rows in the exact format of Spec-Bench, and a side file with what that format has no room for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import DataError
+from ..core.files import atomic_write, disk_errors
+
+if TYPE_CHECKING:
+    from ..decode.result import Generation
+    from .benchmarks import Question
+
+ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
+CHOICE_KEYS = ("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
+DETAIL_KEYS = ("question_id", "category", "choices")
+DETAIL_CHOICE_KEYS = (
+    "index",
+    "prompt_tokens",
+    "token_ids",
+    "accept_lengths",
+    "prefill_s",
+    "decode_s",
+    "timings",
+    "target_forwards",
+    "drafted",
+    "drafted_by_depth",
+    "accepted_by_depth",
+    "finish",
+)
+# Readers of these rows expect the id to look like a "shortuuid": 22 characters of this alphabet.
+_ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_ID_LENGTH = 22
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answered turn.
+
+    Attributes:
+        text: decoded answer without special tokens, stripped.
+        token_ids: the answer's tokens up to and with the first stop token.
+        prompt_tokens: length of the prompt.
+        wall_time: seconds for prefill and decode together, device synchronised.
+        generation: what the generator reported.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    wall_time: float
+    generation: Generation
+
+
+def new_answer_id() -> str:
+    """A random UUID in base 57 (22 characters)."""
+    number, digits = uuid.uuid4().int, ""
+    while number:
+        number, rest = divmod(number, len(_ID_ALPHABET))
+        digits = _ID_ALPHABET[rest] + digits
+    return digits.rjust(_ID_LENGTH, _ID_ALPHABET[0])
+
+
+def answer_row(
+    question: Question, turns: Sequence[Turn], *, model_id: str, answer_id: str, tstamp: float
+) -> dict[str, Any]:
+    """A Spec-Bench answer row (FORMATS: keys in upstream order; one entry per turn, accept_lengths flat)."""
+    choice = {
+        "index": 0,
+        "turns": [turn.text for turn in turns],
+        "decoding_steps": [len(turn.generation.accept_lengths) for turn in turns],
+        "new_tokens": [len(turn.token_ids) for turn in turns],
+        "wall_time": [turn.wall_time for turn in turns],
+        "accept_lengths": [length for turn in turns for length in turn.generation.accept_lengths],
+    }
+    return {
+        "question_id": question.question_id,
+        "category": question.category,
+        "answer_id": answer_id,
+        "model_id": model_id,
+        "choices": [choice],
+        "tstamp": tstamp,
+    }
+
+
+def detail_row(question: Question, turns: Sequence[Turn]) -> dict[str, Any]:
+    """The side file's row: per turn token ids, times in seconds and counts of verification."""
+    runs = [turn.generation for turn in turns]
+    choice = {
+        "index": 0,
+        "prompt_tokens": [turn.prompt_tokens for turn in turns],
+        "token_ids": [list(turn.token_ids) for turn in turns],
+        "accept_lengths": [list(run.accept_lengths) for run in runs],
+        "prefill_s": [run.prefill_s for run in runs],
+        "decode_s": [run.decode_s for run in runs],
+        "timings": [dict(run.timings) for run in runs],
+        "target_forwards": [run.target_forwards for run in runs],
+        "drafted": [run.drafted for run in runs],
+        "drafted_by_depth": [list(run.drafted_by_depth) for run in runs],
+        "accepted_by_depth": [list(run.accepted_by_depth) for run in runs],
+        "finish": [run.finish for run in runs],
+    }
+    return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
+
+
+class RowFile:
+    """Rows appended to ``.<name>.partial`` as they are made; ``finish`` sorts them into ``<name>``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._partial.write_bytes(b"")
+
+    def append(self, row: Row) -> None:
+        """Write one row and hand it to the operating system at once."""
+        with disk_errors(self.path), open(self._partial, "a", encoding="utf-8", newline="\n") as handle:
+            handle.write(json.dumps(row) + "\n")
+
+    def finish(self) -> None:
+        """Sort by question id, write the file under its final name, remove the partial one."""
+        lines = self._partial.read_text("utf-8").splitlines(keepends=True)
+        lines.sort(key=lambda line: json.loads(line)["question_id"])
+        atomic_write(self.path, "".join(lines))
+        self._partial.unlink()
+
+
+def read_answers(path: Path) -> list[dict[str, Any]]:
+    """Read an answer file.
+
+    Raises:
+        DataError: missing file, bad JSON, or a row without the format's keys (with file:line).
+    """
+    return _read_rows(path, ANSWER_KEYS, CHOICE_KEYS)
+
+
+def read_details(path: Path) -> list[dict[str, Any]]:
+    """Read a side file. Raises as ``read_answers``."""
+    return _read_rows(path, DETAIL_KEYS, DETAIL_CHOICE_KEYS)
+
+
+def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError("cannot read the answer file", got=error, source=path) from error
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line:
+            continue
+        source = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
+        _require(row, keys, source)
+        if not isinstance(row["choices"], list) or not row["choices"]:
+            raise DataError("an answer row has no choice", source=source)
+        for choice in row["choices"]:
+            _require(choice, choice_keys, source)
+        rows.append(row)
+    return rows
+
+
+def _require(value: Any, keys: Sequence[str], source: str) -> None:
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise DataError(
+            "an answer row lacks keys",
+            got=", ".join(value) if isinstance(value, dict) else type(value).__name__,
+            expected=", ".join(missing),
+            source=source,
+        )

@@ -1,0 +1,31 @@
+"""File names for methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..core.errors import UsageError
+
+
+def file_names(methods: Sequence[str]) -> dict[str, str]:
+    """``{method: "<method>.jsonl"}``; characters that file systems dislike become ``-``.
+
+    Raises:
+        UsageError: two methods would share a file.
+    """
+    names: dict[str, str] = {}
+    for method in methods:
+        stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", method).strip("-.") or "method"
+        file = f"{stem}.jsonl"
+        clash = next((other for other, taken in names.items() if taken.lower() == file.lower()), None)
+        if clash is not None or method in names:
+            raise UsageError(
+                "two methods would have the same name",
+                got=f"{clash or method} and {method}",
+                expected="names that differ",
+                source="--drafter, --vocab",
+                remedy="give each a label of its own: --drafter LABEL=DIR",
+            )
+        names[method] = file
+    return names

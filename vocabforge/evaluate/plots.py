@@ -1,0 +1,190 @@
+"""Charts as SVG text that takes its colours from the page around it, so light and dark both work."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Placeholder colours; `_themed` replaces each by a CSS variable of the page.
+_INK, _MUTED, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
+_VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule", _PAPER: "--paper"}
+METHOD_COLOURS = 7
+_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+# Narrow figures: text stays readable when a phone scales them down.
+_WIDTH_IN = 4.7
+
+
+def method_colour(index: int) -> str:
+    """Placeholder colour of the method at this place (0 is the baseline)."""
+    return f"#0000a{index % METHOD_COLOURS}"
+
+
+def dot_chart(
+    name: str,
+    label: str,
+    rows: Sequence[str],
+    series: Mapping[int, Sequence[float | None]],
+    *,
+    reference: float | None = None,
+    from_zero: bool = False,
+) -> str:
+    """One line per row (category), one dot per method.
+
+    Args:
+        name: prefix of the SVG's ids, different for each chart of a page.
+        label: text of the value axis.
+        rows: row names, top to bottom; the first is set apart by weight.
+        series: method index -> value per row, None where there is none.
+        reference: value to mark by an upright line.
+        from_zero: start the value axis at 0.
+    """
+
+    def draw(axes: Axes) -> None:
+        places = range(len(rows))
+        for place in places:
+            axes.axhline(place, color=_RULE, linewidth=0.8, zorder=1)
+            values = [value for line in series.values() if (value := line[place]) is not None]
+            if len(values) > 1:
+                axes.plot([min(values), max(values)], [place, place], color=_MUTED, linewidth=1.6, zorder=2)
+        for index, line in series.items():
+            known = [(value, place) for place, value in zip(places, line) if value is not None]
+            axes.scatter(
+                [value for value, _ in known],
+                [place for _, place in known],
+                s=46,
+                color=method_colour(index),
+                marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
+                edgecolors=_PAPER,
+                linewidths=1.0,
+                zorder=3,
+            )
+        if reference is not None:
+            axes.axvline(reference, color=_INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
+        axes.set_yticks(list(places), list(rows))
+        axes.get_yticklabels()[0].set_fontweight("bold")
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        if from_zero:
+            axes.set_xlim(left=0)
+        axes.set_xlabel(label)
+
+    return _render(name, 0.75 + 0.3 * len(rows), draw)
+
+
+def histogram_chart(name: str, series: Mapping[int, Mapping[str, int]]) -> str:
+    """Share of verification steps by accepted length, methods side by side."""
+    longest = max((int(length) for counts in series.values() for length in counts), default=1)
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / max(len(series), 1)
+        for slot, (index, counts) in enumerate(series.items()):
+            total = sum(counts.values())
+            lengths = range(1, longest + 1)
+            shares = [100 * counts.get(str(length), 0) / total if total else 0.0 for length in lengths]
+            places = [length - 0.4 + width * (slot + 0.5) for length in lengths]
+            axes.bar(places, shares, width=width * 0.92, color=method_colour(index))
+        axes.set_xticks(range(1, longest + 1))
+        axes.set_xlabel("tokens committed by one verification step")
+        axes.set_ylabel("share of steps, %")
+        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+    return _render(name, 2.9, draw)
+
+
+def depth_chart(name: str, series: Mapping[int, Sequence[float]]) -> str:
+    """Share of verification steps whose accepted path reaches each draft depth."""
+    deepest = max((len(values) for values in series.values()), default=1)
+
+    def draw(axes: Axes) -> None:
+        for index, values in series.items():
+            axes.plot(
+                range(1, len(values) + 1),
+                [100 * value for value in values],
+                color=method_colour(index),
+                marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
+                linewidth=2,
+                markersize=6,
+                markeredgecolor=_PAPER,
+            )
+        axes.set_xticks(range(1, max(deepest, 1) + 1))
+        axes.set_ylim(0, 102)
+        axes.set_xlabel("draft depth")
+        axes.set_ylabel("steps that accept this deep, %")
+        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+
+    return _render(name, 2.9, draw)
+
+
+def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[float | None]) -> str:
+    """One bar per method with its value written at the end."""
+
+    def draw(axes: Axes) -> None:
+        for index, value in enumerate(values):
+            axes.barh(index, value or 0.0, height=0.62, color=method_colour(index))
+            text = "–" if value is None else f"{value:,.1f}"
+            axes.annotate(
+                text, (value or 0.0, index), (5, 0), textcoords="offset points", va="center", color=_INK
+            )
+        axes.set_yticks(range(len(names)), list(names))
+        axes.set_ylim(len(names) - 0.4, -0.6)
+        axes.margins(x=0.16)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(label)
+
+    return _render(name, 0.85 + 0.36 * len(names), draw)
+
+
+def _render(name: str, height: float, draw: Callable[[Any], None]) -> str:
+    """Draw on axes of the common look and return themed SVG text."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 10,
+        "text.color": _INK,
+        "axes.labelcolor": _MUTED,
+        "axes.edgecolor": _RULE,
+        "xtick.color": _RULE,
+        "ytick.color": _RULE,
+        "xtick.labelcolor": _MUTED,
+        "ytick.labelcolor": _INK,
+        "ytick.major.size": 0,
+    }
+    with rc_context(style):
+        figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_alpha(0)
+        axes = figure.add_subplot()
+        axes.patch.set_alpha(0)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        draw(axes)
+        buffer = io.StringIO()
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    return _themed(buffer.getvalue(), name)
+
+
+def _themed(svg: str, name: str) -> str:
+    """Inline SVG: no prologue, no metadata, ids of its own, colours as CSS variables."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    svg = re.sub(r'(<svg\b[^>]*?)\s(?:width|height)="[^"]*"([^>]*?)\s(?:width|height)="[^"]*"', r"\1\2", svg)
+    variables = {method_colour(index): f"--m{index}" for index in range(METHOD_COLOURS)}
+    for colour, variable in (_VARIABLES | variables).items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.strip()

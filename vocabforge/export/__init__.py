@@ -1,0 +1,1 @@
+"""Drafters in the forms that decoders and servers read."""

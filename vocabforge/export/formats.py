@@ -1,0 +1,83 @@
+"""Export formats, and loading a drafter from whichever form a folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.errors import DataError
+from ..corpus.fingerprint import check_fingerprint
+from ..models.drafter_io import KIND as NATIVE
+from ..models.drafter_io import TargetTensors, check_target, load_native, save_drafter
+from ..models.eagle3 import Eagle3Drafter
+from ..models.fingerprint import target_fingerprint
+from ..vocab.subset import load_subset
+from . import serving
+from .prune import prune_head
+
+# name -> "module:attr"; each is called as write(path, drafter, target_config, meta, parents=, dtype=, overwrite=)
+FORMATS: dict[str, str] = {
+    "native": "vocabforge.export.formats:write_native",
+    "sglang-eagle3": "vocabforge.export.serving:write_serving",
+}
+
+
+def write_native(
+    path: Path,
+    drafter: Eagle3Drafter,
+    target: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    *,
+    parents: Mapping[str, str],
+    dtype: torch.dtype,
+    overwrite: bool = False,
+) -> None:
+    """The toolkit's own artefact; see :func:`~vocabforge.models.drafter_io.save_drafter`."""
+    save_drafter(path, drafter.to(dtype), meta, parents=parents, overwrite=overwrite)
+
+
+def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Eagle3Drafter, Artifact | None]:
+    """Load a drafter from a native artefact, from one of our exports, or from a serving folder made elsewhere.
+
+    Raises:
+        VocabForgeError: nothing loadable, damaged, or made for another target.
+    """
+    if (path / MANIFEST).is_file():
+        artifact = open_artifact(path, (NATIVE, serving.KIND))
+        check_target(artifact, target_fingerprint(target_path), target=target_path)
+        if artifact.kind == NATIVE:
+            return load_native(path, target)[0], artifact
+        return serving.read_serving(path, target), artifact
+    if (path / "config.json").is_file() and (path / "model.safetensors").is_file():
+        return serving.read_serving(path, target), None
+    hint = path / "drafter"
+    raise DataError(
+        "there is no drafter here",
+        got=path if path.exists() else f"{path} (no such folder)",
+        expected="a drafter artefact, or config.json with model.safetensors in the EAGLE-3 serving layout",
+        remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
+    )
+
+
+def restrict(drafter: Eagle3Drafter, vocab: Path, artifact: Artifact | None) -> Eagle3Drafter:
+    """:func:`~vocabforge.export.prune.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
+
+    Raises:
+        MismatchError: the subset was made for another tokenizer, or has ids the head does not score.
+    """
+    subset = load_subset(vocab)
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    if expected:
+        check_fingerprint(
+            str(expected),
+            subset.fingerprint,
+            expected_from=f"the drafter {artifact.path if artifact else ''}",
+            got_from=f"the draft vocabulary {vocab}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+    return prune_head(drafter, subset, source=vocab)
+

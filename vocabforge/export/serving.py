@@ -1,0 +1,192 @@
+"""The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
+
+Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d`` marks
+the draft tokens. Auxiliary layers are written as layer **inputs** (our 0-based outputs plus one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..core.artifact import write_artifact
+from ..core.errors import ArtifactError, DataError, MismatchError
+from ..core.files import atomic_write_json, read_json
+from ..models.drafter_io import TargetTensors, assemble
+from ..models.eagle3 import Eagle3Config, Eagle3Drafter
+from ..models.rope import RopeSettings, parse_rope
+from ..vocab.subset import VocabSubset
+
+KIND = "export-sglang-eagle3"
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+_WEIGHTS = "model.safetensors"
+
+
+def write_serving(
+    path: Path,
+    drafter: Eagle3Drafter,
+    target: Mapping[str, Any],
+    meta: Mapping[str, Any],
+    *,
+    parents: Mapping[str, str],
+    dtype: torch.dtype,
+    overwrite: bool = False,
+) -> None:
+    """Write a folder that SGLang and vLLM load.
+
+    Args:
+        target: the target's ``config.json``.
+        meta: facts for the manifest.
+
+    Raises:
+        MismatchError: auxiliary layers that the layout cannot express.
+    """
+    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+    if drafter.has_own_head:
+        subset = _subset_of(drafter, str(meta.get("tokenizer_fingerprint", "")))
+        tensors["d2t"] = torch.from_numpy(subset.d2t())
+        tensors["t2d"] = torch.from_numpy(subset.t2d())
+    config = serving_config(drafter.config, target, dtype)
+    with write_artifact(path, KIND, meta, parents=parents, overwrite=overwrite) as folder:
+        save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+        atomic_write_json(folder / "config.json", config)
+
+
+def _subset_of(drafter: Eagle3Drafter, fingerprint: str) -> VocabSubset:
+    ids = drafter.target_ids.cpu().numpy()
+    return VocabSubset(ids, ids.copy(), drafter.config.vocab_size, fingerprint)
+
+
+def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes and both spellings of RoPE.
+
+    Raises:
+        MismatchError: see :func:`write_serving`.
+    """
+    _check_layers(config.aux_layers, int(target["num_hidden_layers"]))
+    rope = rope_fields(config.rope)
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        "hidden_size": config.hidden_size,
+        "target_hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": config.rms_norm_eps,
+        "vocab_size": config.vocab_size,
+        "draft_vocab_size": config.draft_vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "tie_word_embeddings": False,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        "bos_token_id": target.get("bos_token_id"),
+        "eos_token_id": target.get("eos_token_id"),
+        "rope_theta": config.rope.theta,
+        "rope_scaling": rope if config.rope.kind != "default" else None,
+        "rope_parameters": {"rope_theta": config.rope.theta, **rope},
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in config.aux_layers],
+            "use_aux_hidden_state": True,
+        },
+    }
+
+
+def rope_fields(rope: RopeSettings) -> dict[str, Any]:
+    """RoPE as Hugging Face configurations spell it, without the base."""
+    fields: dict[str, Any] = {"rope_type": rope.kind}
+    if rope.kind != "default":
+        fields["factor"] = rope.factor
+    if rope.kind == "llama3":
+        fields |= {
+            "low_freq_factor": rope.low_freq_factor,
+            "high_freq_factor": rope.high_freq_factor,
+            "original_max_position_embeddings": rope.original_positions,
+        }
+    return fields
+
+
+def _check_layers(layers: tuple[int, ...], count: int) -> None:
+    """Servers read layer inputs 2 .. n - 1; they renumber lists that start with 1 and never see the last output."""
+    if len(layers) != 3 or layers[0] < 1 or max(layers) > count - 2:
+        raise MismatchError(
+            "the serving layout cannot express these auxiliary layers",
+            got=f"outputs of layers {list(layers)} (0-based) of {count}",
+            expected=f"three layers, the first at least 1, none above {count - 2}",
+            remedy="train with other drafter.aux_layers, or export --format native",
+        )
+
+
+def read_serving(path: Path, target: TargetTensors) -> Eagle3Drafter:
+    """Load a drafter from the layout, whoever wrote it, strictly.
+
+    Raises:
+        DataError: files missing or damaged.
+        ArtifactError: tensors that are not those of the configuration.
+        MismatchError: it does not fit the target.
+    """
+    body = read_json(path / "config.json", "drafter's config.json")
+    if ARCHITECTURE not in (body.get("architectures") or []):
+        raise DataError(
+            "this is not a drafter in the EAGLE-3 serving layout",
+            got=f"architectures {body.get('architectures')}",
+            expected=ARCHITECTURE,
+            source=path / "config.json",
+        )
+    try:
+        tensors = load_file(path / _WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise DataError("the drafter's weights cannot be read", got=error, source=path / _WEIGHTS) from error
+    for shared in ("embed_tokens.weight",):  # servers take the target's
+        tensors.pop(shared, None)
+    d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
+    config = _read_config(body, path)
+    ids = None
+    if d2t is not None:
+        ids = torch.arange(len(d2t)) + d2t
+        _check_map(ids, t2d, config, path)
+    cast = {name: tensor.to(target.embedding.dtype) for name, tensor in tensors.items()}
+    return assemble(config, cast, ids, target, source=path)
+
+
+def _read_config(body: Mapping[str, Any], path: Path) -> Eagle3Config:
+    try:
+        layers = body["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+        return Eagle3Config(
+            hidden_size=int(body["hidden_size"]),
+            intermediate_size=int(body["intermediate_size"]),
+            num_heads=int(body["num_attention_heads"]),
+            num_kv_heads=int(body["num_key_value_heads"]),
+            head_dim=int(body.get("head_dim") or body["hidden_size"] // body["num_attention_heads"]),
+            vocab_size=int(body["vocab_size"]),
+            draft_vocab_size=body["draft_vocab_size"],
+            aux_layers=tuple(int(layer) - 1 for layer in layers),
+            max_position_embeddings=int(body["max_position_embeddings"]),
+            rms_norm_eps=float(body["rms_norm_eps"]),
+            rope=parse_rope(body, 10_000.0, path / "config.json"),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError("the drafter's config.json lacks a field", got=error, source=path / "config.json") from error
+
+
+def _check_map(ids: Tensor, t2d: Tensor | None, config: Eagle3Config, path: Path) -> None:
+    ascending = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < config.vocab_size
+    if not ascending:
+        raise MismatchError(
+            "the drafter's d2t is not a list of offsets to ascending target ids",
+            got=f"ids {int(ids.min())} to {int(ids.max())}",
+            expected=f"ascending within 0 to {config.vocab_size - 1}",
+            source=path,
+        )
+    if t2d is not None and not torch.equal(t2d.nonzero().flatten(), ids):
+        raise ArtifactError("the drafter's t2d and d2t name different tokens", source=path)

@@ -1,0 +1,1 @@
+"""Targets, drafters and draft heads."""

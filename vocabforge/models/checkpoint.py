@@ -1,0 +1,181 @@
+"""Reading Hugging Face safetensors checkpoints straight into a model's tensors, strictly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..core.errors import DataError, MismatchError
+from ..core.files import read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+_HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies, its name there, and what the file's header says of it."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The weight files of a model folder: those of the index, else the single file, else every shard.
+
+    Raises:
+        DataError: no safetensors file, a shard of the index is missing, or only pickles are there.
+    """
+    if (folder / INDEX).is_file():
+        table = read_json(folder / INDEX, "checkpoint index")
+        weights = table.get("weight_map") if isinstance(table, Mapping) else None
+        if not isinstance(weights, Mapping) or not weights:
+            raise DataError(
+                "the checkpoint index has no weight_map",
+                got=repr(table)[:80],
+                expected='{"weight_map": {tensor name: file name}}',
+                source=folder / INDEX,
+                remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
+            )
+        files = [folder / name for name in sorted(set(map(str, weights.values())))]
+        absent = [file.name for file in files if not file.is_file()]
+        if absent:
+            raise DataError(
+                "shards of the checkpoint are missing",
+                got=f"no {', '.join(absent[:_SHOWN])}",
+                expected=f"{len(files)} files listed by {INDEX}",
+                source=folder,
+                remedy="fetch the missing files",
+            )
+        return files
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    files = sorted(folder.glob("*.safetensors"))
+    if files:
+        return files
+    others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    raise DataError(
+        "the model folder holds no safetensors weights",
+        got=f"only {', '.join(others[:_SHOWN])}" if others else "no weight file",
+        expected=f"{SINGLE}, or *.safetensors shards",
+        source=folder,
+        remedy="convert the checkpoint: load it where it was made and save_pretrained it as safetensors "
+        "(pickles are not read, since they can run code)"
+        if others
+        else "check the path",
+    )
+
+
+def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
+    """Name, shape and dtype of every tensor, from the headers alone; rotary buffers are left out.
+
+    Raises:
+        DataError: a truncated or foreign file, a tensor stored twice.
+    """
+    stored: dict[str, StoredTensor] = {}
+    for file in files:
+        with _opened(file) as handle:
+            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+                if _HARMLESS.search(name):
+                    continue
+                if name in stored:
+                    raise DataError(
+                        "a tensor is stored in two files of the checkpoint",
+                        got=f"{name} in {stored[name].file.name} and {file.name}",
+                        source=file.parent,
+                        remedy="remove files that belong to another checkpoint",
+                    )
+                part = handle.get_slice(name)
+                stored[name] = StoredTensor(file, name, tuple(part.get_shape()), part.get_dtype())
+    return stored
+
+
+def check_headers(
+    stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[int, ...]], source: Path
+) -> None:
+    """Compare what is stored with what the configuration asks for.
+
+    Raises:
+        MismatchError: missing, unexpected or wrong-shape tensors, all in one message.
+        DataError: tensors that are not floating-point (packed or quantised weights).
+    """
+    rows, vocabulary = stored.get(EMBEDDING), wanted.get(EMBEDDING)
+    if rows and vocabulary and len(rows.shape) == 2 and rows.shape[0] != vocabulary[0]:
+        raise MismatchError(
+            "the embedding's rows are not the configuration's vocab_size",
+            got=f"{rows.shape[0]} rows in {EMBEDDING}",
+            expected=f"vocab_size {vocabulary[0]}",
+            source=rows.file,
+            remedy="correct vocab_size in config.json, or use the weights that belong to it",
+        )
+    packed = [f"{name} ({item.dtype})" for name, item in stored.items() if item.dtype not in _FLOATS]
+    if packed:
+        raise DataError(
+            "the checkpoint holds packed or quantised weights",
+            got=_listed(packed),
+            expected=", ".join(sorted(_FLOATS)),
+            source=source,
+            remedy="dequantise the checkpoint to floating point and save it again",
+        )
+    problems = {
+        "missing": [name for name in wanted if name not in stored],
+        "unexpected": [name for name in stored if name not in wanted],
+        "wrong shape": [
+            f"{name} got {stored[name].shape} expected {shape}"
+            for name, shape in wanted.items()
+            if name in stored and stored[name].shape != shape
+        ],
+    }
+    if any(problems.values()):
+        raise MismatchError(
+            "the checkpoint's tensors are not those of its configuration",
+            got="; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names),
+            expected=f"{len(wanted)} tensors",
+            source=source,
+            remedy="if the model shares its LM head with the embedding, set tie_word_embeddings to true"
+            if problems["missing"] == [LM_HEAD]
+            else "use the config.json that was saved with these weights; fetch missing files again",
+        )
+
+
+def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence[Tensor]]) -> None:
+    """Copy every stored tensor to its destinations, converting dtype and device, one tensor at a time."""
+    for file in sorted({item.file for item in stored.values()}):
+        with _opened(file) as handle:
+            for name, item in stored.items():
+                if item.file == file:
+                    tensor = handle.get_tensor(item.name)
+                    for destination in destinations[name]:
+                        destination.copy_(tensor)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[safe_open]:
+    """A safetensors file, its read errors turned into one clear error."""
+    try:
+        with safe_open(str(file), framework="pt", device="cpu") as handle:
+            yield handle
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            "a weight file cannot be read",
+            got=error,
+            expected="a whole safetensors file",
+            source=file,
+            remedy="the file may be truncated: fetch or make it again",
+        ) from error
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,114 @@
+"""Drafters on disk: the native artefact, and the folder kinds that a drafter can be loaded from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ..core.artifact import Artifact, open_artifact, write_artifact
+from ..core.errors import ArtifactError, MismatchError
+from ..core.files import atomic_write_json, read_json
+from .eagle3 import Eagle3Config, Eagle3Drafter
+
+KIND = "drafter"
+WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
+
+
+@dataclass(frozen=True)
+class TargetTensors:
+    """The target's tensors that a drafter shares.
+
+    Attributes:
+        embedding: (V, H).
+        head: (V, H) LM head.
+    """
+
+    embedding: Tensor
+    head: Tensor
+
+
+def save_drafter(
+    path: Path,
+    drafter: Eagle3Drafter,
+    meta: Mapping[str, Any],
+    *,
+    parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the native artefact: trained tensors under their serving names, plus ``drafter.json``.
+
+    Args:
+        meta: facts about the target and the training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
+    """
+    tensors = {name: p.detach().cpu().contiguous() for name, p in drafter.named_parameters()}
+    if drafter.has_own_head:
+        tensors[TARGET_IDS] = drafter.target_ids.cpu()
+    body = {"kind": "eagle3", **drafter.config.to_dict()}
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+        save_file(tensors, folder / WEIGHTS)
+        atomic_write_json(folder / CONFIG, body)
+
+
+def load_native(path: Path, target: TargetTensors) -> tuple[Eagle3Drafter, Artifact]:
+    """Load a native drafter artefact onto its target's tensors.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+        MismatchError: the target's tensors do not fit.
+    """
+    artifact = open_artifact(path, KIND)
+    body = read_json(artifact.file(CONFIG), "drafter configuration")
+    body.pop("kind", None)
+    config = Eagle3Config.from_dict(body)
+    tensors = load_file(artifact.file(WEIGHTS))
+    ids = tensors.pop(TARGET_IDS, None)
+    return assemble(config, tensors, ids, target, source=path), artifact
+
+
+def assemble(
+    config: Eagle3Config, tensors: Mapping[str, Tensor], target_ids: Tensor | None, target: TargetTensors, *, source: object
+) -> Eagle3Drafter:
+    """A drafter from its tensors, strictly: every parameter present, none left over, every shape right.
+
+    Raises:
+        ArtifactError: a tensor is missing, unknown or of another shape.
+    """
+    drafter = Eagle3Drafter(config, target.embedding, target.head, target_ids)
+    wanted = dict(drafter.named_parameters())
+    problems = [f"missing {name}" for name in wanted if name not in tensors]
+    problems += [f"unexpected {name}" for name in tensors if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(p.shape)}"
+        for name, p in wanted.items()
+        if name in tensors and tensors[name].shape != p.shape
+    ]
+    if problems:
+        raise ArtifactError("the drafter's tensors are not those of its configuration", got="; ".join(problems[:5]), source=source)
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(tensors[name])
+    return drafter.to(target.embedding.device).eval().requires_grad_(False)
+
+
+def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
+    """Refuse a drafter made for another target.
+
+    Raises:
+        MismatchError: fingerprints differ.
+    """
+    expected = artifact.meta.get("target_fingerprint")
+    if expected is not None and expected != fingerprint:
+        raise MismatchError(
+            "this drafter was trained for another target",
+            got=f"target {target} with fingerprint {fingerprint[:12]}…",
+            expected=f"fingerprint {expected[:12]}… ({artifact.meta.get('target_name', 'unknown')})",
+            source=artifact.path,
+            remedy="give the target that it was trained for, or train a drafter for this one",
+        )

@@ -1,0 +1,312 @@
+"""The EAGLE-3 drafter: one module for training and decoding, so that the two cannot drift apart.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test" (2025).
+``g0 = fc([f_low ; f_mid ; f_high])``; one decoder layer whose q, k and v read
+``[norm(e(x)) ; norm(g)]``; its output is the next step's g. Parameter names follow the serving layout
+(``fc``, ``midlayer.*``, ``norm``, ``lm_head``).
+
+Training (``ttt_step``) and decoding (``extend``) differ only in which keys a row may see; projections,
+norms, rotary positions and the MLP are the same functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import ConfigError, MismatchError
+from .kv_cache import KVCache
+from .rope import RopeSettings, apply_rope, rope_tables
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """Sizes of an EAGLE-3 drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own head; None shares the target's head.
+        aux_layers: target layers (0-based outputs) that ``fc`` reads.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    aux_layers: tuple[int, ...]
+    max_position_embeddings: int
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Eagle3Config:
+        body = dict(values)
+        try:
+            body["aux_layers"] = tuple(body["aux_layers"])
+            body["rope"] = RopeSettings(**body["rope"])
+            return cls(**body)
+        except (KeyError, TypeError) as error:
+            raise ConfigError("the drafter's configuration is incomplete or has unknown keys", got=error) from error
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+
+
+class _Attention(nn.Module):
+    """Projections of the drafter's attention; q, k and v read 2H, the output is H."""
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        c = config
+        self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
+        self.q_proj = nn.Linear(2 * c.hidden_size, c.num_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, 2H) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
+        q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
+
+    def output(self, attended: Tensor) -> Tensor:
+        """(B, h, T, D) -> (B, T, H)."""
+        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+
+
+class _MLP(nn.Module):
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class _MidLayer(nn.Module):
+    """The drafter's decoder layer."""
+
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(size, eps)
+        self.hidden_norm = RMSNorm(size, eps)
+        self.post_attention_layernorm = RMSNorm(size, eps)
+        self.self_attn = _Attention(config)
+        self.mlp = _MLP(size, config.intermediate_size)
+
+    def qkv(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = torch.cat([self.input_layernorm(embedded), self.hidden_norm(g)], dim=-1)  # (B, T, 2H)
+        return self.self_attn.qkv(x, cos, sin)
+
+    def finish(self, g: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H), before the final norm."""
+        g = g + self.self_attn.output(attended)
+        return g + self.mlp(self.post_attention_layernorm(g))
+
+
+@dataclass
+class TTTKeys:
+    """Keys and values a training-time-test unroll has made so far.
+
+    Attributes:
+        k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
+    """
+
+    k: list[Tensor] = field(default_factory=list)
+    v: list[Tensor] = field(default_factory=list)
+
+
+class Eagle3Drafter(nn.Module):
+    """EAGLE-3 drafter over a frozen target embedding and either the target's or its own LM head.
+
+    Args:
+        config: sizes.
+        embedding: (V, H) the target's input embedding; shared, never trained, never saved.
+        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
+        target_ids: (R,) ascending target ids of the own head's rows; required with an own head smaller than V.
+
+    Raises:
+        MismatchError: the target's tensors do not have the configured sizes.
+    """
+
+    embedding: Tensor
+    target_head: Tensor
+    target_ids: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        _check_shapes(config, embedding, target_head, target_ids)
+        self.config = config
+        self.fc = nn.Linear(len(config.aux_layers) * config.hidden_size, config.hidden_size, bias=False)
+        self.midlayer = _MidLayer(config)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        if target_ids is None:
+            target_ids = torch.arange(config.draft_vocab_size or config.vocab_size)
+        cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
+        for name, tensor in (
+            ("embedding", embedding.detach()),
+            ("target_head", target_head.detach()),
+            ("target_ids", target_ids),
+            ("cos", cos),
+            ("sin", sin),
+        ):
+            self.register_buffer(name, tensor, persistent=False)
+
+    @property
+    def has_own_head(self) -> bool:
+        return self.config.draft_vocab_size is not None
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The rows that score draft tokens: (R, H) or (V, H)."""
+        return self.lm_head.weight if self.has_own_head else self.target_head
+
+    def init_from_target(self) -> None:
+        """Start the own head from the target's rows of the same tokens."""
+        if self.has_own_head:
+            with torch.no_grad():
+                self.lm_head.weight.copy_(self.target_head[self.target_ids])
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """g0 = fc(features): (..., n_aux * H) -> (..., H)."""
+        return self.fc(features)
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: the final norm of g."""
+        return self.norm(g)
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V) draft logits."""
+        return F.linear(self.read(g), self.head_weight)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embedding)
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, visible: Tensor, keys: TTTKeys) -> Tensor:
+        """One step of the training-time test for all rows at once.
+
+        Step k feeds row t the token x_{t+1+k} at rotary position t + k; it sees the step-0 keys s <= t of its
+        document and its own keys of steps 1..k.
+
+        Args:
+            ids: (B, T) tokens fed.
+            g: (B, T, H) hidden states fed.
+            position: (B, T) rotary positions, already t + k.
+            visible: bool (B, 1, T, T) step-0 keys each row may see.
+            keys: keys of the earlier steps; this step's are appended.
+
+        Returns:
+            (B, T, H) the next g, before the final norm.
+        """
+        layer = self.midlayer
+        q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
+        keys.k.append(k)
+        keys.v.append(v)
+        return layer.finish(g, _ttt_attention(q, keys, visible))
+
+    def extend(
+        self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
+    ) -> Tensor:
+        """One cached step of decoding.
+
+        Args:
+            ids: (B, N) tokens fed.
+            g: (B, N, H) hidden states fed.
+            position: (B, N) rotary positions.
+            cache: one-layer cache; this step's keys go to ``slots``.
+            slots: (N,) int64.
+            mask: bool (N, S') over the first S' cache slots, True = visible.
+
+        Returns:
+            (B, N, H) the next g, before the final norm.
+        """
+        layer = self.midlayer
+        q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
+        keys = cache.k_layers[0].index_copy_(2, slots, k)
+        values = cache.v_layers[0].index_copy_(2, slots, v)
+        view = mask.shape[-1]
+        attended = F.scaled_dot_product_attention(
+            q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        return layer.finish(g, attended)
+
+    def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
+        return self.cos[position][:, None], self.sin[position][:, None]
+
+
+def _ttt_attention(q: Tensor, keys: TTTKeys, visible: Tensor) -> Tensor:
+    """Attention over the step-0 keys (causal part) and a row's own later keys (diagonal part).
+
+    Args:
+        q: (B, h, T, D).
+        keys: n steps of (B, kv, T, D).
+        visible: bool (B, 1, T, T).
+
+    Returns:
+        (B, h, T, D).
+    """
+    group = q.shape[1] // keys.k[0].shape[1]
+    k = [key.repeat_interleave(group, dim=1) for key in keys.k]
+    v = [value.repeat_interleave(group, dim=1) for value in keys.v]
+    q = q * q.shape[-1] ** -0.5
+    causal = (q @ k[0].transpose(-1, -2)).masked_fill(~visible, float("-inf"))  # (B, h, T, T)
+    diagonal = [(q * key).sum(-1, keepdim=True) for key in k[1:]]  # each (B, h, T, 1)
+    weights = torch.cat([causal, *diagonal], dim=-1).float().softmax(-1).to(q.dtype)  # (B, h, T, T + n - 1)
+    length = k[0].shape[2]
+    attended = weights[..., :length] @ v[0]
+    for step, value in enumerate(v[1:]):
+        attended = attended + weights[..., length + step, None] * value
+    return attended
+
+
+def _check_shapes(config: Eagle3Config, embedding: Tensor, head: Tensor, target_ids: Tensor | None) -> None:
+    expected = (config.vocab_size, config.hidden_size)
+    for name, tensor in (("input embedding", embedding), ("LM head", head)):
+        if tuple(tensor.shape) != expected:
+            raise MismatchError(
+                f"the target's {name} does not fit the drafter",
+                got=f"shape {tuple(tensor.shape)}",
+                expected=f"shape {expected}",
+                remedy="use the target that the drafter was trained for",
+            )
+    rows = config.draft_vocab_size
+    if rows is not None and rows != config.vocab_size and (target_ids is None or len(target_ids) != rows):
+        raise MismatchError(
+            "the drafter's own head has no matching list of target ids",
+            got="none" if target_ids is None else f"{len(target_ids)} ids",
+            expected=f"{rows} ids",
+        )

@@ -1,0 +1,187 @@
+"""The lean decoder model: a Hugging Face causal LM without Hugging Face's per-call cost.
+
+One class serves every family of ``families.FAMILIES``. All shapes are static and nothing reads a tensor's
+value on the host, so a forward pass can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import checkpoint
+from .kv_cache import KVCache
+from .lean_config import LeanConfig
+from .lean_layers import LeanLayer, StepInputs, rms_norm
+from .rope import inverse_frequencies, rope_at
+
+
+class LeanOutput(NamedTuple):
+    """``hidden`` (B, T, H) after the final norm; ``aux`` (B, T, n * H) layer outputs, or None."""
+
+    hidden: Tensor
+    aux: Tensor | None
+
+
+class LeanModel(nn.Module):
+    """A decoder for inference: no dropout, no gradients. Make one with ``load_target``.
+
+    Run it under ``torch.inference_mode()``: nothing needs a gradient, and calls are cheaper.
+    """
+
+    inverse: Tensor
+    eps: Tensor
+
+    def __init__(
+        self,
+        config: LeanConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        own_lm_head: bool | None = None,
+    ) -> None:
+        """Allocate uninitialised tensors; ``own_lm_head`` overrides ``config.tie_word_embeddings``."""
+        super().__init__()
+        self.config = config
+        device = torch.device(device)
+        shape = (config.vocab_size, config.hidden_size)
+        self.embedding = _frozen(torch.empty(shape, dtype=dtype, device=device))
+        own = not config.tie_word_embeddings if own_lm_head is None else own_lm_head
+        self.lm_head = _frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
+        self.layers = nn.ModuleList(LeanLayer(config, s, dtype, device) for s in config.sliding_layers)
+        self.norm = _frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
+        inverse = inverse_frequencies(config.rope, config.head_dim)
+        self.register_buffer("inverse", inverse.to(device), persistent=False)
+        self.register_buffer("eps", torch.tensor(config.rms_norm_eps, device=device), persistent=False)
+        self.eval()
+
+    @property
+    def lm_head_weight(self) -> Tensor:
+        """(V, H); the embedding itself where the two are tied."""
+        return self.embedding if self.lm_head is None else self.lm_head
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
+        """A cache of this model's sizes, dtype and device."""
+        c = self.config
+        return KVCache(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype, self.device)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(B, T) ids -> (B, T, H) input embeddings."""
+        return F.embedding(ids, self.embedding)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., H) hidden states after the final norm -> (..., V)."""
+        return F.linear(hidden, self.lm_head_weight)
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor,
+        window_mask: Tensor | None = None,
+        aux_layers: tuple[int, ...] = (),
+    ) -> LeanOutput:
+        """Run T tokens of B sequences against the cache, writing their keys and values to it.
+
+        Args:
+            ids: (B, T) int64.
+            positions: (B, T) int64 rotary positions.
+            cache: from ``new_cache``.
+            slots: (T,) int64 cache slots that these tokens are written to; each must be below ``view``.
+            mask: bool (T, view), True = visible; only the first ``view`` slots are read. A row without any
+                visible slot gives finite nonsense, so padding rows do no harm.
+            window_mask: bool (T, view) for the layers with a sliding window; None where there are none, or
+                where all ``view`` slots lie within the window.
+            aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
+        """
+        config = self.config
+        if (
+            window_mask is None
+            and config.sliding_window is not None
+            and mask.shape[-1] > config.sliding_window
+        ):
+            raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
+        cos, sin = rope_at(positions.unsqueeze(2), self.inverse, self.dtype)  # (B, T, 1, D)
+        bias = self._additive(mask)
+        window_bias = bias if window_mask is None else self._additive(window_mask)
+        step = StepInputs(self.eps, cos, sin, cache, slots, bias, window_bias)
+        x = self.embed(ids).flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
+        outputs: dict[int, Tensor] = {}
+        for index, layer in enumerate(self._layers()):
+            x = layer.forward(x, index, step)
+            if index in aux_layers:
+                outputs[index] = x
+        aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
+        hidden = rms_norm(x, self.norm, self.eps)
+        shape = ids.shape
+        return LeanOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
+
+    def _layers(self) -> list[LeanLayer]:
+        return cast("list[LeanLayer]", list(self.layers))
+
+    def _additive(self, mask: Tensor) -> Tensor:
+        """0 where visible, else the lowest finite number.
+
+        Attention would turn a boolean mask into an additive one in every layer. Finite, because a row that
+        sees nothing would otherwise be NaN.
+        """
+        return torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
+
+    def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
+        """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it."""
+        views: dict[str, tuple[Tensor, ...]] = {
+            checkpoint.EMBEDDING: (self.embedding.data,),
+            checkpoint.FINAL_NORM: (self.norm.data,),
+        }
+        if self.lm_head is not None:
+            views[checkpoint.LM_HEAD] = (self.lm_head.data,)
+        for index, layer in enumerate(self._layers()):
+            prefix = f"model.layers.{index}."
+            views |= {prefix + name: parts for name, parts in layer.checkpoint_views().items()}
+        return views
+
+
+def load_target(
+    path: Path, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> LeanModel:
+    """Load a Hugging Face model folder (``config.json`` and safetensors) as a lean decoder.
+
+    Tied models: a checkpoint with only one of embedding and LM head shares it. With both, they are shared
+    if equal and kept apart if not, as transformers does since version 5.
+
+    Raises:
+        DataError: unsupported architecture or feature; missing, truncated or packed weight files.
+        MismatchError: the tensors are not those of the configuration.
+    """
+    config = LeanConfig.from_hf_config(path)
+    stored = checkpoint.read_headers(checkpoint.checkpoint_files(path))
+    tied = config.tie_word_embeddings
+    if tied and checkpoint.EMBEDDING not in stored and checkpoint.LM_HEAD in stored:
+        stored[checkpoint.EMBEDDING] = stored.pop(checkpoint.LM_HEAD)
+    own_lm_head = not tied or checkpoint.LM_HEAD in stored
+    plan = LeanModel(config, dtype=dtype, device="meta", own_lm_head=own_lm_head).checkpoint_views()
+    checkpoint.check_headers(stored, {name: tuple(parts[0].shape) for name, parts in plan.items()}, path)
+    model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head)
+    checkpoint.fill(stored, model.checkpoint_views())
+    if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
+        model.lm_head = None
+    return model
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

@@ -1,0 +1,1 @@
+"""Drafter training: losses, the TTT unroll, metrics, checkpoints and the loop."""

@@ -1,0 +1,35 @@
+"""Optimiser and learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from .config import OptimConfig
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW over the trainable parameters, without weight decay on vectors (norms)."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, foreach=True)
+
+
+def learning_rate(step: int, config: OptimConfig) -> float:
+    """Learning rate of 0-based ``step``: linear warm-up, then a cosine to ``min_lr_fraction``."""
+    warmup = max(1, round(config.warmup_fraction * config.steps))
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return config.lr * (config.min_lr_fraction + (1.0 - config.min_lr_fraction) * cosine)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = value

@@ -1,0 +1,60 @@
+"""Training-time test: the drafter unrolled K steps over all rows of a batch at once.
+
+EAGLE-3 (Li et al. 2025). Row t, step k feeds x_{t+1+k} (teacher forced) with the hidden state of the same
+row's step k - 1, and predicts x_{t+2+k}; the teacher is the target's distribution at position t+1+k. The row
+counts iff the token fed and the token predicted are both the assistant's and of row t's document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..capture.online import CapturedBatch
+from ..models.eagle3 import Eagle3Drafter, TTTKeys
+
+
+@dataclass(frozen=True)
+class TTTStep:
+    """One step of the unroll.
+
+    Attributes:
+        index: k, from 0.
+        g: (B, T, H) drafter output before the final norm.
+        counted: bool (B, T) rows that enter loss and metrics.
+    """
+
+    index: int
+    g: Tensor
+    counted: Tensor
+
+
+def shift_left(values: Tensor, offset: int) -> Tensor:
+    """(B, T, ...) -> values[:, t + offset], zeros (False) where that lies beyond the end."""
+    length = values.shape[1]
+    if offset >= length:
+        return torch.zeros_like(values)
+    padding = [0, 0] * (values.dim() - 2) + [0, offset]
+    return F.pad(values[:, offset:], padding)
+
+
+def counted_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
+    """bool (B, T): l_{t+1+k} and l_{t+2+k} hold, and both tokens are of row t's document."""
+    same = (shift_left(document, step + 2) == document) & (document != 0)
+    return shift_left(loss_mask, step + 1) & shift_left(loss_mask, step + 2) & same
+
+
+def unroll(drafter: Eagle3Drafter, batch: CapturedBatch, steps: int) -> Iterator[TTTStep]:
+    """Yield the K steps in order; gradients flow through all of them."""
+    g = drafter.fuse(batch.features)
+    keys = TTTKeys()
+    last_position = drafter.cos.shape[0] - 1
+    for k in range(steps):
+        # Rows that run past the table's end are never counted when the rows themselves fit it.
+        position = (batch.position + k).clamp(max=last_position)
+        g = drafter.ttt_step(shift_left(batch.input_ids, k + 1), g, position, batch.visible, keys)
+        yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k))

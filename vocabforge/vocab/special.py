@@ -1,0 +1,70 @@
+"""Token ids that a draft vocabulary must or may hold whatever their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..corpus.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids by purpose.
+
+    Attributes:
+        eos: end of sequence and end of turn.
+        control: special tokens that the chat template writes.
+        tools: added tokens for tool calls and thinking that the chat template writes.
+        bytes: the 256 single bytes, empty where the tokenizer does not have all of them.
+    """
+
+    eos: tuple[int, ...] = ()
+    control: tuple[int, ...] = ()
+    tools: tuple[int, ...] = ()
+    bytes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer) -> SpecialTokens:
+        """Those of a tokenizer; end tokens above its highest id are no tokens of it and left out."""
+        eos = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
+        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Sequence[int]]) -> SpecialTokens:
+        return cls(**{name: tuple(int(token) for token in ids) for name, ids in value.items()})
+
+    def to_json(self) -> dict[str, list[int]]:
+        return {name: list(ids) for name, ids in asdict(self).items()}
+
+
+def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Ids of the tokens for the single bytes 0..255, or () when one is missing.
+
+    Byte fallback spells them ``<0x00>`` ... ``<0xFF>``; byte-level BPE by the 256 characters of GPT-2's table
+    (Radford et al. 2019).
+    """
+    vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
+    for names in ([f"<0x{byte:02X}>" for byte in range(256)], _byte_level_characters()):
+        ids = [vocab.get(name) for name in names]
+        if all(token is not None for token in ids) and (names[0] == "<0x00>" or _is_byte_level(tokenizer)):
+            return tuple(token for token in ids if token is not None)
+    return ()
+
+
+def _byte_level_characters() -> list[str]:
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
+    others = (byte for byte in range(256) if byte not in printable)
+    moved = {byte: chr(256 + place) for place, byte in enumerate(others)}
+    return [chr(byte) if byte in printable else moved[byte] for byte in range(256)]
+
+
+def _is_byte_level(tokenizer: TextTokenizer) -> bool:
+    """Whether any part of the tokenizer maps bytes to characters (else "a" is a character, not a byte)."""
+    parts: tuple[Any, ...] = (tokenizer.backend.pre_tokenizer, tokenizer.backend.normalizer)
+    return any("ByteLevel" in str(part) for part in parts)
