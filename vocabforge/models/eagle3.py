@@ -280,6 +280,8 @@ def _ttt_attention(q: Tensor, keys: TTTKeys, visible: Tensor) -> Tensor:
         (B, h, T, D).
     """
     group = q.shape[1] // keys.k[0].shape[1]
+    if len(keys.k) == 1:  # no diagonal part yet: plain attention, which has a fused kernel
+        return F.scaled_dot_product_attention(q, keys.k[0], keys.v[0], attn_mask=visible, enable_gqa=group > 1)
     k = [key.repeat_interleave(group, dim=1) for key in keys.k]
     v = [value.repeat_interleave(group, dim=1) for value in keys.v]
     q = q * q.shape[-1] ** -0.5

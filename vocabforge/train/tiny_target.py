@@ -235,12 +235,25 @@ def _build(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
     )
     model = LlamaForCausalLM(settings)
     model.generation_config.eos_token_id = end
-    with torch.no_grad():
-        for layer in model.model.layers:
-            # Blocks that start as identities let token identities through at once: copying is learnt sooner.
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
+    _start_copying(model)
     return model
+
+
+@torch.no_grad()
+def _start_copying(model: Any) -> None:
+    """Let attention start as copying and the MLPs as nothing.
+
+    The output matrix of each head starts as the transpose of its value matrix, so that what a token attends
+    to raises that token's own logit (mimetic initialisation, Trockman and Kolter 2023, with the sign for
+    copying). Answers that repeat names from the prompt are learnt in a fraction of the steps.
+    """
+    config = model.config
+    groups = config.num_attention_heads // config.num_key_value_heads
+    for layer in model.model.layers:
+        values = layer.self_attn.v_proj.weight  # (nkv * D, H)
+        heads = values.view(config.num_key_value_heads, -1, config.hidden_size).repeat_interleave(groups, 0)
+        layer.self_attn.o_proj.weight.copy_(heads.flatten(0, 1).T)  # (H, nq * D)
+        layer.mlp.down_proj.weight.zero_()
 
 
 def _train(model: Any, rows: _Rows, config: OptimConfig, seed: int) -> list[float]:
