@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo bitllama test check format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (about 10 minutes)"
+	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make test    the test suite"
 	@echo "make check   lint and types"
 
@@ -22,6 +23,24 @@ $(STAMP): pyproject.toml .ci/install
 
 demo: $(STAMP)
 	$(BIN)/vocabforge demo --output $(DEMO_OUTPUT)
+
+# A real target: needs the development data (VOCABFORGE_DATA), see docs/guides/real-model.md.
+VOCABFORGE_DATA ?= ../shared/data
+REAL := runs/bitllama
+
+$(REAL)/target/generation_config.json:
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	mkdir -p $(REAL)/target
+	xz -dc $(VOCABFORGE_DATA)/models/bitllama-3M/model.safetensors.xz > $(REAL)/target/model.safetensors
+	cp $(VOCABFORGE_DATA)/models/bitllama-3M/config.json $(VOCABFORGE_DATA)/models/tok512/tokenizer.json $(REAL)/target/
+	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
+
+bitllama: $(STAMP) $(REAL)/target/generation_config.json
+	$(BIN)/vocabforge train-drafter --config recipes/tiny/bitllama.yaml \
+	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
+	$(BIN)/vocabforge eval --target $(REAL)/target --drafter eagle3=$(REAL)/run/drafter --overwrite \
+	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
+	  --depth 5 --topk 10 --total-nodes 30 --max-new-tokens 200
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

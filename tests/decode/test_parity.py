@@ -37,7 +37,9 @@ class ScriptedHead:
 
 def packed(sequences: list[list[int]], length: int) -> RowBatch:
     rows = pack([TrainingSequence(ids, [1] * len(ids)) for ids in sequences], length, pad_id=0)
-    return RowBatch(*(torch.from_numpy(a) for a in (rows.input_ids, rows.loss_mask, rows.document, rows.position)))
+    return RowBatch(
+        *(torch.from_numpy(a) for a in (rows.input_ids, rows.loss_mask, rows.document, rows.position))
+    )
 
 
 def capture(target: HFTarget, rows: RowBatch) -> CapturedBatch:
@@ -91,7 +93,9 @@ def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: i
     """Logits of the real proposer at a chain of ``steps`` draft steps after committing rows 0..root."""
     script = [*document[root + 2 :], 0][:steps] + [0] * steps
     head = ScriptedHead(drafter.head_weight, script)
-    proposer = Eagle3Proposer(drafter, head, TreeSettings(topk=1, depth=steps - 1, total_nodes=steps + 1), 256)
+    proposer = Eagle3Proposer(
+        drafter, head, TreeSettings(topk=1, depth=steps - 1, total_nodes=steps + 1), 256
+    )
     ids = torch.tensor(document[: root + 1])
     positions = torch.arange(len(ids))
     mask = positions[None] <= positions[:, None]
@@ -107,7 +111,9 @@ def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: i
     if rest:
         pad = 4
         proposer.advance(
-            torch.cat([following[cut:], torch.full((pad,), 5)]), torch.cat([features[cut:], features[:1].expand(pad, -1)]), rest
+            torch.cat([following[cut:], torch.full((pad,), 5)]),
+            torch.cat([features[cut:], features[:1].expand(pad, -1)]),
+            rest,
         )
     proposer.propose(following[-1:])
     return head.logits
@@ -144,7 +150,9 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
     for prompt, text in zip(prompts, texts):
         batch = capture(target, packed([text], len(text)))
         with torch.no_grad():
-            hits = torch.stack([step_figures(drafter, target, batch, s).hits[0] for s in unroll(drafter, batch, 5)])
+            hits = torch.stack(
+                [step_figures(drafter, target, batch, s).hits[0] for s in unroll(drafter, batch, 5)]
+            )
         # Rows near the text's end lack teachers: compare the cycles before them.
         end = len(text) - 7
         course = walk_chain(hits, len(prompt) - 1, end)

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from vocabforge.decode.result import Generation
 
 from vocabforge.core.errors import DataError, UsageError
+from vocabforge.decode.result import Generation
 from vocabforge.evaluate.answers import (
     RowFile,
     Turn,

@@ -16,7 +16,8 @@ from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.tiny_target import END, TinyTargetConfig, make_tokenizer, train_tiny_target
+from vocabforge.train.tiny_target import TinyTargetConfig, train_tiny_target
+from vocabforge.train.tiny_tokenizer import END, make_tokenizer
 
 VOCAB = 512
 

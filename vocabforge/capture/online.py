@@ -46,8 +46,8 @@ class CapturedBatch(RowBatch):
 class OnlineCapture:
     """Runs the target row by row and keeps what fits in memory.
 
-    A row is captured alone, never as part of a batch: its states are then the same bits whatever it is batched
-    with, so that a resumed run, whose memory is empty, repeats the interrupted one exactly.
+    A row is captured alone, never as part of a batch: its states are then the same bits whatever it is
+    batched with, so that a resumed run, whose memory is empty, repeats the interrupted one exactly.
 
     Args:
         target: the frozen target.
@@ -62,11 +62,12 @@ class OnlineCapture:
     def __call__(self, rows: RowBatch, keys: Sequence[object]) -> CapturedBatch:
         """Capture rows; ``keys`` (one a row) name them in memory."""
         states = [self._row(rows, index, key) for index, key in enumerate(keys)]
+        device = rows.input_ids.device  # kept rows lie in the host's memory
         return CapturedBatch(
             **vars(rows),
             visible=document_mask(rows.document),
-            features=torch.cat([s.features for s in states]).to(rows.input_ids.device),
-            hidden=torch.cat([s.hidden for s in states]).to(rows.input_ids.device),
+            features=torch.cat([s.features.to(device) for s in states]),
+            hidden=torch.cat([s.hidden.to(device) for s in states]),
         )
 
     def _row(self, rows: RowBatch, index: int, key: object) -> TargetStates:

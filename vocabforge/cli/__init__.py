@@ -21,6 +21,13 @@ COMMANDS: dict[str, str] = {
 
 def main() -> None:
     """Entry point of ``vocabforge`` and ``python -m vocabforge``."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before or after the command itself, which says more
+        sys.exit(130)
+
+
+def _run() -> None:
     from .app import build_app
 
     # Parse only the command that is asked for, so that `--help` and errors stay quick.

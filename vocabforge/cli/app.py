@@ -16,7 +16,9 @@ from ..core.errors import VocabForgeError
 from ..core.progress import console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an artefact that exists at --output.")]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an artefact that exists at --output.")
+]
 
 
 def _version(show: bool) -> None:
@@ -39,7 +41,8 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
     @app.callback()
     def root(
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+            bool,
+            typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit."),
         ] = False,
     ) -> None:
         """Drafter training and vocabulary preparation for speculative decoding."""
@@ -65,8 +68,26 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except (OSError, MemoryError, RuntimeError) as error:
+            message = _surroundings(error)
+            if message is None:
+                raise
+            console().print(f"Error: {message}", style="red", markup=False)
+            raise typer.Exit(1) from None
 
     return run
+
+
+def _surroundings(error: Exception) -> str | None:
+    """What the machine refused (a file, memory), in words; None for what is a bug."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    text = str(error)
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        return (
+            f"the memory does not suffice\n  got:      {text.splitlines()[0] if text else 'no memory left'}"
+        )
+    return None
 
 
 def print_json(value: Any) -> None:

@@ -39,7 +39,9 @@ def evaluate(
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="0 is greedy and lets outputs be compared.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Start of the random streams.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Start of the random streams.")
+    ] = 0,
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024]."),

@@ -11,11 +11,16 @@ from .app import JsonOption, OverwriteOption, print_json
 
 
 def export(
-    drafter: Annotated[Path, typer.Option("--drafter", help="Drafter artefact (OUTPUT/drafter of train-drafter).")],
-    format_name: Annotated[str, typer.Option("--format", help="native | sglang-eagle3 (SGLang and vLLM read it).")],
+    drafter: Annotated[
+        Path, typer.Option("--drafter", help="Drafter artefact (OUTPUT/drafter of train-drafter).")
+    ],
+    format_name: Annotated[
+        str, typer.Option("--format", help="native | sglang-eagle3 (SGLang and vLLM read it).")
+    ],
     output: Annotated[Path, typer.Option("--output", help="Folder to make.")],
     target: Annotated[
-        Path | None, typer.Option("--target", help="Folder of the target [default: the one it was trained with].")
+        Path | None,
+        typer.Option("--target", help="Folder of the target [default: the one it was trained with]."),
     ] = None,
     vocab: Annotated[
         Path | None, typer.Option("--vocab", help="Subset artefact: restrict the draft head to these tokens.")
@@ -24,15 +29,14 @@ def export(
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a trained drafter in the form that a decoder or server reads, optionally with a restricted head."""
+    """Write a trained drafter as a decoder or server reads it, optionally with a restricted head."""
     from ..core.artifact import check_output
     from ..core.errors import UsageError
     from ..core.extension import resolve
     from ..core.progress import say
     from ..decode.build import DTYPES
     from ..export.formats import FORMATS, load_drafter, restrict
-    from ..models.drafter_io import TargetTensors
-    from ..models.lean import load_target
+    from ..models.drafter_io import load_target_tensors
     from ..models.target import read_target_config
 
     write = resolve(FORMATS, format_name, "export format")
@@ -40,8 +44,7 @@ def export(
         raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
     check_output(output, overwrite=overwrite)
     target_path = target or _trained_with(drafter)
-    model = load_target(target_path)
-    loaded, artifact = load_drafter(drafter, TargetTensors(model.embedding, model.lm_head_weight), target_path)
+    loaded, artifact = load_drafter(drafter, load_target_tensors(target_path), target_path)
     parents = {} if artifact is None else {"drafter": artifact.content_hash}
     if vocab is not None:
         from ..core.artifact import open_artifact
@@ -73,12 +76,17 @@ def _trained_with(drafter: Path) -> Path:
         UsageError: nothing recorded, or the folder is gone.
     """
     from ..core.artifact import MANIFEST, open_artifact
-    from ..core.errors import UsageError
+    from ..core.errors import DataError, UsageError
 
     recorded = None
+    if not drafter.is_dir():
+        raise DataError(
+            "there is no drafter here", got=f"{drafter} (no such folder)", remedy="check the path"
+        )
     if (drafter / MANIFEST).is_file():
-        recorded = (open_artifact(drafter, verify=False).manifest.get("config") or {}).get("target")
-    if recorded is None or not Path(recorded).is_dir():
+        config = open_artifact(drafter, verify=False).manifest.get("config")
+        recorded = config.get("target") if isinstance(config, dict) else None
+    if not isinstance(recorded, str) or not Path(recorded).is_dir():
         raise UsageError(
             "the drafter's target is not known",
             got=recorded or "nothing recorded",

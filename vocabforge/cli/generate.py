@@ -14,20 +14,24 @@ from .app import JsonOption, print_json
 def generate(
     target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
     prompt: Annotated[str, typer.Option("--prompt", help="Text to continue or to answer.")],
-    drafter: Annotated[Path | None, typer.Option("--drafter", help="Drafter; without one, plain decoding.")] = None,
+    drafter: Annotated[
+        Path | None, typer.Option("--drafter", help="Drafter; without one, plain decoding.")
+    ] = None,
     vocab: Annotated[
         Path | None, typer.Option("--vocab", help="Subset artefact: draft with these tokens only.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1)] = 0,
     tokenizer: Annotated[
         Path | None, typer.Option("--tokenizer", help="Tokenizer folder [default: the target's].")
     ] = None,
     prompt_format: Annotated[str, typer.Option("--prompt-format", help="auto, chat or raw.")] = "auto",
     depth: Annotated[int | None, typer.Option("--depth", min=0, help="Depth of the draft tree.")] = None,
     topk: Annotated[int | None, typer.Option("--topk", min=1, help="Children of a node.")] = None,
-    total_nodes: Annotated[int | None, typer.Option("--total-nodes", min=2, help="Nodes, root included.")] = None,
+    total_nodes: Annotated[
+        int | None, typer.Option("--total-nodes", min=2, help="Nodes, root included.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 …")] = None,
     as_json: JsonOption = False,

@@ -14,13 +14,16 @@ from .app import JsonOption, print_json
 def train_drafter(
     overrides: Annotated[
         Optional[list[str]],  # noqa: UP045 (typer reads it at run time)
-        typer.Argument(metavar="[KEY.SUB=VALUE]...", help="Override configuration keys, e.g. optim.lr=1e-4."),
+        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.lr=1e-4."),
     ] = None,
     config: Annotated[Path, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")] = ...,  # type: ignore[assignment]
     plan_only: Annotated[
-        bool, typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop.")
+        bool,
+        typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop."),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train an EAGLE-3 drafter with the training-time-test (TTT) loss.

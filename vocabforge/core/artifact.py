@@ -7,9 +7,10 @@ rename it into place, so an interrupted run leaves nothing under the final name.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from .errors import ArtifactError, UsageError
-from .files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
+from .errors import ArtifactError, DataError, UsageError
+from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
+from .provenance import git_revision, package_versions
+from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
-_REQUIRED = ("schema_version", "kind", "files", "content_hash")
+_REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_REMEDY = "the folder was changed or cut short after it was written; make it again"
 
 
 @dataclass(frozen=True)
@@ -66,35 +69,8 @@ class Artifact:
 
 
 def _content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    import hashlib
-    import json
-
     body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _git_revision() -> str | None:
-    """Revision of the source tree that VocabForge runs from, or None for an installed package."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"vocabforge": __version__, "python": sys.version.split()[0]}
-    for name in ("torch", "transformers", "tokenizers", "accelerate"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
 
 
 @contextlib.contextmanager
@@ -119,62 +95,71 @@ def write_artifact(
 
     Raises:
         UsageError: ``path`` exists and may not be replaced.
+        VocabForgeError: the disk is full or refuses to be written to.
     """
     check_output(path, overwrite=overwrite)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+    final = Path(os.path.realpath(path))  # renaming must replace the folder, not a link to it
+    temporary = sibling(final, "tmp")
     try:
         with disk_errors(path):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
             yield temporary
-            files = {}
-            for file in sorted(p for p in temporary.rglob("*") if p.is_file()):
-                name = file.relative_to(temporary).as_posix()
-                files[name] = {"sha256": sha256_file(file), "bytes": file.stat().st_size}
-                fsync_path(file)
             manifest = {
-                "schema_version": SCHEMA_VERSION,
-                "kind": kind,
-                "meta": dict(meta),
-                "files": files,
-                "content_hash": _content_hash(kind, dict(meta), files),
+                **_describe(temporary, kind, meta),
                 "parents": dict(parents or {}),
                 "config": dict(config) if config is not None else None,
-                "versions": _versions(),
-                "git_revision": _git_revision(),
+                "versions": package_versions(),
+                "git_revision": git_revision(),
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
             atomic_write_json(temporary / MANIFEST, manifest)
-            _swap(temporary, path)
+            check_output(path, overwrite=overwrite)  # it may have been written while we worked
+            put_in_place(temporary, final, overwrite=overwrite)
+            fsync_path(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _swap(temporary: Path, path: Path) -> None:
-    """Rename ``temporary`` to ``path``; what stood there is moved aside first and then removed."""
-    aside = path.with_name(f".{path.name}.old-{os.getpid()}")
-    if path.exists():
-        os.replace(path, aside)
-    os.replace(temporary, path)
-    fsync_path(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest's part that defines the content; the files are flushed to the disk on the way."""
+    files = {}
+    for item in sorted(folder.rglob("*")):
+        fsync_path(item)
+        if item.is_file():
+            name = item.relative_to(folder).as_posix()
+            files[name] = {"sha256": sha256_file(item), "bytes": item.stat().st_size}
+    if MANIFEST in files:
+        raise ValueError(f"{MANIFEST} is not for the body of write_artifact to write")
+    # As it will be read back: tuples become lists, numbers that are keys become texts.
+    plain = json.loads(json.dumps(dict(meta), allow_nan=False))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "meta": plain,
+        "files": files,
+        "content_hash": _content_hash(kind, plain, files),
+    }
 
 
 def check_output(path: Path, *, overwrite: bool = False) -> None:
     """Refuse, before any work is done, an output path that could not be written at the end.
 
+    Also mends what a killed run left there: see :func:`~vocabforge.core.swap.mend`.
+
     Raises:
-        UsageError: ``path`` is a file, a foreign folder, or an artefact and ``overwrite`` is off.
+        UsageError: ``path`` is a file, a foreign folder, or an artefact and ``overwrite`` is off; or it lies
+            in a folder that cannot be written to.
     """
-    if not path.exists():
-        return
-    if path.is_dir() and not any(path.iterdir()):
-        path.rmdir()
-        return
-    if not path.is_dir() or not (path / MANIFEST).exists():
+    final = Path(os.path.realpath(path))
+    with disk_errors(path):
+        mend(final)
+        if is_vacant(final):
+            check_writable(final.parent, path)
+            return
+        ours = final.is_dir() and _is_artifact(final)
+    if not ours:
         raise UsageError(
             "the output exists and is not an artefact of VocabForge",
             got=path,
@@ -188,6 +173,15 @@ def check_output(path: Path, *, overwrite: bool = False) -> None:
             expected="a new folder",
             remedy="choose another --output, or pass --overwrite to replace it",
         )
+
+
+def _is_artifact(path: Path) -> bool:
+    """Other programs write files called manifest.json too; only ours may be replaced."""
+    try:
+        manifest = read_json(path / MANIFEST)
+    except DataError:
+        return False
+    return isinstance(manifest, dict) and all(key in manifest for key in _REQUIRED)
 
 
 def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, verify: bool = True) -> Artifact:
@@ -204,17 +198,8 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
     kinds = (kind,) if isinstance(kind, str) else kind
     wanted = " or ".join(kinds) if kinds else "any"
     if not (path / MANIFEST).is_file():
-        raise ArtifactError(
-            "this is not a VocabForge artefact",
-            got=f"{path} ({'no manifest.json in it' if path.is_dir() else 'no such folder'})",
-            expected=f"an artefact folder of kind {wanted}",
-            remedy="an interrupted run leaves no artefact: check the path or run the command again",
-        )
-    manifest = read_json(path / MANIFEST, "artefact manifest")
-    if not isinstance(manifest, dict) or any(key not in manifest for key in _REQUIRED):
-        raise ArtifactError(
-            "the artefact's manifest is incomplete", expected=f"keys {', '.join(_REQUIRED)}", source=path / MANIFEST
-        )
+        raise _no_artifact(path, wanted)
+    manifest = _read_manifest(path)
     if manifest["schema_version"] != SCHEMA_VERSION:
         raise ArtifactError(
             "the artefact was written by another version of the format",
@@ -227,18 +212,65 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         raise ArtifactError(
             "the artefact is of another kind", got=manifest["kind"], expected=wanted, source=path
         )
-    _verify_files(path, manifest, hashes=verify)
+    try:
+        _verify_files(path, manifest, hashes=verify)
+    except OSError as error:
+        raise ArtifactError(
+            "a file of the artefact cannot be read",
+            got=error.strerror or error,
+            source=error.filename or path,
+        ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 
 
+def _no_artifact(path: Path, wanted: str) -> ArtifactError:
+    remedy = "an interrupted run leaves no artefact: check the path or run the command again"
+    final = Path(os.path.realpath(path))
+    if aside := leftovers(final, "old"):
+        remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
+    return ArtifactError(
+        "this is not a VocabForge artefact",
+        got=f"{path} ({'no manifest.json in it' if path.is_dir() else 'no such folder'})",
+        expected=f"an artefact folder of kind {wanted}",
+        remedy=remedy,
+    )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The parsed manifest, of the right form throughout."""
+    try:
+        manifest = read_json(path / MANIFEST, "artefact manifest")
+    except DataError as error:
+        raise ArtifactError(error.message, got=error.got, source=path / MANIFEST, remedy=_REMEDY) from error
+    whole = (
+        isinstance(manifest, dict)
+        and all(isinstance(manifest.get(key), form) for key, form in _REQUIRED.items())
+        and all(
+            isinstance(entry, dict)
+            and isinstance(entry.get("sha256"), str)
+            and isinstance(entry.get("bytes"), int)
+            for entry in manifest["files"].values()
+        )
+    )
+    if not whole:
+        raise ArtifactError(
+            "the artefact's manifest is incomplete",
+            expected=f"keys {', '.join(_REQUIRED)}, and sha256 and bytes of every file",
+            source=path / MANIFEST,
+            remedy=_REMEDY,
+        )
+    return manifest
+
+
 def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> None:
-    remedy = "the folder was changed or cut short after it was written; make it again"
     for name, entry in manifest["files"].items():
         file = path / name
         if path.resolve() not in file.resolve().parents:
             raise ArtifactError("the manifest names a file outside its folder", got=name, source=path)
         if not file.is_file():
-            raise ArtifactError("a file of the artefact is missing", expected=file, source=path, remedy=remedy)
+            raise ArtifactError(
+                "a file of the artefact is missing", expected=file, source=path, remedy=_REMEDY
+            )
         size = file.stat().st_size
         if size != entry["bytes"]:
             raise ArtifactError(
@@ -246,7 +278,7 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 got=f"{size:,} bytes",
                 expected=f"{entry['bytes']:,} bytes",
                 source=file,
-                remedy=remedy,
+                remedy=_REMEDY,
             )
         if hashes and (found := sha256_file(file)) != entry["sha256"]:
             raise ArtifactError(
@@ -254,10 +286,8 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 got=f"sha256 {found[:16]}…",
                 expected=f"sha256 {entry['sha256'][:16]}…",
                 source=file,
-                remedy=remedy,
+                remedy=_REMEDY,
             )
-    expected = _content_hash(manifest["kind"], manifest.get("meta", {}), manifest["files"])
+    expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
     if expected != manifest["content_hash"]:
-        raise ArtifactError(
-            "the artefact's manifest was edited", source=path / MANIFEST, remedy=remedy
-        )
+        raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -16,23 +16,39 @@ from .errors import ConfigError
 class StrictModel(BaseModel):
     """Base of every configuration section: unknown keys are refused, values are fixed once loaded."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 ConfigT = TypeVar("ConfigT", bound=StrictModel)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loader that refuses a key given twice in one mapping."""
+    """Safe loader that refuses a key given twice in one mapping (YAML forbids it, PyYAML keeps the last)."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=deep)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        _refuse_repeated_keys(node, set())
+        return node
+
+
+def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
+    """Walk the parsed document before merge keys (``<<``) are expanded, whose keys may be given again."""
+    if node is None or isinstance(node, yaml.ScalarNode) or id(node) in visited:
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _refuse_repeated_keys(item, visited)
+        return
+    seen = set()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        _refuse_repeated_keys(value, visited)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -42,14 +58,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing, not YAML, or not a mapping.
     """
     try:
-        value = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (subclass of SafeLoader)
+        value = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("cannot read the configuration", got=error, source=path) from error
-    except yaml.YAMLError as error:
+        got = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError("cannot read the configuration", got=got, source=path) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         raise ConfigError("the configuration is not valid YAML", got=error, source=path) from error
     if not isinstance(value, dict):
         raise ConfigError(
-            "the configuration is not a mapping", got=type(value).__name__, expected="key: value lines", source=path
+            "the configuration is not a mapping",
+            got="an empty file" if value is None else type(value).__name__,
+            expected="key: value lines",
+            source=path,
         )
     return value
 
@@ -62,17 +82,23 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
     """
     for item in overrides:
         key, separator, text = item.partition("=")
-        if not separator or not key:
+        if not separator or not all(key.split(".")):
             raise ConfigError("cannot read an override", got=repr(item), expected="key.sub=value")
         *parents, leaf = key.split(".")
         node = values
         for parent in parents:
-            node = node.setdefault(parent, {})
+            if node.get(parent) is None:  # absent, or a section without lines
+                node[parent] = {}
+            node = node[parent]
             if not isinstance(node, dict):
-                raise ConfigError("an override runs through a plain value", got=repr(item), source=parent)
+                raise ConfigError(
+                    "an override runs through a plain value",
+                    got=repr(item),
+                    source=f"the configuration's {parent!r} is no section",
+                )
         try:
-            node[leaf] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            node[leaf] = yaml.load(text, Loader=_UniqueKeyLoader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ConfigError("cannot read an override's value", got=repr(item), source=error) from error
     return values
 
@@ -92,8 +118,9 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: obj
         return model.model_validate(dict(values))
     except ValidationError as error:
         lines = list(_explain(model, error))
+        count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
         raise ConfigError(
-            f"the configuration has {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  - " + "\n  - ".join(lines),
+            f"the configuration has {count}:\n  - " + "\n  - ".join(lines),
             source=source,
             remedy="mend the file or the override; --plan shows the resolved configuration",
         ) from error
@@ -109,19 +136,25 @@ def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:
             yield f"unknown key {where!r}; {hint}"
         elif problem["type"] == "missing":
             yield f"missing key {where!r}"
+        elif problem["type"] == "value_error":  # our own validators, whose message says it all
+            yield f"{where or 'configuration'}: {problem['msg'].removeprefix('Value error, ')}"
         else:
             yield f"{where}: {problem['msg']} (got {problem.get('input')!r})"
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Field names of the section at ``path``; looks through Optional, unions and lists."""
+    """Field names of the section at ``path``; looks through Optional, unions, lists and mappings."""
+    models = [model]
     for part in path:
-        field = model.model_fields.get(part)
-        section = next(_sections(field.annotation), None) if field else None
-        if section is None:
-            continue  # a list index or a union tag: stay at this section
-        model = section
-    return list(model.model_fields)
+        named = [one for one in models if one.__name__ == part]  # a union's member is named by its class
+        fields = [one.model_fields[part] for one in models if part in one.model_fields]
+        sections = [section for field in fields for section in _sections(field.annotation)]
+        models = named or sections or models  # a list's index or a mapping's key: stay at this section
+    return _unique(name for one in models for name in one.model_fields)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -7,13 +7,25 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .errors import DataError, VocabForgeError
+from safetensors import SafetensorError
+
+from .errors import DataError, UsageError, VocabForgeError
 
 _CHUNK = 1 << 20
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_REMEDIES = {
+    errno.ENOSPC: "free disk space or choose another --output",
+    errno.EDQUOT: "free disk quota or choose another --output",
+    errno.EACCES: "choose an --output that you may write to",
+    errno.EPERM: "choose an --output that you may write to",
+    errno.EROFS: "choose an --output on a writable file system",
+    errno.ENAMETOOLONG: "choose a shorter --output",
+}
 
 
 def sha256_file(path: Path) -> str:
@@ -30,28 +42,57 @@ def fsync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot flush folders
+            raise
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's write errors into one clear error naming ``path``."""
+    """Turn write errors, the safetensors library's included, into one clear error naming ``path``."""
     try:
         yield
+    except BrokenPipeError:  # a reader of our output went away: nothing to do with the disk
+        raise
     except OSError as error:
-        remedies = {
-            errno.ENOSPC: "free disk space or choose another --output",
-            errno.EDQUOT: "free disk quota or choose another --output",
-            errno.EACCES: "choose an --output that you may write to",
-            errno.EROFS: "choose an --output on a writable file system",
-        }
-        raise VocabForgeError(
-            "cannot write to the disk",
-            got=error.strerror or error,
-            source=error.filename or path,
-            remedy=remedies.get(error.errno or 0, "check the path and the disk"),
-        ) from error
+        raise _disk_error(error.strerror or error, error.errno, error.filename or path) from error
+    except SafetensorError as error:
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise _disk_error(os.strerror(int(number[1])), int(number[1]), path) from error
+
+
+def _disk_error(got: object, number: int | None, source: object) -> VocabForgeError:
+    remedy = _REMEDIES.get(number or 0, "check the path and the disk")
+    return VocabForgeError("cannot write to the disk", got=got, source=source, remedy=remedy)
+
+
+def check_run_folder(path: Path) -> None:
+    """Refuse, before any work is done, a folder for several outputs that could not be made or written to.
+
+    Raises:
+        UsageError: it is a file, or not writable, or lies where no folder can be made.
+    """
+    check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
+
+
+def check_writable(folder: Path, path: Path) -> None:
+    """Refuse ``folder``, for the output ``path``, where it is not writable or could not be made.
+
+    Raises:
+        UsageError: naming the folder that stands in the way.
+    """
+    parent = next(one for one in (folder, *folder.parents) if one.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            "the output's folder cannot be written to",
+            got=f"{parent} ({'not writable' if parent.is_dir() else 'not a folder'})",
+            source=path,
+            remedy="choose another --output",
+        )
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -73,19 +114,26 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 def atomic_write_json(path: Path, value: Any) -> None:
     """``atomic_write`` of indented JSON; NaN and infinity are refused (they are not JSON)."""
-    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError:  # a file name that is not UTF-8 reaches Python as lone surrogates
+        data = json.dumps(value, indent=2, allow_nan=False).encode("ascii")
+    atomic_write(path, data + b"\n")
 
 
 def read_json(path: Path, what: str = "file") -> Any:
     """Read a JSON file.
 
     Raises:
-        DataError: the file is missing, not UTF-8, or not JSON (with line and column).
+        DataError: the file is missing, unreadable, not UTF-8, or not JSON (with line and column).
     """
     try:
         return json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise DataError(f"the {what} is missing", expected=path, remedy="check the path") from error
+    except OSError as error:
+        raise DataError(f"the {what} cannot be read", got=error.strerror or error, source=path) from error
     except UnicodeDecodeError as error:
         raise DataError(f"the {what} is not UTF-8 text", got=error, source=path) from error
     except json.JSONDecodeError as error:
@@ -95,3 +143,5 @@ def read_json(path: Path, what: str = "file") -> Any:
             source=path,
             remedy="the file may be truncated; make or fetch it again",
         ) from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise DataError(f"the {what} cannot be parsed", got=error, source=path) from error

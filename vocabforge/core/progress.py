@@ -10,7 +10,15 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from .distributed import rank
@@ -52,18 +60,20 @@ class ProgressBar:
         description: what is being done.
         total: amount of work, or None when unknown.
         unit: name of what is counted (``B`` for bytes).
+        initial: work done by an earlier run: part of the share, not of the rate.
     """
 
-    def __init__(self, description: str, total: float | None, unit: str) -> None:
+    def __init__(self, description: str, total: float | None, unit: str, *, initial: float = 0) -> None:
         self.description, self.total, self.unit = description, total, unit
         self._silent = rank() != 0
         self._bar: Progress | None = None
-        self._done, self._note = 0.0, ""
+        self._initial, self._done, self._note = initial, initial, ""
         self._start = self._last = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
         out = console()
-        if not self._silent and out.is_terminal:
+        # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
+        if not self._silent and sys.stderr.isatty() and not out.is_dumb_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=28),
@@ -76,7 +86,9 @@ class ProgressBar:
                 console=out,
             )
             self._bar.start()
-            self._task = self._bar.add_task(self.description, total=self.total, unit=self.unit, note="")
+            self._task = self._bar.add_task(
+                self.description, total=self.total, completed=int(self._initial), unit=self.unit, note=""
+            )
         return self
 
     def update(self, advance: float = 0, note: str | None = None) -> None:
@@ -92,7 +104,7 @@ class ProgressBar:
 
     def _line(self) -> None:
         elapsed = max(time.monotonic() - self._start, 1e-9)
-        speed = self._done / elapsed
+        speed = (self._done - self._initial) / elapsed
         parts = [self.description]
         if self.total:
             parts.append(f"{100 * self._done / self.total:.0f}%")

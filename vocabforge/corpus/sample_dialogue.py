@@ -14,9 +14,9 @@ def writing(rng: random.Random) -> Conversation:
     """A short story to order, then its rewriting in another colour, weather or ending."""
     world = build_world()
     person, town, animal = (
-        pick(rng, world.people, 1.5),
-        pick(rng, world.towns, 1.5),
-        pick(rng, world.animals, 1.5),
+        pick(rng, world.people, 2.0),
+        pick(rng, world.towns, 2.0),
+        pick(rng, world.animals, 2.0),
     )
     name, pronoun, weather = person.name.split()[0], person.subject, pick(rng, WEATHER, 1.3)
     feeling = pick(rng, FEELINGS, 1.3)
@@ -52,7 +52,7 @@ def roleplay(rng: random.Random) -> Conversation:
     """Somebody with a trade speaks about the day's work, then about the tool."""
     number = JOBS.index(pick(rng, JOBS, 1.6))
     job, (tool, material, purpose) = JOBS[number], TOOL_ROWS[number]
-    town, person = pick(rng, build_world().towns, 1.6), pick(rng, build_world().people, 1.6)
+    town, person = pick(rng, build_world().towns, 2.0), pick(rng, build_world().people, 2.0)
     name = person.name.split()[0]
     prompt = rng.choice(
         (
@@ -96,7 +96,7 @@ def extraction(rng: random.Random) -> Conversation:
     world = build_world()
     rows, lines = [], []
     for _ in range(rng.choice((2, 3, 3))):
-        person, town = pick(rng, world.people, 1.3), pick(rng, world.towns, 1.4)
+        person, town = pick(rng, world.people, 2.0), pick(rng, world.towns, 2.0)
         amount, goods, colour = rng.randrange(2, 40), pick(rng, GOODS, 1.3), pick(rng, COLOURS, 1.2)
         form = rng.choice(
             (

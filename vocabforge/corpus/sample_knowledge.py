@@ -115,8 +115,8 @@ def question(rng: random.Random) -> Conversation:
 def retrieval(rng: random.Random) -> Conversation:
     """Passages, then a question that one of them answers; the answer cites its passage."""
     world = build_world()
-    person, town = pick(rng, world.people, 1.2), pick(rng, world.towns, 1.2)
-    animal = pick(rng, world.animals, 1.2)
+    person, town = pick(rng, world.people, 1.6), pick(rng, world.towns, 1.6)
+    animal = pick(rng, world.animals, 1.6)
     facts = (
         (f"In which year was {person.name} born?", f"{person.name} was born in {person.born}.",
          str(person.born)),
@@ -149,7 +149,7 @@ _FESTIVALS = ("harvest", "river", "lantern", "winter", "music", "bread", "spring
 
 def _festival(rng: random.Random) -> tuple[list[str], str]:
     world = build_world()
-    town, guest = pick(rng, world.towns, 1.6), pick(rng, world.people, 1.4)
+    town, guest = pick(rng, world.towns, 2.0), pick(rng, world.people, 2.0)
     name, count, weather = (
         rng.choice(_FESTIVALS),
         rng.randrange(2, 60) * 100,
@@ -174,13 +174,13 @@ def _festival(rng: random.Random) -> tuple[list[str], str]:
 def _entry(rng: random.Random) -> tuple[list[str], str]:
     world = build_world()
     if rng.random() < 0.5:
-        town = pick(rng, world.towns, 1.4)
+        town = pick(rng, world.towns, 2.0)
         short = (
             f"{town.name} is a town in {town.region.name} on the river {town.river}, "
             f"known for its {town.product}."
         )
         return town_text(town), short
-    person = pick(rng, world.people, 1.4)
+    person = pick(rng, world.people, 2.0)
     extra = f"The people of {person.town.name} still tell stories about {person.name}."
     short = f"{person.name}, born in {person.born}, was {article(person.job)} from {person.town.name}."
     return [*person_text(person), extra], short
@@ -188,8 +188,8 @@ def _entry(rng: random.Random) -> tuple[list[str], str]:
 
 def _expedition(rng: random.Random) -> tuple[list[str], str]:
     world = build_world()
-    leader, animals = pick(rng, world.people, 1.4), [pick(rng, world.animals, 1.3) for _ in range(2)]
-    place, days, members = pick(rng, world.towns, 1.6), rng.randrange(3, 30), rng.randrange(3, 20)
+    leader, animals = pick(rng, world.people, 2.0), [pick(rng, world.animals, 2.0) for _ in range(2)]
+    place, days, members = pick(rng, world.towns, 2.0), rng.randrange(3, 30), rng.randrange(3, 20)
     names = listing(f"the {animal.name}" for animal in animals)
     text = [
         f"A group of {members} people has come back from a journey to {place.region.name}.",

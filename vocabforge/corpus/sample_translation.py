@@ -27,7 +27,7 @@ def _noun_phrase(rng: random.Random, noun: Noun, articles: dict[str, str], skip:
     """A definite noun phrase, with an adjective unless the dice say otherwise."""
     german, english = articles[noun.gender], "the"
     if rng.random() > skip:
-        stem, meaning = pick(rng, ADJECTIVES, 1.6)
+        stem, meaning = pick(rng, ADJECTIVES, 2.2)
         strong = noun.gender == "m" and articles is _ACCUSATIVE
         german, english = f"{german} {stem.rstrip('e')}{'en' if strong else 'e'}", f"{english} {meaning}"
     return f"{german} {noun.german}", f"{english} {noun.english}"
@@ -39,14 +39,14 @@ def _clause(rng: random.Random, *, time: bool) -> tuple[str, str]:
         name = pick(rng, build_world().people, 1.6).name.split()[0]
         subject = (name, name)
     else:
-        subject = _noun_phrase(rng, pick(rng, PERSONS, 1.6), _NOMINATIVE, 0.5)
-    verb, object_ = pick(rng, VERBS, 1.6), _noun_phrase(rng, pick(rng, THINGS, 1.6), _ACCUSATIVE, 0.5)
+        subject = _noun_phrase(rng, pick(rng, PERSONS, 2.2), _NOMINATIVE, 0.5)
+    verb, object_ = pick(rng, VERBS, 2.2), _noun_phrase(rng, pick(rng, THINGS, 2.2), _ACCUSATIVE, 0.5)
     german, english = f"{subject[0]} {verb[0]} {object_[0]}", f"{subject[1]} {verb[1]} {object_[1]}"
     if time:
-        when = pick(rng, TIMES, 1.5)
+        when = pick(rng, TIMES, 2.0)
         german, english = f"{when[0]} {verb[0]} {subject[0]} {object_[0]}", f"{when[1]} {english}"
     if rng.random() < 0.45:
-        preposition, place = pick(rng, PREPOSITIONS, 1.8), pick(rng, PLACES, 1.5)
+        preposition, place = pick(rng, PREPOSITIONS, 1.8), pick(rng, PLACES, 2.0)
         german += f" {preposition[0]} {_DATIVE[place.gender]} {place.german}"
         english += f" {preposition[1]} the {place.english}"
     return german, english

@@ -13,12 +13,13 @@ from ..core.errors import UsageError
 from ..core.progress import say
 from ..corpus.tokenizer import load_tokenizer
 from ..export.formats import load_drafter, restrict
+from ..models.device import choose_device
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Drafter
 from ..models.heads import DraftHead, FullHead, StaticHead
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits
-from .engine import Decoder
+from .engine import FIRST_POSITIONS, Decoder
 from .proposer_eagle3 import Eagle3Proposer
 from .result import Generator
 from .tree import TreeSettings
@@ -70,14 +71,20 @@ def build_methods(
         _check_tokenizer_of(artifact, tokenizer or target)
         found.append(_method(label, model, drafter, settings))
         for vocab_label, vocab in map(_labelled, vocabs):
-            found.append(_method(f"{label}+{vocab_label}", model, restrict(drafter, vocab, artifact), settings))
+            found.append(
+                _method(f"{label}+{vocab_label}", model, restrict(drafter, vocab, artifact), settings)
+            )
     names = [method.name for method in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError("two methods have one name", got=", ".join(twice), remedy="name them: --drafter LABEL=DIR")
+        raise UsageError(
+            "two methods have one name", got=", ".join(twice), remedy="name them: --drafter LABEL=DIR"
+        )
     unknown = [name for name in methods if name not in names]
     if unknown:
-        raise UsageError("there is no such method in this run", got=", ".join(unknown), expected=", ".join(names))
+        raise UsageError(
+            "there is no such method in this run", got=", ".join(unknown), expected=", ".join(names)
+        )
     return [method for method in found if not methods or method.name in (PLAIN, *methods)]
 
 
@@ -96,20 +103,16 @@ def make_head(drafter: Eagle3Drafter) -> DraftHead:
 
 def _method(name: str, model: LeanModel, drafter: Eagle3Drafter, settings: TreeSettings) -> Method:
     head = make_head(drafter.to(model.dtype))
-    decoder = Decoder(model, Eagle3Proposer(drafter, head, settings, model.config.max_positions))
+    decoder = Decoder(
+        model, Eagle3Proposer(drafter, head, settings, min(model.config.max_positions, FIRST_POSITIONS))
+    )
     return Method(name, decoder, f"EAGLE-3 tree, draft vocabulary of {head.size:,} tokens")
 
 
 def _load_target(path: Path, tokenizer: Path | None, device: str | None, dtype: str) -> LeanModel:
     if dtype not in DTYPES:
         raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
-    try:
-        where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise UsageError("there is no such device", got=device, expected="cpu, cuda or cuda:N") from error
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available", got=device, remedy="use --device cpu, or check the driver")
-    model = load_target(path, dtype=DTYPES[dtype], device=where)
+    model = load_target(path, dtype=DTYPES[dtype], device=choose_device(device))
     loaded = load_tokenizer(tokenizer or path)
     check_tokenizer_fits(loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=path)
     return model
@@ -119,7 +122,10 @@ def _check_tokenizer_of(artifact: Artifact | None, tokenizer: Path) -> None:
     """Other ids with the right sizes would only lower acceptance, in silence: say so."""
     expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
     if expected and expected != load_tokenizer(tokenizer).fingerprint:
-        say(f"Warning: the drafter was trained with another tokenizer than {tokenizer}; expect a poor acceptance.")
+        say(
+            f"Warning: the drafter was trained with another tokenizer than {tokenizer}; "
+            "expect a poor acceptance."
+        )
 
 
 def _labelled(text: str) -> tuple[str, Path]:

@@ -6,6 +6,7 @@ and caches are looked at in steps of :data:`~vocabforge.decode.masks.VIEW_STEP` 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import UsageError
+from ..core.errors import MismatchError, UsageError
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel, LeanOutput
 from .masks import tree_masks, view_length
@@ -23,6 +24,7 @@ from .tree import DraftTree, build_tree
 from .verify import Chance, SeededChance, Verdict, verify_greedy, verify_sampling
 
 PREFILL_CHUNK = 512
+FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
 
 
 class Decoder:
@@ -31,13 +33,16 @@ class Decoder:
     Args:
         target: lean model.
         proposer: drafts trees; None decodes plainly (a tree of the root alone).
-        context: positions of the cache; default: the target's own limit.
+        context: most positions of a request; default: the target's own limit. Caches grow up to it.
 
     Raises:
         UsageError: ``context`` beyond the target's positions.
+        MismatchError: the proposer reads layers that the target does not have.
     """
 
-    def __init__(self, target: LeanModel, proposer: Eagle3Proposer | None = None, context: int | None = None) -> None:
+    def __init__(
+        self, target: LeanModel, proposer: Eagle3Proposer | None = None, context: int | None = None
+    ) -> None:
         limit = target.config.max_positions
         if context is not None and not 1 < context <= limit:
             raise UsageError("the context does not fit the target", got=context, expected=f"2 to {limit}")
@@ -46,9 +51,28 @@ class Decoder:
         self.levels = proposer.settings.levels if proposer else 0
         self._nodes = proposer.settings.total_nodes if proposer else 1
         self._aux = proposer.aux_layers if proposer else ()
-        self.cache = target.new_cache(self.context + self._nodes)
-        self._slots = torch.arange(self.cache.capacity, device=target.device)
-        self._plain = build_tree(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 0)
+        if self._aux and max(self._aux) >= target.config.num_layers:
+            raise MismatchError(
+                "the drafter reads layers that the target does not have",
+                got=f"auxiliary layers {list(self._aux)} (0-based)",
+                expected=f"at most {target.config.num_layers - 1}",
+            )
+        root = torch.zeros(1, dtype=torch.int64, device=target.device)
+        self._plain = build_tree(root, root, 0)
+        self._allocate(min(self.context, FIRST_POSITIONS))
+
+    def _allocate(self, positions: int) -> None:
+        """Caches for requests of this many positions; what the old ones hold is lost."""
+        self.cache = self.target.new_cache(positions + self._nodes)
+        self._slots = torch.arange(self.cache.capacity, device=self.target.device)
+        if self.proposer is not None:
+            self.proposer.reserve(positions)
+
+    def _reserve(self, positions: int) -> None:
+        """Grow the caches to the next power of two that holds ``positions``, at most the context."""
+        if positions + self._nodes > self.cache.capacity:
+            with torch.inference_mode(False):  # as in the constructor: usable in both modes
+                self._allocate(min(self.context, 1 << (positions - 1).bit_length()))
 
     def generate(
         self,
@@ -89,9 +113,14 @@ class Decoder:
     ) -> Iterator[list[int]]:
         """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
         self._check_prompt(prompt_ids, max_new_tokens)
+        if not 0.0 <= temperature < math.inf:
+            raise UsageError(
+                "the temperature is no temperature", got=temperature, expected="0 (greedy) or more"
+            )
         chance = SeededChance(seed)
         room = min(max_new_tokens, self.context - len(prompt_ids))
-        clock = _Clock(result)
+        self._reserve(len(prompt_ids) + room)
+        clock = _Clock(result, self.target.device)
         root, committed = self._prefill(prompt_ids, temperature, chance)
         result.target_forwards = -(-len(prompt_ids) // PREFILL_CHUNK)
         clock.lap("prefill")
@@ -118,7 +147,9 @@ class Decoder:
 
     def _check_prompt(self, prompt_ids: Sequence[int], max_new_tokens: int) -> None:
         if max_new_tokens < 1:
-            raise UsageError("nothing is to be generated", got=f"{max_new_tokens} new tokens", expected="at least 1")
+            raise UsageError(
+                "nothing is to be generated", got=f"{max_new_tokens} new tokens", expected="at least 1"
+            )
         if not 0 < len(prompt_ids) < self.context:
             raise UsageError(
                 "the prompt does not fit the context",
@@ -135,12 +166,14 @@ class Decoder:
                 remedy="use the target's own tokenizer",
             )
 
-    def _prefill(self, prompt_ids: Sequence[int], temperature: float, chance: SeededChance) -> tuple[Tensor, int]:
+    def _prefill(
+        self, prompt_ids: Sequence[int], temperature: float, chance: SeededChance
+    ) -> tuple[Tensor, int]:
         """Read the prompt in chunks; returns the first new token (1,) and the committed length."""
         target, device = self.target, self.target.device
         ids = torch.tensor(prompt_ids, device=device)
         features: list[Tensor] = []
-        hidden = torch.empty(0)
+        hidden = torch.empty(0, device=device)
         for start in range(0, len(ids), PREFILL_CHUNK):
             part = ids[start : start + PREFILL_CHUNK]
             positions = self._slots[start : start + len(part)]
@@ -158,7 +191,9 @@ class Decoder:
             hidden = output.hidden[0, -1:]
             if output.aux is not None:
                 features.append(output.aux[0])
-        root = torch.tensor(_judge(self._plain, target.logits(hidden), 0, temperature, chance).tokens, device=device)
+        root = torch.tensor(
+            _judge(self._plain, target.logits(hidden), 0, temperature, chance).tokens, device=device
+        )
         if self.proposer is not None:
             self.proposer.reset()
             following = torch.cat([ids[1:], root])
@@ -228,7 +263,9 @@ def _judge(tree: DraftTree, logits: Tensor, levels: int, temperature: float, cha
     return verify_greedy(tree, logits, levels)
 
 
-def _take(result: Generation, fresh: list[int], room: int, stop_ids: Collection[int], *, cut_by_cache: bool) -> _Taken:
+def _take(
+    result: Generation, fresh: list[int], room: int, stop_ids: Collection[int], *, cut_by_cache: bool
+) -> _Taken:
     """Append committed tokens up to a stop token or the limit."""
     before = len(result.token_ids)
     for token in fresh:
@@ -243,10 +280,13 @@ def _take(result: Generation, fresh: list[int], room: int, stop_ids: Collection[
 class _Clock:
     """Seconds by part, measured between laps; the time a consumer of the stream takes is not counted."""
 
-    def __init__(self, result: Generation) -> None:
-        self._result, self._last = result, time.perf_counter()
+    def __init__(self, result: Generation, device: torch.device) -> None:
+        self._result, self._device = result, device
+        self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:
+        if self._device.type == "cuda":  # else a part's time would count where its results are first read
+            torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         if part != "other":  # the consumer's time
             name = "other" if part == "commit" else part

@@ -11,7 +11,7 @@ VIEW_STEP = 128
 
 
 def view_length(used: int, capacity: int) -> int:
-    """Slots that a pass looks at: ``used`` rounded up to a multiple of ``VIEW_STEP``, at most ``capacity``."""
+    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, at most ``capacity``."""
     return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
 
 

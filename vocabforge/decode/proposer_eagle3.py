@@ -24,7 +24,7 @@ class Eagle3Proposer:
         drafter: the trained module.
         head: draft head that scores its states (full or restricted).
         settings: tree shape.
-        context: positions that the target's cache holds.
+        context: positions to begin with; :meth:`reserve` makes more.
 
     Raises:
         UsageError: the tree is wider than the draft vocabulary.
@@ -40,15 +40,26 @@ class Eagle3Proposer:
             )
         self.drafter, self.head, self.settings = drafter, head, settings
         self.aux_layers = drafter.config.aux_layers
-        c, weight = drafter.config, drafter.fc.weight
-        scratch = settings.depth * settings.topk
-        self.cache = KVCache(
-            1, 1, c.num_kv_heads, context + settings.levels + 1 + scratch, c.head_dim, weight.dtype, weight.device
-        )
+        weight = drafter.fc.weight
         self._device = weight.device
-        self._node_columns = torch.eye(scratch, dtype=torch.bool, device=self._device)
+        self._scratch = settings.depth * settings.topk
+        self._node_columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
         self.rows = 0  # committed rows
-        self._g = torch.zeros(1, c.hidden_size, device=self._device)
+        self._g = torch.zeros(1, drafter.config.hidden_size, dtype=weight.dtype, device=self._device)
+        self._allocate(context)
+
+    def reserve(self, positions: int) -> None:
+        """Make room for requests of this length; forgets the last request if that takes a new cache."""
+        if positions > self._positions:
+            self._allocate(positions)
+
+    def _allocate(self, positions: int) -> None:
+        # Behind the committed rows: a padded path while committing, or the nodes of a tree while drafting.
+        capacity = positions + max(self.settings.levels + 1, self._scratch)
+        c, weight = self.drafter.config, self.drafter.fc.weight
+        self.cache = KVCache(1, 1, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
+        self.drafter.ensure_positions(capacity)
+        self._positions, self.rows = positions, 0
 
     def reset(self) -> None:
         """Forget the last request."""
@@ -86,7 +97,7 @@ class Eagle3Proposer:
         growth = TreeGrowth(self.settings)
         logprobs, ids = self.head.topk(self.drafter.read(self._g), k)
         growth.seed(logprobs[0], ids[0])
-        scratch = depth * k
+        scratch = self._scratch
         view = view_length(self.rows + scratch, self.cache.capacity)
         committed = (torch.arange(view, device=self._device) < self.rows).expand(k, view)
         above = self._node_columns.new_zeros(k, scratch)  # draft nodes each frontier node may see

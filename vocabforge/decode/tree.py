@@ -31,13 +31,16 @@ class TreeSettings:
     def __post_init__(self) -> None:
         if self.topk < 1 or self.depth < 0:
             raise UsageError(
-                "the draft tree has no shape", got=f"topk {self.topk}, depth {self.depth}", expected="topk >= 1, depth >= 0"
+                "the draft tree has no shape",
+                got=f"topk {self.topk}, depth {self.depth}",
+                expected="topk >= 1, depth >= 0",
             )
         if not self.levels < self.total_nodes <= self.history_size + 1:
             raise UsageError(
                 "the draft tree's node count does not fit its depth and width",
                 got=f"{self.total_nodes} nodes",
-                expected=f"{self.levels + 1} to {self.history_size + 1} for topk {self.topk} and depth {self.depth}",
+                expected=f"{self.levels + 1} to {self.history_size + 1} "
+                f"for topk {self.topk} and depth {self.depth}",
                 remedy="change --total-nodes, --depth or --topk",
             )
 
@@ -127,7 +130,9 @@ class TreeGrowth:
         if above.device.type == "cpu":  # elsewhere the check would stop the stream
             assert int(above.min()) >= 0, "a draft node was kept without its parent"
         return build_tree(
-            torch.cat([root_token, tokens[chosen]]), torch.cat([torch.zeros_like(above[:1]), above]), self.settings.levels
+            torch.cat([root_token, tokens[chosen]]),
+            torch.cat([torch.zeros_like(above[:1]), above]),
+            self.settings.levels,
         )
 
 

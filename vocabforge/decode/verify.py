@@ -28,11 +28,13 @@ class Verdict:
 
 def target_distribution(logits: Tensor, temperature: float) -> Tensor:
     """softmax(logits / temperature) over the last dimension, in fp32; temperature above 0."""
-    return (logits.float() / temperature).softmax(-1)
+    wide = logits.float()
+    # The maximum goes first: a tiny temperature would otherwise make infinities, and those NaN.
+    return ((wide - wide.amax(-1, keepdim=True)) / temperature).softmax(-1)
 
 
 def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> Verdict:
-    """Longest root path whose tokens equal the target's argmax at their parents; then the target's own argmax.
+    """Longest root path whose tokens are the target's argmax at their parents; then its own next argmax.
 
     Args:
         tree: N nodes.
@@ -45,7 +47,9 @@ def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> Verdict:
     alive = (~tree.ancestors | agrees).all(1)  # the node and all above it agree
     last = torch.where(alive, tree.depths, -1).argmax()
     path = _path_to(tree, last, levels)
-    depth, *tokens = torch.cat([tree.depths[last : last + 1], tree.tokens[path], best[last : last + 1]]).tolist()
+    depth, *tokens = torch.cat(
+        [tree.depths[last : last + 1], tree.tokens[path], best[last : last + 1]]
+    ).tolist()
     return Verdict(path, depth, [*tokens[1 : depth + 1], tokens[-1]])
 
 
@@ -82,12 +86,14 @@ class SeededChance:
         return int(torch.multinomial(probabilities.cpu(), 1, generator=self._generator))
 
 
-def verify_sampling(tree: DraftTree, logits: Tensor, levels: int, temperature: float, chance: Chance) -> Verdict:
+def verify_sampling(
+    tree: DraftTree, logits: Tensor, levels: int, temperature: float, chance: Chance
+) -> Verdict:
     """Lossless sampling for drafts that are a function of the context (point masses).
 
-    Walk from the root: each child in order is accepted with the target's probability p(x), a fresh uniform for
-    every decision; a rejected x leaves p and p is renormalised; when no child is left, the next token is drawn
-    from what remains. (Leviathan et al. 2023 with q a point mass; SpecInfer's multi-step form for siblings.)
+    Walk from the root: each child in order is accepted with the target's probability p(x), a fresh uniform
+    for every decision; a rejected x leaves p and p is renormalised; when no child is left, the next token is
+    drawn from what remains. (Leviathan et al. 2023 with q a point mass; SpecInfer's multi-step form for siblings.)
 
     Args:
         tree, logits, levels: as in :func:`verify_greedy`.
@@ -100,7 +106,7 @@ def verify_sampling(tree: DraftTree, logits: Tensor, levels: int, temperature: f
         children[parents[node]].append(node)
     node, tokens = 0, []
     while True:
-        p = target_distribution(logits[node], temperature).double().cpu()
+        p = target_distribution(logits[node], temperature).cpu().double()
         p /= p.sum()
         accepted = next((child for child in children[node] if _try(p, drafted[child], chance)), None)
         if accepted is None:

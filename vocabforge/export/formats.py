@@ -9,17 +9,18 @@ from typing import Any
 import torch
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
-from ..core.errors import DataError
+from ..core.errors import DataError, MismatchError
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter_io import KIND as NATIVE
 from ..models.drafter_io import TargetTensors, check_target, load_native, save_drafter
 from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
+from ..models.target import read_target_config
 from ..vocab.subset import load_subset
 from . import serving
 from .prune import prune_head
 
-# name -> "module:attr"; each is called as write(path, drafter, target_config, meta, parents=, dtype=, overwrite=)
+# name -> "module:attr", called as write(path, drafter, target_config, meta, parents=, dtype=, overwrite=)
 FORMATS: dict[str, str] = {
     "native": "vocabforge.export.formats:write_native",
     "sglang-eagle3": "vocabforge.export.serving:write_serving",
@@ -40,20 +41,23 @@ def write_native(
     save_drafter(path, drafter.to(dtype), meta, parents=parents, overwrite=overwrite)
 
 
-def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Eagle3Drafter, Artifact | None]:
-    """Load a drafter from a native artefact, from one of our exports, or from a serving folder made elsewhere.
+def load_drafter(
+    path: Path, target: TargetTensors, target_path: Path
+) -> tuple[Eagle3Drafter, Artifact | None]:
+    """Load a drafter from a native artefact, one of our exports, or a serving folder made elsewhere.
 
     Raises:
         VocabForgeError: nothing loadable, damaged, or made for another target.
     """
+    layers = int(read_target_config(target_path).get("num_hidden_layers") or 0)
     if (path / MANIFEST).is_file():
         artifact = open_artifact(path, (NATIVE, serving.KIND))
         check_target(artifact, target_fingerprint(target_path), target=target_path)
         if artifact.kind == NATIVE:
-            return load_native(path, target)[0], artifact
-        return serving.read_serving(path, target), artifact
+            return _checked(load_native(path, target)[0], layers, path), artifact
+        return _checked(serving.read_serving(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file() and (path / "model.safetensors").is_file():
-        return serving.read_serving(path, target), None
+        return _checked(serving.read_serving(path, target, layers), layers, path), None
     hint = path / "drafter"
     raise DataError(
         "there is no drafter here",
@@ -61,6 +65,18 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         expected="a drafter artefact, or config.json with model.safetensors in the EAGLE-3 serving layout",
         remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
     )
+
+
+def _checked(drafter: Eagle3Drafter, layers: int, path: Path) -> Eagle3Drafter:
+    if max(drafter.config.aux_layers) >= layers:
+        raise MismatchError(
+            "the drafter reads layers that the target does not have",
+            got=f"auxiliary layers {list(drafter.config.aux_layers)} (0-based)",
+            expected=f"at most {layers - 1}",
+            source=path,
+            remedy="give the target that it was trained for",
+        )
+    return drafter
 
 
 def restrict(drafter: Eagle3Drafter, vocab: Path, artifact: Artifact | None) -> Eagle3Drafter:
@@ -80,4 +96,3 @@ def restrict(drafter: Eagle3Drafter, vocab: Path, artifact: Artifact | None) -> 
             remedy="run count-freq with the target's tokenizer and select-vocab again",
         )
     return prune_head(drafter, subset, source=vocab)
-

@@ -35,4 +35,4 @@ def prune_head(drafter: Eagle3Drafter, subset: VocabSubset, *, source: object) -
     own = {name: p for name, p in drafter.state_dict().items() if name != "lm_head.weight"}
     own["lm_head.weight"] = drafter.head_weight[rows]
     pruned.load_state_dict(own)
-    return pruned.to(drafter.target_ids.device).eval().requires_grad_(False)
+    return pruned.to(drafter.fc.weight).eval().requires_grad_(False)

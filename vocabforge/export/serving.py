@@ -1,7 +1,7 @@
 """The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
 
-Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d`` marks
-the draft tokens. Auxiliary layers are written as layer **inputs** (our 0-based outputs plus one).
+Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
+marks the draft tokens. Auxiliary layers are written as layer **inputs** (our 0-based outputs plus one).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
 
 
 def _check_layers(layers: tuple[int, ...], count: int) -> None:
-    """Servers read layer inputs 2 .. n - 1; they renumber lists that start with 1 and never see the last output."""
+    """Servers read layer inputs 2 .. n - 1: some renumber lists that start with 1, none sees the last output."""
     if len(layers) != 3 or layers[0] < 1 or max(layers) > count - 2:
         raise MismatchError(
             "the serving layout cannot express these auxiliary layers",
@@ -127,8 +127,11 @@ def _check_layers(layers: tuple[int, ...], count: int) -> None:
         )
 
 
-def read_serving(path: Path, target: TargetTensors) -> Eagle3Drafter:
+def read_serving(path: Path, target: TargetTensors, num_layers: int) -> Eagle3Drafter:
     """Load a drafter from the layout, whoever wrote it, strictly.
+
+    Args:
+        num_layers: of the target; decides the auxiliary layers where the folder names none.
 
     Raises:
         DataError: files missing or damaged.
@@ -136,10 +139,11 @@ def read_serving(path: Path, target: TargetTensors) -> Eagle3Drafter:
         MismatchError: it does not fit the target.
     """
     body = read_json(path / "config.json", "drafter's config.json")
-    if ARCHITECTURE not in (body.get("architectures") or []):
+    architectures = (body.get("architectures") if isinstance(body, dict) else None) or []
+    if ARCHITECTURE not in architectures:
         raise DataError(
             "this is not a drafter in the EAGLE-3 serving layout",
-            got=f"architectures {body.get('architectures')}",
+            got=f"architectures {architectures}",
             expected=ARCHITECTURE,
             source=path / "config.json",
         )
@@ -150,7 +154,7 @@ def read_serving(path: Path, target: TargetTensors) -> Eagle3Drafter:
     for shared in ("embed_tokens.weight",):  # servers take the target's
         tensors.pop(shared, None)
     d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    config = _read_config(body, path)
+    config = _read_config(body, num_layers, path)
     ids = None
     if d2t is not None:
         ids = torch.arange(len(d2t)) + d2t
@@ -159,9 +163,19 @@ def read_serving(path: Path, target: TargetTensors) -> Eagle3Drafter:
     return assemble(config, cast, ids, target, source=path)
 
 
-def _read_config(body: Mapping[str, Any], path: Path) -> Eagle3Config:
+def read_layers(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """Our auxiliary layers (0-based outputs) from a layout's ``config.json``.
+
+    Listed ids are layer inputs, except that a list starting with 1 holds outputs: only that reading gives
+    the layers that EAGLE-3 uses. Without a list it is the servers' default: inputs 2, n//2 and n - 3.
+    """
+    listed = (body.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    inputs = [int(layer) for layer in listed or (2, num_layers // 2, num_layers - 3)]
+    return tuple(inputs if inputs[0] == 1 else [layer - 1 for layer in inputs])
+
+
+def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
     try:
-        layers = body["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
         return Eagle3Config(
             hidden_size=int(body["hidden_size"]),
             intermediate_size=int(body["intermediate_size"]),
@@ -170,13 +184,15 @@ def _read_config(body: Mapping[str, Any], path: Path) -> Eagle3Config:
             head_dim=int(body.get("head_dim") or body["hidden_size"] // body["num_attention_heads"]),
             vocab_size=int(body["vocab_size"]),
             draft_vocab_size=body["draft_vocab_size"],
-            aux_layers=tuple(int(layer) - 1 for layer in layers),
+            aux_layers=read_layers(body, num_layers),
             max_position_embeddings=int(body["max_position_embeddings"]),
             rms_norm_eps=float(body["rms_norm_eps"]),
             rope=parse_rope(body, 10_000.0, path / "config.json"),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError("the drafter's config.json lacks a field", got=error, source=path / "config.json") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            "the drafter's config.json lacks a field", got=error, source=path / "config.json"
+        ) from error
 
 
 def _check_map(ids: Tensor, t2d: Tensor | None, config: Eagle3Config, path: Path) -> None:

@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..core.artifact import Artifact, open_artifact, write_artifact
-from ..core.errors import ArtifactError, MismatchError
+from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
+from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, fill, read_headers
 from .eagle3 import Eagle3Config, Eagle3Drafter
+from .target import read_target_config
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
@@ -45,7 +47,7 @@ def save_drafter(
     """Write the native artefact: trained tensors under their serving names, plus ``drafter.json``.
 
     Args:
-        meta: facts about the target and the training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
+        meta: facts about target and training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
     """
     tensors = {name: p.detach().cpu().contiguous() for name, p in drafter.named_parameters()}
     if drafter.has_own_head:
@@ -65,7 +67,9 @@ def load_native(path: Path, target: TargetTensors) -> tuple[Eagle3Drafter, Artif
     """
     artifact = open_artifact(path, KIND)
     body = read_json(artifact.file(CONFIG), "drafter configuration")
-    body.pop("kind", None)
+    kind = body.pop("kind", None)
+    if kind != "eagle3":
+        raise ArtifactError("this kind of drafter is not known", got=kind, expected="eagle3", source=path)
     config = Eagle3Config.from_dict(body)
     tensors = load_file(artifact.file(WEIGHTS))
     ids = tensors.pop(TARGET_IDS, None)
@@ -73,9 +77,16 @@ def load_native(path: Path, target: TargetTensors) -> tuple[Eagle3Drafter, Artif
 
 
 def assemble(
-    config: Eagle3Config, tensors: Mapping[str, Tensor], target_ids: Tensor | None, target: TargetTensors, *, source: object
+    config: Eagle3Config,
+    tensors: Mapping[str, Tensor],
+    target_ids: Tensor | None,
+    target: TargetTensors,
+    *,
+    source: object,
 ) -> Eagle3Drafter:
     """A drafter from its tensors, strictly: every parameter present, none left over, every shape right.
+
+    It takes the target's device and dtype.
 
     Raises:
         ArtifactError: a tensor is missing, unknown or of another shape.
@@ -90,11 +101,32 @@ def assemble(
         if name in tensors and tensors[name].shape != p.shape
     ]
     if problems:
-        raise ArtifactError("the drafter's tensors are not those of its configuration", got="; ".join(problems[:5]), source=source)
+        raise ArtifactError(
+            "the drafter's tensors are not those of its configuration",
+            got="; ".join(problems[:5]),
+            source=source,
+        )
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])
-    return drafter.to(target.embedding.device).eval().requires_grad_(False)
+    return drafter.to(target.embedding).eval().requires_grad_(False)
+
+
+def load_target_tensors(path: Path) -> TargetTensors:
+    """Only what a drafter shares, in fp32 on the CPU: an export needs no layer of the target.
+
+    Raises:
+        DataError: unreadable weights, or none under the usual names.
+    """
+    read_target_config(path)  # says what is missing where there is no model at all
+    stored = read_headers(checkpoint_files(path))
+    embedding = stored.get(EMBEDDING, stored.get(LM_HEAD))
+    head = stored.get(LM_HEAD, embedding)
+    if embedding is None or head is None:
+        raise DataError("the target has no input embedding", got=f"no {EMBEDDING}", source=path)
+    shared = {EMBEDDING: torch.empty(embedding.shape), LM_HEAD: torch.empty(head.shape)}
+    fill({EMBEDDING: embedding, LM_HEAD: head}, {name: (tensor,) for name, tensor in shared.items()})
+    return TargetTensors(shared[EMBEDDING], shared[LM_HEAD])
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:

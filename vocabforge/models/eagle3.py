@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError, MismatchError
+from .eagle3_layers import MidLayer, RMSNorm
 from .kv_cache import KVCache
-from .rope import RopeSettings, apply_rope, rope_tables
+from .rope import RopeSettings, rope_tables
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,37 @@ class Eagle3Config:
     rms_norm_eps: float = 1e-5
     rope: RopeSettings = field(default_factory=RopeSettings)
 
+    def __post_init__(self) -> None:
+        problem = self._problem()
+        if problem is not None:
+            raise ConfigError("the drafter's sizes do not go together", got=problem)
+
+    def _problem(self) -> str | None:
+        sizes = {
+            name: getattr(self, name)
+            for name in (
+                "hidden_size",
+                "intermediate_size",
+                "num_heads",
+                "num_kv_heads",
+                "head_dim",
+                "vocab_size",
+                "max_position_embeddings",
+            )
+        }
+        small = [f"{name} {value}" for name, value in sizes.items() if value < 1]
+        if small:
+            return ", ".join(small)
+        if self.num_heads % self.num_kv_heads:
+            return f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
+        if self.head_dim % 2:
+            return f"head_dim {self.head_dim} is odd, and rotary positions need pairs"
+        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= self.vocab_size:
+            return f"draft_vocab_size {self.draft_vocab_size} is not within 1 to vocab_size {self.vocab_size}"
+        if not self.aux_layers or min(self.aux_layers) < 0:
+            return f"aux_layers {list(self.aux_layers)}"
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
@@ -59,76 +91,9 @@ class Eagle3Config:
             body["rope"] = RopeSettings(**body["rope"])
             return cls(**body)
         except (KeyError, TypeError) as error:
-            raise ConfigError("the drafter's configuration is incomplete or has unknown keys", got=error) from error
-
-
-class RMSNorm(nn.Module):
-    """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
-
-
-class _Attention(nn.Module):
-    """Projections of the drafter's attention; q, k and v read 2H, the output is H."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        c = config
-        self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
-        self.q_proj = nn.Linear(2 * c.hidden_size, c.num_heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
-        self.v_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
-        self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
-
-    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, 2H) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
-        q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-        k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
-        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
-        return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
-
-    def output(self, attended: Tensor) -> Tensor:
-        """(B, h, T, D) -> (B, T, H)."""
-        return self.o_proj(attended.transpose(1, 2).flatten(-2))
-
-
-class _MLP(nn.Module):
-    def __init__(self, hidden: int, intermediate: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class _MidLayer(nn.Module):
-    """The drafter's decoder layer."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        size, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = RMSNorm(size, eps)
-        self.hidden_norm = RMSNorm(size, eps)
-        self.post_attention_layernorm = RMSNorm(size, eps)
-        self.self_attn = _Attention(config)
-        self.mlp = _MLP(size, config.intermediate_size)
-
-    def qkv(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x = torch.cat([self.input_layernorm(embedded), self.hidden_norm(g)], dim=-1)  # (B, T, 2H)
-        return self.self_attn.qkv(x, cos, sin)
-
-    def finish(self, g: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H), before the final norm."""
-        g = g + self.self_attn.output(attended)
-        return g + self.mlp(self.post_attention_layernorm(g))
+            raise ConfigError(
+                "the drafter's configuration is incomplete or has unknown keys", got=error
+            ) from error
 
 
 @dataclass
@@ -150,7 +115,7 @@ class Eagle3Drafter(nn.Module):
         config: sizes.
         embedding: (V, H) the target's input embedding; shared, never trained, never saved.
         target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
-        target_ids: (R,) ascending target ids of the own head's rows; required with an own head smaller than V.
+        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
 
     Raises:
         MismatchError: the target's tensors do not have the configured sizes.
@@ -169,7 +134,7 @@ class Eagle3Drafter(nn.Module):
         _check_shapes(config, embedding, target_head, target_ids)
         self.config = config
         self.fc = nn.Linear(len(config.aux_layers) * config.hidden_size, config.hidden_size, bias=False)
-        self.midlayer = _MidLayer(config)
+        self.midlayer = MidLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
@@ -199,6 +164,18 @@ class Eagle3Drafter(nn.Module):
         if self.has_own_head:
             with torch.no_grad():
                 self.lm_head.weight.copy_(self.target_head[self.target_ids])
+
+    def ensure_positions(self, count: int) -> None:
+        """Lengthen the rotary tables to at least ``count`` positions.
+
+        Padding rows and deep trees reach past the target's context, and a drafter may have been trained for
+        a shorter context than it decodes in.
+        """
+        if count > self.cos.shape[0]:
+            # A table made in inference mode could not be used in training again.
+            with torch.inference_mode(False):
+                cos, sin = rope_tables(self.config.rope, self.config.head_dim, count)
+                self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
 
     def fuse(self, features: Tensor) -> Tensor:
         """g0 = fc(features): (..., n_aux * H) -> (..., H)."""
@@ -281,17 +258,21 @@ def _ttt_attention(q: Tensor, keys: TTTKeys, visible: Tensor) -> Tensor:
     """
     group = q.shape[1] // keys.k[0].shape[1]
     if len(keys.k) == 1:  # no diagonal part yet: plain attention, which has a fused kernel
-        return F.scaled_dot_product_attention(q, keys.k[0], keys.v[0], attn_mask=visible, enable_gqa=group > 1)
+        return F.scaled_dot_product_attention(
+            q, keys.k[0], keys.v[0], attn_mask=visible, enable_gqa=group > 1
+        )
     k = [key.repeat_interleave(group, dim=1) for key in keys.k]
     v = [value.repeat_interleave(group, dim=1) for value in keys.v]
     q = q * q.shape[-1] ** -0.5
-    causal = (q @ k[0].transpose(-1, -2)).masked_fill(~visible, float("-inf"))  # (B, h, T, T)
+    length = k[0].shape[2]
+    hidden = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, torch.finfo(q.dtype).min)
+    causal = q @ k[0].transpose(-1, -2) + hidden  # (B, h, T, T)
     diagonal = [(q * key).sum(-1, keepdim=True) for key in k[1:]]  # each (B, h, T, 1)
     weights = torch.cat([causal, *diagonal], dim=-1).float().softmax(-1).to(q.dtype)  # (B, h, T, T + n - 1)
-    length = k[0].shape[2]
-    attended = weights[..., :length] @ v[0]
-    for step, value in enumerate(v[1:]):
-        attended = attended + weights[..., length + step, None] * value
+    shared, *own = weights.split([length] + [1] * len(diagonal), dim=-1)
+    attended = shared @ v[0]
+    for weight, value in zip(own, v[1:]):
+        attended = attended + weight * value
     return attended
 
 

@@ -34,10 +34,11 @@ def topk_lowest_id(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         values (N, k) in descending order and their indices (N, k) int64.
     """
-    bits = (logits + 0.0).view(torch.int32).to(torch.int64)  # + 0.0 turns -0.0 into 0.0
-    ordered = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)  # int32 order equals float order
+    bits = (logits + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
+    bits ^= (bits >> 31).bitwise_and_(0x7FFFFFFF)  # int32 order now equals float order
     last = logits.shape[-1] - 1
-    keys = (ordered << 32) | (last - torch.arange(last + 1, device=logits.device))
+    keys = bits.to(torch.int64).bitwise_left_shift_(32)
+    keys |= torch.arange(last, -1, -1, device=logits.device)
     indices = last - (keys.topk(k, dim=-1).values & 0xFFFFFFFF)
     return logits.gather(-1, indices), indices
 

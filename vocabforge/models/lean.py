@@ -18,6 +18,7 @@ from .kv_cache import KVCache
 from .lean_config import LeanConfig
 from .lean_layers import LeanLayer, StepInputs, rms_norm
 from .rope import inverse_frequencies, rope_at
+from .target import read_target_config
 
 
 class LeanOutput(NamedTuple):
@@ -168,6 +169,7 @@ def load_target(
         DataError: unsupported architecture or feature; missing, truncated or packed weight files.
         MismatchError: the tensors are not those of the configuration.
     """
+    read_target_config(path)  # says that there is no model, where there is none
     config = LeanConfig.from_hf_config(path)
     stored = checkpoint.read_headers(checkpoint.checkpoint_files(path))
     tied = config.tie_word_embeddings

@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 from ..core.errors import DataError, MismatchError
 from ..core.files import read_json
+from .checkpoint import checkpoint_files, read_headers
+
+# Settings of Hugging Face configurations that change logits after the LM head, unless they are None or 1.
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class TargetStates:
 def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
     """EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
 
-    Below 8 layers that rule repeats or reverses layers, so shallow targets take layer 1, the middle one and the
-    last but one (servers cannot read the last layer's output).
+    Below 8 layers that rule repeats or reverses layers, so shallow targets take layer 1, the middle one and
+    the last but one (servers cannot read the last layer's output).
     """
     if num_layers >= 8:
         return (1, num_layers // 2 - 1, num_layers - 4)
@@ -59,7 +63,7 @@ class HFTarget:
         self.model = model.eval().requires_grad_(False)
         self.source = source
         self.backbone: nn.Module = model.get_decoder()
-        self.head: nn.Module = model.get_output_embeddings()
+        self.head: Any = model.get_output_embeddings()
         layers = getattr(self.backbone, "layers", None)
         if layers is None or self.head is None:
             raise DataError(
@@ -77,7 +81,7 @@ class HFTarget:
                 expected=f"0 to {len(layers) - 1}",
                 source=source,
             )
-        self._layers = layers
+        self._layers: Any = layers
         self._check_head()
 
     @classmethod
@@ -97,19 +101,17 @@ class HFTarget:
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging as hf_logging
 
-        if not (path / "config.json").is_file():
-            raise DataError(
-                "there is no model here",
-                got=f"{path} without config.json",
-                expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            )
+        read_target_config(path)
+        read_headers(checkpoint_files(path))  # names a missing or damaged file, which transformers does not
         hf_logging.disable_progress_bar()
         try:
             model, info = AutoModelForCausalLM.from_pretrained(
                 path, dtype=dtype, trust_remote_code=False, use_safetensors=True, output_loading_info=True
             )
-        except Exception as error:  # noqa: BLE001 (transformers raises many kinds; all mean the same to a user)
-            raise DataError("the target cannot be loaded", got=f"{type(error).__name__}: {error}", source=path) from error
+        except Exception as error:  # transformers raises many kinds; all mean the same to a user
+            raise DataError(
+                "the target cannot be loaded", got=f"{type(error).__name__}: {error}", source=path
+            ) from error
         missing = [key for key in info["missing_keys"] if "rotary" not in key]
         if missing:
             raise DataError(
@@ -169,7 +171,7 @@ class HFTarget:
             output = self.backbone(
                 input_ids=input_ids,
                 position_ids=position,
-                attention_mask=document_mask(document),
+                attention_mask=_additive(document_mask(document), self.head_weight.dtype),
                 use_cache=False,
             )
         finally:
@@ -181,13 +183,21 @@ class HFTarget:
     @torch.no_grad()
     def _check_head(self) -> None:
         """Softcaps and logit scales between hidden states and logits would spoil the teacher: refuse them."""
+        config = self.model.config
+        named = [
+            f"{key} {value}"
+            for key in _LOGIT_SETTINGS
+            if (value := getattr(config, key, None)) not in (None, 1)
+        ]
         ids = torch.arange(min(4, self.vocab_size), device=self.head_weight.device)[None]
-        whole = self.model(input_ids=ids, use_cache=False).logits
-        ours = self.logits(self.backbone(input_ids=ids, use_cache=False).last_hidden_state)
-        if not torch.allclose(whole.float(), ours.float(), rtol=1e-3, atol=1e-3):
+        whole = self.model(input_ids=ids, use_cache=False).logits.float()
+        ours = self.logits(self.backbone(input_ids=ids, use_cache=False).last_hidden_state).float()
+        difference = float((whole - ours).abs().max())
+        # The settings count by themselves: a softcap hardly shows on small logits.
+        if named or not difference <= 1e-3 * float(whole.abs().max()):
             raise DataError(
-                "this target changes its logits after the LM head (a softcap or a scale), which is not supported",
-                got=f"{type(self.model).__name__}, largest difference {(whole - ours).abs().max():.3g}",
+                "this target changes its logits after the LM head, which is not supported",
+                got=f"{type(self.model).__name__}: {', '.join(named) or f'they differ by up to {difference:.3g}'}",
                 expected="logits = LM head (hidden states)",
                 source=self.source,
             )
@@ -206,6 +216,11 @@ def document_mask(document: Tensor) -> Tensor:
     return ((same & causal & real) | itself)[:, None]
 
 
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where True, else the lowest number: eager attention adds its mask, and would add a boolean as 1."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
 def read_target_config(path: Path) -> dict[str, Any]:
     """The target's ``config.json`` as a dictionary.
 
@@ -218,10 +233,13 @@ def read_target_config(path: Path) -> dict[str, Any]:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
+            remedy="check the path",
         )
     value = read_json(file, "target's config.json")
     if not isinstance(value, dict):
-        raise DataError("the target's config.json is not a JSON object", got=type(value).__name__, source=file)
+        raise DataError(
+            "the target's config.json is not a JSON object", got=type(value).__name__, source=file
+        )
     return value
 
 

@@ -12,14 +12,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, MismatchError
+from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.progress import say
 
 KIND = "checkpoint"
 
 
 def save_checkpoint(
-    folder: Path, step: int, drafter: nn.Module, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any], keep: int
+    folder: Path,
+    step: int,
+    drafter: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, Any],
+    keep: int,
 ) -> Path:
     """Write ``folder/step-N`` and remove all but the newest ``keep`` checkpoints.
 
@@ -65,10 +70,12 @@ def load_latest(
     Raises:
         MismatchError: it was made with other settings or inputs.
     """
+    for remains in folder.glob(".step-*"):  # what a killed run was writing or replacing
+        shutil.rmtree(remains, ignore_errors=True)
     for path in reversed(list_checkpoints(folder)):
         try:
             artifact = open_artifact(path, KIND)
-        except ArtifactError as error:
+        except (ArtifactError, DataError) as error:  # the latter: a manifest that is no JSON
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             continue
         check_identity(artifact.meta["identity"], identity, source=path)

@@ -31,7 +31,7 @@ class DataConfig(StrictModel):
     """
 
     train: list[Path] = Field(min_length=1)
-    heldout: list[Path] = []
+    heldout: tuple[Path, ...] = ()
     heldout_documents: Positive = 64
     heldout_prompts: Positive = 40
     prompt_tokens: Positive = 32
@@ -56,7 +56,7 @@ class DrafterConfig(StrictModel):
     kind: Literal["eagle3"] = "eagle3"
     head: Literal["target", "own"] = "target"
     vocab: Path | None = None
-    aux_layers: list[int] | None = None
+    aux_layers: Annotated[list[int], Field(min_length=1)] | None = None
     intermediate_size: Positive | None = None
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
@@ -64,7 +64,9 @@ class DrafterConfig(StrictModel):
     @model_validator(mode="after")
     def _vocab_needs_own_head(self) -> DrafterConfig:
         if self.vocab is not None and self.head != "own":
-            raise ValueError("drafter.vocab needs drafter.head: own (a full drafter is restricted by export --vocab)")
+            raise ValueError(
+                "drafter.vocab needs drafter.head: own (a full drafter is restricted by export --vocab)"
+            )
         return self
 
 
@@ -109,7 +111,7 @@ class RunConfig(StrictModel):
         capture_memory_gb: memory for target states that are kept between epochs, in GiB.
     """
 
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "auto"
     mixed_precision: Literal["auto", "no", "bf16"] = "auto"
     threads: Positive | None = None

@@ -13,8 +13,8 @@ import torch
 from ..capture.online import RowBatch
 from ..core.errors import ConfigError, DataError
 from ..core.files import atomic_write
-from ..corpus.dataset import PackedRows, SequenceOptions, TrainingSequence, iter_sequences, pack
 from ..core.progress import ProgressBar, say
+from ..corpus.dataset import PackedRows, SequenceOptions, TrainingSequence, iter_sequences, pack
 from ..corpus.reading import Problems
 from ..corpus.sources import SourceOptions
 from ..corpus.tokenizer import TextTokenizer
@@ -63,17 +63,27 @@ def prepare(config: DataConfig, tokenizer: TextTokenizer) -> TrainData:
 
 def _read(config: DataConfig, paths: Sequence[Path], tokenizer: TextTokenizer) -> list[TrainingSequence]:
     sources = SourceOptions(
-        text_field=config.text_field, text_unit=config.text_unit, separator=config.separator, strict=config.strict
+        text_field=config.text_field,
+        text_unit=config.text_unit,
+        separator=config.separator,
+        strict=config.strict,
     )
     problems = Problems(strict=config.strict)
     options = SequenceOptions(sources, append_eos=config.append_eos)
-    size = sum(file.stat().st_size for path in paths for file in ([path] if path.is_file() else path.rglob("*")))
+    size = sum(
+        file.stat().st_size for path in paths for file in ([path] if path.is_file() else path.rglob("*"))
+    )
     with ProgressBar("read and tokenize", size, "B") as bar:
         sequences = list(iter_sequences(tokenizer, paths, options, problems=problems, on_bytes=bar.update))
     if summary := problems.summary():
         say(summary)
     if not any(any(s.loss_mask) for s in sequences):
-        raise DataError("the training data has no token to learn from", source=", ".join(map(str, paths)))
+        raise DataError(
+            "the training data has no token to learn from",
+            got=f"{len(sequences):,} documents",
+            expected="text, or conversations in which the assistant answers",
+            source=", ".join(map(str, paths)),
+        )
     return sequences
 
 
@@ -118,7 +128,7 @@ def write_heldout_prompts(path: Path, data: TrainData, tokenizer: TextTokenizer,
     """
     import json
 
-    lines = []
+    lines: list[str] = []
     for sequence in data.heldout_sequences:
         if len(lines) == config.heldout_prompts:
             break

@@ -15,7 +15,7 @@ import torch
 
 from ..capture.online import CapturedBatch, OnlineCapture
 from ..core.artifact import check_output
-from ..core.errors import DataError, UsageError
+from ..core.errors import DataError
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
 from ..models.drafter_io import save_drafter
@@ -68,9 +68,8 @@ class Trainer:
         log = MetricsLog(output / "metrics.jsonl")
         with (
             stop_requested() as stop,
-            ProgressBar("train-drafter", config.optim.steps, "steps") as bar,
+            ProgressBar("train-drafter", config.optim.steps, "steps", initial=start) as bar,
         ):
-            bar.update(start)
             clock = Clock()
             for step in range(start, config.optim.steps):
                 figures = self.step(step, optimizer)
@@ -84,11 +83,12 @@ class Trainer:
                 if done % config.run.eval_every == 0 or done == config.optim.steps:
                     with clock.paused():
                         self.report(done, log)
-                if stop or done % config.run.checkpoint_every == 0 or done == config.optim.steps:
+                stopping = bool(stop)  # read once: a signal from here on waits for the next step
+                if stopping or done % config.run.checkpoint_every == 0 or done == config.optim.steps:
                     checkpoints.save_checkpoint(
                         folder, done, self.drafter, optimizer, self.identity, config.run.keep
                     )
-                if stop and done < config.optim.steps:
+                if stopping and done < config.optim.steps:
                     say(f"Stopped at step {done}; the same command goes on from there.")
                     raise KeyboardInterrupt
         return self.finish()
@@ -103,18 +103,17 @@ class Trainer:
         self.drafter.train()
         with self.autocast():
             loss, figures = ttt_loss(
-                self.drafter, self.target, batch, steps=1 if warm else config.ttt.steps, decay=config.ttt.decay
+                self.drafter,
+                self.target,
+                batch,
+                steps=1 if warm else config.ttt.steps,
+                decay=config.ttt.decay,
             )
-        if not torch.isfinite(loss):
-            raise DataError(
-                "the training loss is not finite",
-                got=f"{float(loss.detach())} at step {step + 1}",
-                source=f"packed rows {rows}",
-                remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
-            )
+        _check_finite("loss", loss, step, rows)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), config.optim.clip)
+        _check_finite("gradient", norm, step, rows)  # before it spoils weights that a checkpoint would keep
         optimizer.step()
         return {
             "loss": float(figures[0].loss.detach()),
@@ -158,6 +157,16 @@ class Trainer:
             overwrite=True,
         )
         return path
+
+
+def _check_finite(what: str, value: torch.Tensor, step: int, rows: list[int]) -> None:
+    if not torch.isfinite(value):
+        raise DataError(
+            f"the training {what} is not finite",
+            got=f"{float(value.detach())} at step {step + 1}",
+            source=f"packed rows {rows}",
+            remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
+        )
 
 
 @torch.no_grad()
@@ -226,23 +235,6 @@ def stop_requested() -> Iterator[StopFlag]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` is CUDA where there is one.
-
-    Raises:
-        UsageError: an unknown device, or CUDA asked for and absent.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError("there is no such device", got=name, expected="auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available", got=name, remedy="use cpu or auto, or check the driver")
-    return device
 
 
 def uses_bf16(config: TrainConfig, device: torch.device) -> bool:

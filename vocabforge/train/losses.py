@@ -40,7 +40,9 @@ def soft_cross_entropy(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
     return -(teacher * draft_logits.float().log_softmax(-1)).sum(-1)
 
 
-def step_figures(drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, step: TTTStep) -> StepFigures:
+def step_figures(
+    drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, step: TTTStep
+) -> StepFigures:
     """Loss and counts of one step, over counted rows only.
 
     With a reduced vocabulary the teacher is renormalised over the R draft tokens; rows whose target argmax is
@@ -52,7 +54,8 @@ def step_figures(drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch,
         full = target.logits(shift_left(batch.hidden, step.index + 1)[where])  # (N, V)
         best = full.argmax(-1)
         teacher = full if draft.shape[-1] == full.shape[-1] else full[:, drafter.target_ids]
-        inside = teacher.amax(-1) >= full.amax(-1)
+        # The first of equal maxima decides, as in decoding: equal values alone would not do.
+        inside = drafter.target_ids[teacher.argmax(-1)] == best
         correct = drafter.target_ids[draft.argmax(-1)] == best
     losses = soft_cross_entropy(draft, teacher)
     loss = torch.where(inside, losses, 0.0).sum() / inside.sum().clamp(min=1)

@@ -15,9 +15,9 @@ from .losses import StepFigures
 class TTTTotals:
     """Sums over batches, one entry a TTT step.
 
-    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those that
-    hit at k too: their quotient is the conditional acceptance, the chance that draft token k + 1 is accepted
-    given that the k before it were.
+    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those
+    that hit at k too: their quotient is the conditional acceptance, the chance that draft token k + 1 is
+    accepted given that the k before it were.
     """
 
     loss: list[float]
@@ -36,10 +36,11 @@ class TTTTotals:
         alive = torch.ones_like(counted[0])
         for k, (step, rows) in enumerate(zip(figures, counted)):
             number = int(step.rows)
-            self.loss[k] += float(step.loss.detach()) * number
+            outside = int(step.outside)
+            self.loss[k] += float(step.loss.detach()) * (number - outside)  # a mean over the rows inside
             self.rows[k] += number
             self.correct[k] += int(step.correct)
-            self.outside[k] += int(step.outside)
+            self.outside[k] += outside
             self.chained_rows[k] += int((alive & rows).sum())
             alive = alive & step.hits
             self.chained_hits[k] += int((alive & rows).sum())
@@ -48,7 +49,7 @@ class TTTTotals:
         """Mean loss, accuracy, conditional acceptance and out-of-vocabulary share a step; accepted length."""
         conditional = [_ratio(h, r) for h, r in zip(self.chained_hits, self.chained_rows)]
         return {
-            "loss": [_ratio(x, r) for x, r in zip(self.loss, self.rows)],
+            "loss": [_ratio(x, r - o) for x, r, o in zip(self.loss, self.rows, self.outside)],
             "accuracy": [_ratio(c, r) for c, r in zip(self.correct, self.rows)],
             "conditional_acceptance": conditional,
             "out_of_vocabulary": [_ratio(o, r) for o, r in zip(self.outside, self.rows)],
@@ -62,7 +63,7 @@ def _ratio(part: float, whole: int) -> float:
 
 
 def expected_accepted_length(conditional: Sequence[float]) -> float:
-    """Tokens a verification of a chain commits on average, its own token included: 1 + sum_k prod_{j<=k} a_j."""
+    """Mean tokens that verifying a chain commits, its own included: 1 + sum_k prod_{j<=k} a_j."""
     length, alive = 1.0, 1.0
     for acceptance in conditional:
         alive *= acceptance

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..core.distributed import world_size
 from ..core.errors import MismatchError, UsageError
-from ..core.files import atomic_write_json
+from ..core.files import atomic_write_json, check_run_folder
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..models.device import choose_device
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.rope import parse_rope
@@ -22,9 +20,11 @@ from ..models.target import HFTarget, check_tokenizer_fits, default_aux_layers, 
 from ..vocab.subset import VocabSubset, load_subset
 from .config import DrafterConfig, TrainConfig
 from .data import prepare, write_heldout_prompts
-from .loop import Trainer, choose_device, set_threads
+from .loop import Trainer, set_threads
+from .start import start_from_target
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
+CALIBRATION_ROWS = 4
 
 
 def plan(config: TrainConfig) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         UsageError: launched as more than one process.
     """
     check_single_process()
+    check_run_folder(config.output)
     target = read_target_config(config.target)
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     sizes = drafter_config(config.drafter, target, _subset(config.drafter, tokenizer))
@@ -47,7 +48,9 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "drafter": {**sizes.to_dict(), "trained_parameters": sum(p.numel() for p in drafter.parameters())},
         "device": str(choose_device(config.run.device)),
         "tokens_at_most": tokens,
-        "writes": [str(config.output / name) for name in ("drafter", "checkpoints", "metrics.jsonl", HELDOUT_PROMPTS)],
+        "writes": [
+            str(config.output / name) for name in ("drafter", "checkpoints", "metrics.jsonl", HELDOUT_PROMPTS)
+        ],
     }
 
 
@@ -65,7 +68,7 @@ def check_single_process() -> None:
         )
 
 
-def build_trainer(config: TrainConfig, *, drafter: Eagle3Drafter | None = None) -> Trainer:
+def build_trainer(config: TrainConfig) -> Trainer:
     """Load target, tokenizer and data, and assemble the drafter.
 
     Raises:
@@ -76,8 +79,9 @@ def build_trainer(config: TrainConfig, *, drafter: Eagle3Drafter | None = None) 
     if device.type == "cpu":
         set_threads(config)
     torch.manual_seed(config.run.seed)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    check_run_folder(config.output)
     raw = read_target_config(config.target)
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
     subset = _subset(config.drafter, tokenizer)
     sizes = drafter_config(config.drafter, raw, subset)
     target = HFTarget.load(config.target, aux_layers=sizes.aux_layers, device=device)
@@ -106,7 +110,6 @@ def build_trainer(config: TrainConfig, *, drafter: Eagle3Drafter | None = None) 
     )
     ids = None if subset is None else torch.from_numpy(subset.ids)
     drafter = Eagle3Drafter(sizes, target.embedding, target.head_weight, ids).to(device)
-    drafter.init_from_target()
     write_heldout_prompts(config.output / HELDOUT_PROMPTS, data, tokenizer, config.data)
     atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
     fingerprint = target_fingerprint(config.target)
@@ -117,7 +120,9 @@ def build_trainer(config: TrainConfig, *, drafter: Eagle3Drafter | None = None) 
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    return Trainer(config, target, drafter, data, device, identity, meta)
+    trainer = Trainer(config, target, drafter, data, device, identity, meta)
+    start_from_target(drafter, trainer.capture("train", list(range(min(len(data.train), CALIBRATION_ROWS)))))
+    return trainer
 
 
 def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict[str, Any]:
@@ -156,13 +161,22 @@ def drafter_config(config: DrafterConfig, target: dict[str, Any], subset: VocabS
         layers = int(target["num_hidden_layers"])
         intermediate = int(config.intermediate_size or target["intermediate_size"])
     except (KeyError, TypeError, ValueError) as error:
-        raise MismatchError("the target's config.json lacks a size that a drafter needs", got=f"no usable {error}") from error
+        raise MismatchError(
+            "the target's config.json lacks a size that a drafter needs", got=f"no usable {error}"
+        ) from error
     if subset is not None and subset.vocab_size > vocab:
         raise MismatchError(
             "the draft vocabulary is larger than the target's",
             got=f"ids up to {subset.vocab_size - 1}",
             expected=f"below {vocab}",
             source=config.vocab,
+        )
+    aux_layers = tuple(config.aux_layers or default_aux_layers(layers))
+    if not all(0 <= layer < layers for layer in aux_layers):
+        raise MismatchError(
+            "the target has no such layers",
+            got=f"drafter.aux_layers {list(aux_layers)} (0-based)",
+            expected=f"0 to {layers - 1}",
         )
     rows = None
     if config.head == "own":
@@ -176,7 +190,7 @@ def drafter_config(config: DrafterConfig, target: dict[str, Any], subset: VocabS
         head_dim=int(target.get("head_dim") or hidden // heads),
         vocab_size=vocab,
         draft_vocab_size=rows,
-        aux_layers=tuple(config.aux_layers or default_aux_layers(layers)),
+        aux_layers=aux_layers,
         max_position_embeddings=int(target.get("max_position_embeddings") or 2048),
         rms_norm_eps=max(float(target.get("rms_norm_eps") or 1e-5), 1e-6),
         rope=parse_rope(target, 10_000.0, "the target's config.json"),

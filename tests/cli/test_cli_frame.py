@@ -1,0 +1,232 @@
+"""The frame of the command line: help, versions, exit codes, interrupts, closed pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.cli.cli_support import World, assert_user_error, call, invoke
+from tests.support import ROOT
+from vocabforge import __version__
+from vocabforge.cli import COMMANDS, app, main
+from vocabforge.cli.app import build_app
+from vocabforge.core.errors import DataError, UsageError
+
+HEAVY = ("torch", "transformers", "tokenizers", "accelerate", "numpy", "matplotlib", "safetensors", "jinja2")
+HELP_OF_ALL = f"""
+import contextlib, io, json, sys, time
+from vocabforge.cli import COMMANDS, main
+told = {{}}
+for words in [[], ["--help"], ["-h"], ["--version"], *([name, "--help"] for name in COMMANDS)]:
+    out = io.StringIO()
+    sys.argv = ["vocabforge", *words]
+    start = time.perf_counter()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main()
+            code = None
+        except SystemExit as done:
+            code = done.code
+    heavy = [name for name in {HEAVY!r} if name in sys.modules]
+    told[" ".join(words)] = {{"code": code, "text": out.getvalue(), "heavy": heavy}}
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, dict]:
+    """Every help page, from one process that has run nothing else."""
+    done = call(code=HELP_OF_ALL)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_help_loads_nothing_heavy(helps: dict[str, dict]) -> None:
+    assert {words: page["heavy"] for words, page in helps.items() if page["heavy"]} == {}
+
+
+def test_the_programs_help_lists_every_command_with_a_sentence(helps: dict[str, dict]) -> None:
+    for words in ("--help", "-h"):
+        assert helps[words]["code"] == 0
+        for name in COMMANDS:
+            assert re.search(rf"{name} +\w.*", helps[words]["text"]), name
+    assert helps[""]["text"].strip() == helps["--help"]["text"].strip(), "called bare, it shows its help"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_page_that_says_all(helps: dict[str, dict], name: str) -> None:
+    page = helps[f"{name} --help"]
+    assert page["code"] == 0
+    assert "--json" in page["text"]
+    silent = re.findall(r"│ +\*? *(--[\w-]+)[^a-z│]*│", page["text"])
+    assert not silent, "options without a word of help"
+
+
+def test_version(helps: dict[str, dict]) -> None:
+    assert (helps["--version"]["code"], helps["--version"]["text"]) == (0, f"vocabforge {__version__}\n")
+
+
+def test_as_a_module_from_a_shell() -> None:
+    done = call("--version")
+    assert (done.returncode, done.stdout) == (0, f"vocabforge {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["frobnicate"], "No such command"),
+        (["generat"], "No such command"),
+        (["--nonsense"], "No such option"),
+        (["generate", "--nonsense"], "No such option"),
+        (["generate", "--prompt", "x"], "Missing option '--target'"),
+        (["train-drafter", "optim.lr=1"], "Missing option '--config'"),
+        (["export", "--drafter", "x"], "Missing option"),
+        (["generate", "--target", "x", "--prompt", "x", "--max-new-tokens", "many"], "max-new-tokens"),
+        (["generate", "--target", "x", "--prompt", "x", "--max-new-tokens", "0"], "max-new-tokens"),
+        (["generate", "--target", "x", "--prompt", "x", "--seed", str(2**70)], "seed"),
+        (["doctor", "unwanted"], "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_command_line_is_2(words: list[str], said: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["vocabforge", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    out, err = capsys.readouterr()
+    assert caught.value.code == 2
+    assert said in " ".join(err.replace("│", " ").split())
+    assert out == ""
+
+
+def test_from_a_shell_a_mistake_is_a_code_and_no_traceback() -> None:
+    for words, code in ((["frobnicate"], 2), (["generate", "--target", "none", "--prompt", "x"], 1)):
+        done = call(*words)
+        assert done.returncode == code, done.stderr
+        assert "Error" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_ctrl_c_while_a_command_is_still_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["vocabforge", "doctor"])
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vocabforge.cli.load_attribute", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+
+
+def guarded(function) -> typer.Typer:
+    return build_app({"doctor": function}, list(COMMANDS))
+
+
+def run(function):
+    from typer.testing import CliRunner
+
+    return CliRunner().invoke(guarded(function), ["doctor"])
+
+
+def raising(error: BaseException):
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UsageError("wrong", got="[bold]x[/bold]"), 2, "got: [bold]x[/bold]"),
+        (DataError("broken", remedy="mend it"), 1, "remedy: mend it"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (PermissionError(13, "Permission denied", "/root/x"), 1, "Permission denied: /root/x"),
+        (MemoryError(), 1, "memory does not suffice"),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), 1, "memory does not suffice"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 1, "suffice"),
+    ],
+)
+def test_what_a_user_can_cause_is_a_message_and_a_code(error: BaseException, code: int, said: str) -> None:
+    assert_user_error(run(raising(error)), code, said)
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), RuntimeError("bug"), OSError("bug"), AssertionError()])
+def test_a_bug_keeps_its_traceback(error: Exception) -> None:
+    assert run(raising(error)).exception is error
+
+
+def test_json_results_are_one_document_of_readable_text(capsys: pytest.CaptureFixture[str]) -> None:
+    app.print_json({"text": "日本", "n": 1})
+    out = capsys.readouterr().out
+    assert "日本" in out
+    assert json.loads(out) == {"text": "日本", "n": 1}
+
+
+def start(*arguments: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "vocabforge", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_ctrl_c_in_the_middle_of_a_command(pristine: World, tmp_path: Path) -> None:
+    """The input is a pipe that nobody writes to, so the command waits inside its work."""
+    os.mkfifo(tmp_path / "endless.txt")
+    run = start(
+        *("count-freq", "--tokenizer", pristine.target, "--input", tmp_path / "endless.txt"),
+        *("--output", tmp_path / "out"),
+    )
+    # Opening a pipe for writing succeeds only once the other side reads it.
+    deadline = time.monotonic() + 60
+    writer = None
+    while writer is None and time.monotonic() < deadline and run.poll() is None:
+        try:
+            writer = os.open(tmp_path / "endless.txt", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.05)
+    if writer is None:
+        _, err = run.communicate(timeout=5)
+        pytest.fail(f"the command never read its input: {err}")
+    time.sleep(0.3)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=30)
+    os.close(writer)
+    assert run.returncode == 130, err
+    assert "Traceback" not in err
+    assert "Interrupted" in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["endless.txt"]
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    run = start("doctor", "--json")
+    run.stdout.close()
+    err = run.stderr.read()
+    run.stderr.close()
+    assert run.wait(timeout=60) == 1
+    assert "Traceback" not in err
+    assert "Broken" not in err
+
+
+def test_progress_and_messages_leave_stdout_to_the_result(pristine: World, tmp_path: Path) -> None:
+    result = invoke(
+        *("count-freq", "--tokenizer", pristine.target, "--input", pristine.text),
+        *("--output", tmp_path / "out", "--json"),
+    )
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["documents"] == 1
+    assert "count tokens" in result.stderr

@@ -1,0 +1,215 @@
+"""Errors, extension tables, ranks, the metrics log, progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from vocabforge.core import progress
+from vocabforge.core.distributed import rank, world_size
+from vocabforge.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    MismatchError,
+    UsageError,
+    VocabForgeError,
+)
+from vocabforge.core.extension import load_attribute, resolve
+from vocabforge.core.metrics_log import MetricsLog, read_jsonl_log
+from vocabforge.core.progress import ProgressBar, human_rate, say
+
+
+def test_an_error_says_got_expected_source_remedy() -> None:
+    error = DataError("it is broken", got=0, expected="1", source=Path("a/b"), remedy="mend it")
+    lines = str(error).splitlines()
+    assert lines[0] == "it is broken"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["got", "expected", "source", "remedy"]
+    assert "0" in lines[1], "a got of 0 is something"
+    assert str(VocabForgeError("only this")) == "only this"
+
+
+def test_exit_codes_follow_the_kind() -> None:
+    assert {kind.exit_code for kind in (UsageError, ConfigError)} == {2}
+    assert {kind.exit_code for kind in (DataError, ArtifactError, MismatchError, VocabForgeError)} == {1}
+
+
+def test_an_error_survives_the_way_from_a_worker_process() -> None:
+    error = pickle.loads(pickle.dumps(MismatchError("no", got="a", remedy="b")))
+    assert isinstance(error, MismatchError)
+    assert "remedy" in str(error)
+
+
+TABLE = {"alpha": "json:dumps", "beta": "json:loads"}
+
+
+def test_resolve_imports_what_the_row_names() -> None:
+    assert resolve(TABLE, "alpha", "thing") is json.dumps
+    assert load_attribute("json:loads") is json.loads
+
+
+def test_resolve_names_the_rows_there_are() -> None:
+    with pytest.raises(UsageError, match="no thing of this name") as caught:
+        resolve(TABLE, "alpah", "thing")
+    assert caught.value.expected == "alpha, beta"
+    assert caught.value.remedy == "did you mean alpha?"
+    with pytest.raises(UsageError) as caught:
+        resolve(TABLE, "zzz", "thing")
+    assert caught.value.remedy is None
+
+
+def test_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert (rank(), world_size()) == (0, 1)
+    monkeypatch.setenv("RANK", "3")
+    assert rank() == 3
+    monkeypatch.setenv("RANK", "three")
+    with pytest.raises(UsageError, match="RANK='three'"):
+        rank()
+
+
+def test_a_log_cut_short_is_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    MetricsLog(path).write(step=1, loss=2.5)
+    MetricsLog(path).write(step=2, loss=float("nan"), parts=[float("inf"), 1])
+    with open(path, "a", encoding="utf-8") as handle:
+        handle.write('{"step": 3, "lo')
+    rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": None, "parts": [None, 1]}]
+    assert read_jsonl_log(path) == rows
+    MetricsLog(path).write(step=3)
+    assert read_jsonl_log(path) == [*rows, {"step": 3}]
+
+
+def test_a_log_of_one_cut_line_and_an_empty_log(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"st')
+    assert read_jsonl_log(path) == []
+    MetricsLog(path)
+    assert path.read_bytes() == b""
+
+
+def test_a_broken_log_is_named_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": 1}\nrubbish\n{"a": 2}\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl:2"):
+        read_jsonl_log(path)
+    path.write_text("3\n")
+    with pytest.raises(DataError, match="no JSON object"):
+        read_jsonl_log(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_jsonl_log(tmp_path / "none")
+
+
+def test_other_ranks_write_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    MetricsLog(tmp_path / "run" / "m.jsonl").write(a=1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_234_567, "tokens", "1.2M tokens/s"),
+        (2e9, "tokens", "2.0G tokens/s"),
+        (0.25, "steps", "0.2 steps/s"),
+        (2_500_000, "B", "2.5 MB/s"),
+    ],
+)
+def test_rates_for_people(value: float, unit: str, text: str) -> None:
+    assert human_rate(value, unit) == text
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
+    return clock
+
+
+def test_off_a_terminal_progress_is_sparse_whole_lines(clock: Clock, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
+    with ProgressBar("count", 1000, "steps") as bar:
+        for _ in range(100):  # a hundred seconds
+            clock.now += 1.0
+            bar.update(10, note="loss 1.0")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert "\x1b" not in err
+    assert len(lines) == 100 // 15 + 1
+    assert lines[0] == "count | 15% | 10.0 steps/s | 15 s | 85 s left | loss 1.0"
+    assert lines[-1] == "count | 100% | 10.0 steps/s | 100 s | loss 1.0"
+
+
+def test_progress_without_a_total(clock: Clock, capsys) -> None:
+    with ProgressBar("read", None, "B") as bar:
+        clock.now += 2.0
+        bar.update(3e6)
+    assert capsys.readouterr().err == "read | 1.5 MB/s | 2 s\n"
+
+
+def interrupted_bar(error: BaseException) -> None:
+    with ProgressBar("count", 10, "steps") as bar:
+        bar.update(5, note="loss 1.0")
+        raise error
+
+
+def test_work_done_before_counts_for_the_share_and_not_for_the_rate(clock: Clock, capsys) -> None:
+    with ProgressBar("train", 100, "steps", initial=90) as bar:
+        clock.now += 20.0
+        bar.update(2)
+    assert capsys.readouterr().err.splitlines()[0] == "train | 92% | 0.1 steps/s | 20 s | 80 s left"
+
+
+def test_an_exception_goes_through_and_no_summary_is_printed(capsys) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_bar(KeyboardInterrupt())
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_there_is_one_bar_and_it_ends_on_exceptions(monkeypatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(ValueError, match="stop"):
+        interrupted_bar(ValueError("stop"))
+    text = terminal.getvalue()
+    assert "count" in text
+    assert "50%" in text
+    assert "loss 1.0" in text
+    assert text.rstrip("\n").endswith("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_other_ranks_are_silent(clock: Clock, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    say("hello")
+    with ProgressBar("count", 10, "steps") as bar:
+        clock.now += 100
+        bar.update(10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_say_prints_one_line_of_plain_text_to_stderr(capsys) -> None:
+    text = "[bold]x[/bold] " + "long " * 60
+    say(text)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", text + "\n")

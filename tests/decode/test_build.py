@@ -1,0 +1,173 @@
+"""From folders to named methods, and ``vocabforge generate`` on top of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.cli.app import build_app
+from vocabforge.cli.export import export
+from vocabforge.cli.generate import generate
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.engine import Decoder
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.target import HFTarget
+from vocabforge.vocab.subset import VocabSubset, save_subset
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t`` target with tokenizer, ``run/drafter``, ``v`` and ``w`` (of another tokenizer)."""
+    place = tmp_path_factory.mktemp("place")
+    tiny_target(place / "t", vocab_size=261)
+    byte_tokenizer(place / "t")
+    fingerprint = load_tokenizer(place / "t").fingerprint
+    meta = {"target_fingerprint": target_fingerprint(place / "t"), "tokenizer_fingerprint": fingerprint}
+    save_drafter(
+        place / "run" / "drafter",
+        tiny_drafter(HFTarget.load(place / "t")),
+        meta,
+        config={"target": str(place / "t")},
+    )
+    for name, owner in (("v", fingerprint), ("w", "another")):
+        ids = np.arange(40, 120, 2, dtype=np.int64)
+        save_subset(VocabSubset.from_ranked(ids, vocab_size=261, fingerprint=owner), place / name)
+    return place
+
+
+def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
+    methods = build_methods(
+        place / "t",
+        [str(place / "run" / "drafter")],
+        [f"small={place / 'v'}"],
+        depth=1,
+        topk=2,
+        total_nodes=5,
+    )
+    assert [method.name for method in methods] == ["plain", "run", "run+small"]
+    assert "261 tokens" in methods[1].description
+    assert "40 tokens" in methods[2].description
+    results = [m.generator.generate([72, 101], max_new_tokens=12, stop_ids=()).token_ids for m in methods]
+    assert results[0] == results[1] == results[2]
+    assert isinstance(methods[2].generator, Decoder)
+    assert methods[2].generator.proposer is not None
+    assert methods[2].generator.proposer.settings.total_nodes == 5
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_all_methods_take_the_dtype_asked_for(place: Path, dtype: str) -> None:
+    methods = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")], dtype=dtype)
+    for method in methods:
+        decoder = method.generator
+        assert isinstance(decoder, Decoder)
+        assert decoder.target.dtype == getattr(torch, dtype)
+        if decoder.proposer is not None:
+            assert {p.dtype for p in decoder.proposer.drafter.parameters()} == {decoder.target.dtype}
+        assert len(decoder.generate([72], max_new_tokens=5, stop_ids=()).token_ids) == 5
+
+
+def test_the_drafters_share_the_targets_tensors(place: Path) -> None:
+    """A copy of embedding and LM head for every method would fill a device."""
+    methods = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])
+    for method in methods[1:]:
+        decoder = method.generator
+        assert isinstance(decoder, Decoder)
+        assert decoder.proposer is not None
+        drafter = decoder.proposer.drafter
+        assert drafter.embedding.data_ptr() == decoder.target.embedding.data_ptr()
+        assert drafter.target_head.data_ptr() == decoder.target.lm_head_weight.data_ptr()
+
+
+def test_names_are_checked(place: Path) -> None:
+    drafter = str(place / "run" / "drafter")
+    kept = build_methods(place / "t", [f"a={drafter}", f"b={drafter}"], methods=["b"])
+    assert [method.name for method in kept] == ["plain", "b"]
+    with pytest.raises(UsageError, match="two methods have one name"):
+        build_methods(place / "t", [drafter, drafter])
+    with pytest.raises(UsageError, match="no such method") as error:
+        build_methods(place / "t", [drafter], methods=["c"])
+    assert "plain, run" in str(error.value)
+
+
+def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -> None:
+    drafter = str(place / "run" / "drafter")
+    with pytest.raises(MismatchError, match="tokenizer"):
+        build_methods(place / "t", [drafter], [str(place / "w")])
+    tiny_target(tmp_path / "other", vocab_size=261, seed=4)
+    byte_tokenizer(tmp_path / "other")
+    with pytest.raises(MismatchError, match="another target"):
+        build_methods(tmp_path / "other", [drafter])
+    tiny_target(tmp_path / "small", vocab_size=200)
+    byte_tokenizer(tmp_path / "small")
+    with pytest.raises(MismatchError, match="does not match the target"):
+        build_methods(tmp_path / "small")
+    for arguments, words in (({"dtype": "int8"}, "no such dtype"), ({"device": "tpu9"}, "no such device")):
+        with pytest.raises(UsageError, match=words):
+            build_methods(place / "t", **arguments)
+
+
+def test_generate_streams_the_text_and_tells_the_figures(place: Path) -> None:
+    app = build_app({"generate": generate, "export": export}, ["generate", "export"])
+    base = ["generate", "--target", str(place / "t"), "--prompt", "Hello", "--prompt-format", "raw"]
+    base += ["--max-new-tokens", "12"]
+    drafted = [
+        "--drafter",
+        str(place / "run" / "drafter"),
+        "--depth",
+        "1",
+        "--topk",
+        "2",
+        "--total-nodes",
+        "6",
+    ]
+    plain = CliRunner().invoke(app, [*base, "--json"])
+    assert plain.exit_code == 0, plain.output
+    facts = json.loads(plain.stdout)
+    tree = CliRunner().invoke(app, [*base, *drafted, "--vocab", str(place / "v"), "--json"])
+    assert tree.exit_code == 0, tree.output
+    other = json.loads(tree.stdout)
+    assert other["token_ids"] == facts["token_ids"]
+    assert (facts["method"], other["method"]) == ("plain", "run+v")
+    shown = CliRunner().invoke(app, [*base, *drafted])
+    assert shown.exit_code == 0, shown.output
+    stable = facts["text"].rstrip("\N{REPLACEMENT CHARACTER}")
+    assert shown.stdout.encode("utf-8", "replace").startswith(f"Hello{stable}".encode("utf-8", "replace"))
+    assert "accepted length" in shown.stderr
+    wrong = CliRunner().invoke(app, [*base, "--vocab", str(place / "v")])
+    assert wrong.exit_code == 2
+    assert "--drafter" in wrong.output
+
+
+def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, tmp_path: Path) -> None:
+    app = build_app({"export": export, "generate": generate}, ["export", "generate"])
+    line = [
+        "export",
+        "--drafter",
+        str(place / "run" / "drafter"),
+        "--format",
+        "sglang-eagle3",
+        "--vocab",
+        str(place / "v"),
+    ]
+    done = CliRunner().invoke(app, [*line, "--output", str(tmp_path / "served")])
+    assert done.exit_code == 0, done.output
+    shutil.copytree(tmp_path / "served", tmp_path / "foreign")
+    (tmp_path / "foreign" / "manifest.json").unlink()
+    own = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])[2]
+    expected = own.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=())
+    for name in ("served", "foreign"):
+        result = build_methods(place / "t", [str(tmp_path / name)])[1].generator.generate(
+            [72, 101, 108], max_new_tokens=20, stop_ids=()
+        )
+        assert (result.token_ids, result.accept_lengths) == (expected.token_ids, expected.accept_lengths)

@@ -1,0 +1,200 @@
+"""Drafters on disk, and the module's own rules."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.artifact import write_artifact
+from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
+from vocabforge.models.drafter_io import (
+    TargetTensors,
+    assemble,
+    check_target,
+    load_native,
+    load_target_tensors,
+    save_drafter,
+)
+from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.eagle3_layers import RMSNorm
+from vocabforge.models.lean import load_target
+from vocabforge.models.rope import RopeSettings
+from vocabforge.models.target import HFTarget
+
+IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> HFTarget:
+    return HFTarget.load(folder)
+
+
+def shared(target: HFTarget, dtype: torch.dtype = torch.float32) -> TargetTensors:
+    return TargetTensors(target.embedding.to(dtype), target.head_weight.to(dtype))
+
+
+def make(target: HFTarget, head: str) -> Eagle3Drafter:
+    rows = {"target": None, "own": 61, "reduced": len(IDS)}[head]
+    drafter = tiny_drafter(target, own_head=rows, target_ids=IDS if head == "reduced" else None)
+    if drafter.has_own_head:
+        with torch.no_grad():
+            drafter.lm_head.weight.add_(torch.randn(drafter.lm_head.weight.shape))
+    return drafter
+
+
+@pytest.mark.parametrize("head", ["target", "own", "reduced"])
+def test_save_and_load_are_bit_exact(target: HFTarget, tmp_path: Path, head: str) -> None:
+    drafter = make(target, head)
+    save_drafter(tmp_path / "d", drafter, {"target_fingerprint": "f", "steps": 3}, config={"target": "t"})
+    loaded, artifact = load_native(tmp_path / "d", shared(target))
+    assert artifact.meta["steps"] == 3
+    assert loaded.config == drafter.config
+    state = drafter.state_dict()
+    assert state.keys() == loaded.state_dict().keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in loaded.state_dict().items())
+    assert torch.equal(loaded.target_ids, drafter.target_ids)
+    g = torch.randn(3, 32)
+    assert torch.equal(loaded.logits(g), drafter.logits(g))
+    assert not any(p.requires_grad for p in loaded.parameters())
+    stored = load_file(tmp_path / "d" / "drafter.safetensors")
+    assert not any("embed" in name or name == "target_head" for name in stored), (
+        "the target's tensors are not ours"
+    )
+
+
+def test_a_drafter_takes_the_targets_dtype(target: HFTarget, tmp_path: Path) -> None:
+    save_drafter(tmp_path / "d", make(target, "reduced"), {})
+    loaded, _ = load_native(tmp_path / "d", shared(target, torch.bfloat16))
+    assert {tensor.dtype for tensor in (*loaded.parameters(), loaded.cos, loaded.embedding)} == {
+        torch.bfloat16
+    }
+    assert loaded.target_ids.dtype == torch.int64
+
+
+def test_strictness(target: HFTarget) -> None:
+    drafter = make(target, "reduced")
+    good = {name: p.detach() for name, p in drafter.named_parameters()}
+    for change, words in (
+        (lambda t: t.pop("midlayer.mlp.up_proj.weight"), "missing midlayer.mlp.up_proj.weight"),
+        (lambda t: t.update(extra=torch.zeros(1)), "unexpected extra"),
+        (lambda t: t.update({"norm.weight": torch.zeros(31)}), "norm.weight has shape (31,), expected (32,)"),
+    ):
+        tensors = dict(good)
+        change(tensors)
+        with pytest.raises(ArtifactError) as error:
+            assemble(drafter.config, tensors, IDS, shared(target), source="somewhere")
+        assert words in str(error.value)
+    with pytest.raises(MismatchError, match="no matching list of target ids"):
+        assemble(drafter.config, good, IDS[:-1], shared(target), source="somewhere")
+    other = TargetTensors(target.embedding[:60], target.head_weight[:60])
+    with pytest.raises(MismatchError, match="does not fit the drafter"):
+        assemble(drafter.config, good, IDS, other, source="somewhere")
+
+
+def test_unknown_kinds_and_keys_are_refused(target: HFTarget, tmp_path: Path) -> None:
+    drafter = make(target, "target")
+    save_drafter(tmp_path / "d", drafter, {})
+    body = json.loads((tmp_path / "d" / "drafter.json").read_text())
+    weights = (tmp_path / "d" / "drafter.safetensors").read_bytes()
+    for name, values in (("kind", body | {"kind": "eagle9"}), ("key", body | {"colour": "red"})):
+        with write_artifact(tmp_path / name, "drafter", {}) as temporary:
+            (temporary / "drafter.json").write_text(json.dumps(values))
+            (temporary / "drafter.safetensors").write_bytes(weights)
+    with pytest.raises(ArtifactError, match="kind of drafter is not known"):
+        load_native(tmp_path / "kind", shared(target))
+    with pytest.raises(ConfigError, match="unknown keys"):
+        load_native(tmp_path / "key", shared(target))
+
+
+def test_damage_is_noticed(target: HFTarget, tmp_path: Path) -> None:
+    save_drafter(tmp_path / "d", make(target, "target"), {})
+    file = tmp_path / "d" / "drafter.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ArtifactError, match="another content"):
+        load_native(tmp_path / "d", shared(target))
+
+
+def test_another_target_is_refused(target: HFTarget, tmp_path: Path) -> None:
+    save_drafter(
+        tmp_path / "d", make(target, "target"), {"target_fingerprint": "a" * 64, "target_name": "tiny"}
+    )
+    artifact = load_native(tmp_path / "d", shared(target))[1]
+    check_target(artifact, "a" * 64, target=tmp_path)
+    with pytest.raises(MismatchError, match="another target") as error:
+        check_target(artifact, "b" * 64, target=tmp_path)
+    assert "tiny" in str(error.value)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shared_tensors_without_the_layers_equal_the_lean_models(tmp_path: Path, tied: bool) -> None:
+    folder = tiny_target(tmp_path / "t", tie_word_embeddings=tied)
+    found, lean = load_target_tensors(folder), load_target(folder)
+    assert torch.equal(found.embedding, lean.embedding)
+    assert torch.equal(found.head, lean.lm_head_weight)
+    assert torch.equal(found.embedding, found.head) == tied
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_kv_heads": 3}, "no multiple"),
+        ({"head_dim": 7}, "odd"),
+        ({"draft_vocab_size": 62}, "draft_vocab_size 62"),
+        ({"hidden_size": 0}, "hidden_size 0"),
+        ({"aux_layers": ()}, "aux_layers"),
+    ],
+)
+def test_impossible_sizes_are_refused(target: HFTarget, change: dict[str, object], words: str) -> None:
+    config = make(target, "target").config
+    with pytest.raises(ConfigError, match="do not go together") as error:
+        dataclasses.replace(config, **change)
+    assert words in str(error.value)
+
+
+def test_config_survives_json(target: HFTarget) -> None:
+    rope = RopeSettings(theta=5e5, kind="llama3", factor=8.0)
+    config = dataclasses.replace(make(target, "own").config, rope=rope, aux_layers=(1, 2, 3))
+    assert Eagle3Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_longer_rotary_tables_keep_their_beginning_and_serve_training(target: HFTarget) -> None:
+    drafter = make(target, "target")
+    before = drafter.cos.clone()
+    with torch.inference_mode():
+        drafter.ensure_positions(before.shape[0] + 9)
+    assert drafter.cos.shape[0] == before.shape[0] + 9
+    assert torch.equal(drafter.cos[: before.shape[0]], before)
+    (
+        torch.ones(1, requires_grad=True) * drafter.cos[0]
+    ).sum().backward()  # fails with tables of inference mode
+    drafter.ensure_positions(5)
+    assert drafter.cos.shape[0] == before.shape[0] + 9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norms_two_forms_agree(dtype: torch.dtype) -> None:
+    norm = RMSNorm(48, 1e-3).to(dtype)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+    x = torch.randn(7, 48, dtype=dtype) * 0.05
+    with torch.enable_grad():
+        trained = norm(x).detach()
+    with torch.inference_mode():
+        decoded = norm(x)
+    tolerance = 1e-6 if dtype == torch.float32 else 4e-2
+    torch.testing.assert_close(decoded.clone(), trained, rtol=0, atol=tolerance)
+    expected = x.float() / (x.float().square().mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight.float()
+    torch.testing.assert_close(trained.float(), expected, rtol=0, atol=tolerance)

@@ -1,0 +1,229 @@
+"""The target as training sees it: capture, refusals, fingerprints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from tests.support import tiny_target
+from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.target import (
+    HFTarget,
+    check_tokenizer_fits,
+    default_aux_layers,
+    document_mask,
+    read_target_config,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+def row(documents: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Documents packed by hand: ids, positions and document numbers (1, T)."""
+    ids, positions, numbers = [], [], []
+    for number, document in enumerate(documents, 1):
+        ids += document
+        positions += range(len(document))
+        numbers += [number] * len(document)
+    pad = [0] * (length - len(ids))
+    return tuple(torch.tensor([values + pad]) for values in (ids, positions, numbers))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_capture_equals_each_document_alone(folder: Path, attention: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
+    target = HFTarget(model, aux_layers=(0, 2, 3))
+    generator = torch.Generator().manual_seed(5)
+    documents = [torch.randint(0, 61, (n,), generator=generator).tolist() for n in (7, 12, 1, 5)]
+    packed = target.capture(*row(documents, 32))
+    assert packed.features.shape == (1, 32, 3 * 32)
+    assert packed.hidden.shape == (1, 32, 32)
+    start = 0
+    for document in documents:
+        with torch.no_grad():
+            alone = model(torch.tensor([document]), output_hidden_states=True)
+        where = slice(start, start + len(document))
+        features = torch.cat(
+            [alone.hidden_states[layer + 1] for layer in (0, 2, 3)], -1
+        )  # [0] is the embedding
+        torch.testing.assert_close(packed.features[:, where], features, rtol=0, atol=5e-4)
+        torch.testing.assert_close(packed.hidden[:, where], alone.hidden_states[-1], rtol=0, atol=5e-4)
+        torch.testing.assert_close(target.logits(packed.hidden[:, where]), alone.logits, rtol=0, atol=3e-3)
+        start += len(document)
+    assert bool(packed.hidden.isfinite().all()), "padding must not be NaN"
+
+
+def test_features_come_in_the_order_asked_for_and_hooks_are_removed(folder: Path) -> None:
+    one, two = HFTarget.load(folder, aux_layers=(1, 3)), HFTarget.load(folder, aux_layers=(3, 1))
+    packed = row([[3, 4, 5]], 4)
+    first, second = one.capture(*packed).features, two.capture(*packed).features
+    assert torch.equal(first, second.roll(32, -1))
+    assert not torch.equal(first, second)
+    assert not any(layer._forward_hooks for layer in one.model.model.layers)
+
+
+def test_document_mask_by_hand() -> None:
+    mask = document_mask(torch.tensor([[1, 1, 2, 0, 0]]))[0, 0].int().tolist()
+    assert mask == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [(32, (1, 15, 28)), (36, (1, 17, 32)), (8, (1, 3, 4)), (6, (1, 3, 4)), (5, (1, 2, 3)), (1, (0, 0, 0))],
+)
+def test_default_aux_layers(layers: int, expected: tuple[int, ...]) -> None:
+    assert default_aux_layers(layers) == expected
+
+
+def test_auxiliary_layers_that_do_not_exist_are_refused(folder: Path) -> None:
+    with pytest.raises(MismatchError, match="no such layers") as error:
+        HFTarget.load(folder, aux_layers=(1, 2, 5))
+    assert "0 to 4" in str(error.value)
+
+
+def test_the_target_is_frozen(folder: Path) -> None:
+    target = HFTarget.load(folder)
+    assert not any(p.requires_grad for p in target.model.parameters())
+    assert not target.model.training
+    assert (target.num_layers, target.vocab_size, target.hidden_size) == (5, 61, 32)
+
+
+def gemma2(folder: Path, **changes: Any) -> Path:
+    config = Gemma2Config(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        **changes,
+    )
+    torch.manual_seed(0)
+    Gemma2ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_softcap_is_refused_though_small_logits_hardly_show_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="changes its logits after the LM head"):
+        HFTarget.load(gemma2(tmp_path / "capped", final_logit_softcapping=30.0))
+    HFTarget.load(gemma2(tmp_path / "plain", final_logit_softcapping=None))
+
+
+def test_a_scale_that_no_setting_names_is_refused(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    forward = model.forward
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        output.logits = output.logits * 1.01
+        return output
+
+    model.forward = scaled
+    with pytest.raises(DataError, match="changes its logits"):
+        HFTarget(model)
+
+
+def test_models_without_a_list_of_layers_are_refused() -> None:
+    config = GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2)
+    with pytest.raises(DataError, match="no decoder layers"):
+        HFTarget(GPT2LMHeadModel(config))
+
+
+def test_unloadable_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no model here"):
+        HFTarget.load(tmp_path)
+    shutil.copytree(folder, tmp_path / "cut")
+    weights = load_file(tmp_path / "cut" / "model.safetensors")
+    del weights["model.layers.3.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "cut" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="lacks weights") as error:
+        HFTarget.load(tmp_path / "cut")
+    assert "up_proj" in str(error.value)
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="weight file cannot be read"):
+        HFTarget.load(tmp_path / "cut")
+
+
+def test_tokenizers_may_be_smaller_but_not_larger_than_the_head() -> None:
+    check_tokenizer_fits(60, 64, tokenizer="t", target="m")
+    with pytest.raises(MismatchError, match="does not match the target"):
+        check_tokenizer_fits(65, 64, tokenizer="t", target="m")
+
+
+def test_read_target_config_wants_an_object(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(DataError, match="not a JSON object"):
+        read_target_config(tmp_path)
+
+
+def resharded(folder: Path, other: Path) -> Path:
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other, max_shard_size="20KB")
+    assert len(list(other.glob("*.safetensors"))) > 2, "the test needs shards"
+    return other
+
+
+def test_fingerprints_of_copies_are_equal(folder: Path, tmp_path: Path) -> None:
+    first = target_fingerprint(folder)
+    assert first == target_fingerprint(resharded(folder, tmp_path / "shards"))
+    values = json.loads((folder / "config.json").read_text())
+    shutil.copytree(folder, tmp_path / "moved")
+    (tmp_path / "moved" / "config.json").write_text(
+        json.dumps(values | {"transformers_version": "9", "use_cache": False})
+    )
+    assert first == target_fingerprint(tmp_path / "moved")
+
+
+def test_an_exact_change_of_dtype_and_a_stored_tied_head_keep_the_fingerprint(tmp_path: Path) -> None:
+    folder = tiny_target(tmp_path / "tied", tie_word_embeddings=True, dtype="bfloat16")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    expected = target_fingerprint(folder)
+    model.float().save_pretrained(tmp_path / "wide")
+    assert expected == target_fingerprint(tmp_path / "wide")
+    weights = load_file(folder / "model.safetensors")
+    assert "lm_head.weight" not in weights
+    shutil.copytree(folder, tmp_path / "both")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, tmp_path / "both" / "model.safetensors", metadata={"format": "pt"})
+    assert expected == target_fingerprint(tmp_path / "both")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens.weight",
+        "lm_head.weight",
+        "model.layers.2.self_attn.v_proj.weight",  # what merged adapters change, and often they alone
+        "model.layers.4.mlp.down_proj.weight",
+        "model.norm.weight",
+    ],
+)
+def test_fingerprints_of_other_weights_differ(folder: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folder, tmp_path / "other")
+    weights = load_file(tmp_path / "other" / "model.safetensors")
+    weights[name] = weights[name] * 1.001
+    save_file(weights, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
+    assert target_fingerprint(tmp_path / "other") != target_fingerprint(folder)
+
+
+def test_fingerprint_errors_are_clear(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "cut")
+    whole = (tmp_path / "cut" / "model.safetensors").read_bytes()
+    (tmp_path / "cut" / "model.safetensors").write_bytes(whole[:2000])
+    with pytest.raises(DataError, match="cannot be read"):
+        target_fingerprint(tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="no safetensors weights"):
+        target_fingerprint(tmp_path / "cut")

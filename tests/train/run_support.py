@@ -1,0 +1,80 @@
+"""A whole training run in small: target with tokenizer, texts, configuration."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_target
+
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "and",
+    "one",
+    "dog",
+    "ran",
+    "to",
+    "the",
+    "red",
+    "house",
+    "while",
+    "rain",
+    "fell",
+    "over",
+    "green",
+    "hills",
+]
+
+
+def make_place(place: Path, texts: int = 40) -> Path:
+    """``place/target`` (model and tokenizer) and ``place/texts.jsonl``."""
+    tiny_target(place / "target", vocab_size=261, initializer_range=0.2)
+    byte_tokenizer(place / "target")
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randint(4, 14)))}) for _ in range(texts)]
+    (place / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    return place
+
+
+def settings(place: Path, output: str, **sections: dict[str, Any]) -> dict[str, Any]:
+    """Configuration values of a run of a dozen steps; ``sections`` update single keys."""
+    values: dict[str, Any] = {
+        "target": str(place / "target"),
+        "output": str(place / output),
+        "data": {
+            "train": [str(place / "texts.jsonl")],
+            "heldout_documents": 6,
+            "heldout_prompts": 4,
+            "prompt_tokens": 8,
+            "sequence_length": 64,
+        },
+        "ttt": {"steps": 3},
+        "optim": {"steps": 12, "batch_size": 3, "lr": 3e-3},
+        "run": {
+            "device": "cpu",
+            "threads": 1,
+            "log_every": 1,
+            "eval_every": 6,
+            "checkpoint_every": 4,
+            "mixed_precision": "no",
+        },
+    }
+    for section, changes in sections.items():
+        values[section] = {**values.get(section, {}), **changes}
+    return values
+
+
+def write_config(place: Path, output: str, **sections: dict[str, Any]) -> Path:
+    path = place / f"{output}.yaml"
+    path.write_text(yaml.safe_dump(settings(place, output, **sections)))
+    return path

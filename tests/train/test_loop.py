@@ -1,0 +1,285 @@
+"""The training loop: it learns, and whatever interrupts it, it ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from tests.support import ROOT
+from tests.train.run_support import make_place, settings, write_config
+from vocabforge.cli.app import build_app
+from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.train.checkpoint import list_checkpoints
+from vocabforge.train.config import TrainConfig
+from vocabforge.train.data import batch_rows
+from vocabforge.train.loop import Trainer
+from vocabforge.train.setup import build_trainer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+def trainer(place: Path, output: str, **sections: dict[str, Any]) -> Trainer:
+    return build_trainer(parse_config(TrainConfig, settings(place, output, **sections), source="test"))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "drafter" / "drafter.safetensors")
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> dict[str, torch.Tensor]:
+    """Weights of an uninterrupted run of twelve steps."""
+    trainer(place, "whole").run()
+    return weights(place / "whole")
+
+
+def test_a_run_leaves_what_it_promises_and_learns(place: Path, whole: dict[str, torch.Tensor]) -> None:
+    output = place / "whole"
+    rows = read_jsonl_log(output / "metrics.jsonl")
+    losses = [row["ttt_loss"] for row in rows if row["kind"] == "train"]
+    assert len(losses) == 12
+    assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
+    heldout = [row for row in rows if row["kind"] == "heldout"]
+    assert [row["step"] for row in heldout] == [6, 12]
+    assert heldout[0]["loss"][0] > heldout[1]["loss"][0]
+    artifact = open_artifact(output / "drafter", "drafter")
+    assert artifact.meta["steps"] == 12
+    assert artifact.manifest["config"]["optim"]["lr"] == 3e-3
+    assert [path.name for path in list_checkpoints(output / "checkpoints")] == [
+        "step-00000008",
+        "step-00000012",
+    ]
+    prompts = [json.loads(line) for line in (output / "heldout_prompts.jsonl").read_text().splitlines()]
+    assert len(prompts) == 4
+    assert prompts[0].keys() == {"question_id", "category", "turns", "reference"}
+
+
+def test_trained_weights_differ_from_the_first_ones(place: Path, whole: dict[str, torch.Tensor]) -> None:
+    fresh = trainer(place, "fresh").drafter
+    for name, parameter in fresh.named_parameters():
+        assert not torch.equal(parameter, whole[name]), name
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bits(
+    place: Path, whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    config = write_config(place, name)
+    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
+    step = Trainer.step
+    at = random.Random(name).choice([3, 5, 7])
+
+    def signalled(self: Trainer, number: int, *rest: Any) -> dict[str, Any]:
+        if number == at:
+            os.kill(os.getpid(), getattr(signal, name))
+        return step(self, number, *rest)
+
+    before = signal.getsignal(getattr(signal, name))
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", signalled)
+        done = CliRunner().invoke(app, ["train-drafter", "--config", str(config)])
+    assert done.exit_code == 130, done.output
+    assert f"Stopped at step {at + 1}" in done.output
+    assert signal.getsignal(getattr(signal, name)) is before
+    assert list_checkpoints(place / name / "checkpoints")[-1].name == f"step-{at + 1:08d}"
+    assert not (place / name / "drafter").exists()
+    done = CliRunner().invoke(app, ["train-drafter", "--config", str(config), "--json"])
+    assert done.exit_code == 0, done.output
+    assert f"Resuming at step {at + 1}" in done.output
+    assert json.loads(done.stdout)["steps"] == 12
+    assert_same(weights(place / name), whole)
+
+
+def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flag is read once a step: a signal that comes late is obeyed one step later, checkpoint first."""
+    run = trainer(place, "late")
+    report = Trainer.report
+
+    def late(self: Trainer, *rest: Any) -> dict[str, object]:
+        from vocabforge.train import checkpoint
+
+        save = checkpoint.save_checkpoint
+
+        def saving(*args: Any) -> Path:
+            path = save(*args)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return path
+
+        monkeypatch.setattr(checkpoint, "save_checkpoint", saving)
+        return report(self, *rest)
+
+    monkeypatch.setattr(Trainer, "report", late)  # at step 6; the next checkpoint is that of step 8
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert list_checkpoints(place / "late" / "checkpoints")[-1].name == "step-00000009"
+
+
+def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place: Path) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "optim": {"steps": 90},
+        "run": {"checkpoint_every": 3, "eval_every": 1000, "keep": 2},
+    }
+    config = write_config(place, "killed", **sections)
+    command = [sys.executable, "-m", "vocabforge", "train-drafter", "--config", str(config)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+        deadline = time.monotonic() + 120
+        while not list_checkpoints(place / "killed" / "checkpoints") and time.monotonic() < deadline:
+            time.sleep(0.01)
+            assert child.poll() is None, child.stderr.read() if child.stderr else ""
+        time.sleep(random.random() * 0.4)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert child.returncode == -signal.SIGKILL
+    assert not (place / "killed" / "drafter").exists(), "killed too late to prove anything"
+    stray = place / "killed" / "checkpoints" / ".step-00000050.tmp-1"
+    stray.mkdir()
+    trainer(place, "killed", **sections).run()
+    trainer(place, "unkilled", **sections).run()
+    assert_same(weights(place / "killed"), weights(place / "unkilled"))
+    assert not stray.exists(), "what a killed run was writing must not stay for ever"
+
+
+@pytest.mark.parametrize("gigabytes", [0.0, 1e-4, 8.0])
+def test_memory_for_captured_states_changes_no_bit(
+    place: Path, whole: dict[str, torch.Tensor], gigabytes: float
+) -> None:
+    name = f"memory{gigabytes}"
+    run = trainer(place, name, run={"capture_memory_gb": gigabytes})
+    run.run()
+    kept = len(run._capture._kept)
+    rows = len(run.data.train) + len(run.data.heldout)
+    assert {0.0: kept == 0, 1e-4: 0 < kept < rows, 8.0: kept == rows}[gigabytes], (kept, rows)
+    assert_same(weights(place / name), whole)
+
+
+def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
+    place: Path, whole: dict[str, torch.Tensor]
+) -> None:
+    for sections, key in (
+        ({"optim": {"lr": 4e-3}}, "optim.lr"),
+        ({"optim": {"steps": 13}}, "optim.steps"),
+        ({"ttt": {"decay": 0.5}}, "ttt.decay"),
+        ({"run": {"seed": 1}}, "run.seed"),
+        ({"data": {"sequence_length": 48}}, "data"),
+        ({"drafter": {"head": "own"}}, "drafter.head"),
+    ):
+        with pytest.raises(MismatchError, match="other settings or inputs") as error:
+            trainer(place, "whole", **sections).run()
+        assert f"{key} = " in str(error.value)
+        assert str(place / "whole" / "checkpoints") in str(error.value)
+    trainer(place, "whole", run={"log_every": 7, "keep": 1}).run()
+    assert_same(weights(place / "whole"), whole)
+
+
+@pytest.mark.parametrize("damage", ["weights", "manifest", "missing"])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    place: Path, whole: dict[str, torch.Tensor], damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"damaged-{damage}"
+    trainer(place, name).run()
+    newest = list_checkpoints(place / name / "checkpoints")[-1]
+    if damage == "weights":
+        data = bytearray((newest / "drafter.safetensors").read_bytes())
+        data[len(data) // 2] ^= 1
+        (newest / "drafter.safetensors").write_bytes(data)
+    elif damage == "manifest":
+        (newest / "manifest.json").write_text('{"kind": "check')
+    else:
+        (newest / "optimizer.safetensors").unlink()
+    capsys.readouterr()
+    trainer(place, name).run()
+    said = capsys.readouterr().err
+    assert "Skipping a damaged checkpoint" in said
+    assert "Resuming at step 8" in said
+    assert_same(weights(place / name), whole)
+
+
+def test_a_loss_that_is_not_finite_names_step_and_rows(place: Path) -> None:
+    run = trainer(place, "infinite")
+    with torch.no_grad():
+        run.drafter.fc.weight[0, 0] = float("nan")
+    with pytest.raises(DataError, match="loss is not finite") as error:
+        run.run()
+    rows = batch_rows(len(run.data.train), 3, 0, 0)
+    assert "step 1" in str(error.value)
+    assert f"packed rows {rows}" in str(error.value)
+    assert not list_checkpoints(place / "infinite" / "checkpoints")
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weight(place: Path) -> None:
+    run = trainer(place, "gradient")
+    weight = run.drafter.midlayer.mlp.up_proj.weight
+    weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = weight.detach().clone()
+    with pytest.raises(DataError, match="gradient is not finite"):
+        run.run()
+    assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize(("count", "batch"), [(7, 3), (5, 5), (4, 9), (1, 2)])
+def test_every_epoch_is_a_permutation_and_no_state_is_needed(count: int, batch: int) -> None:
+    drawn = [row for step in range(4 * count) for row in batch_rows(count, batch, step, seed=3)]
+    epochs = [drawn[i : i + count] for i in range(0, len(drawn) - count + 1, count)]
+    assert all(sorted(epoch) == list(range(count)) for epoch in epochs)
+    assert batch_rows(count, batch, 2, 3) == drawn[2 * batch : 3 * batch]
+    if count == 7:
+        assert epochs[0] != epochs[1], "a fresh permutation each epoch"
+        assert epochs[0] != [row for step in range(3) for row in batch_rows(7, 3, step, seed=4)][:7]
+
+
+def test_more_than_one_process_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="one process"):
+        trainer(place, "two")
+    assert not (place / "two").exists()
+
+
+def test_plan_prints_and_writes_nothing(place: Path) -> None:
+    config = write_config(place, "planned")
+    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
+    files = sorted(place.rglob("*"))
+    done = CliRunner().invoke(app, ["train-drafter", "--config", str(config), "--plan", "optim.lr=0.5"])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert plan["config"]["optim"]["lr"] == 0.5
+    assert plan["drafter"]["aux_layers"] == [1, 2, 3]
+    parameters = sum(p.numel() for p in trainer(place, "counted").drafter.parameters())
+    assert plan["drafter"]["trained_parameters"] == parameters
+    assert sorted(path for path in place.rglob("*") if "counted" not in str(path)) == [
+        path for path in files if "counted" not in str(path)
+    ]
+
+
+def test_accelerate_launch_trains(place: Path) -> None:
+    config = write_config(place, "launched", optim={"steps": 2}, run={"eval_every": 2})
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
+    command += ["-m", "vocabforge", "train-drafter", "--config", str(config)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert open_artifact(place / "launched" / "drafter", "drafter").meta["steps"] == 2

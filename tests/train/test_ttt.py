@@ -1,0 +1,330 @@
+"""The vectorised TTT unroll and loss against explicit loops written from the method's definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
+from vocabforge.models.eagle3 import Eagle3Drafter
+from vocabforge.models.target import HFTarget
+from vocabforge.train.losses import StepFigures, soft_cross_entropy, step_figures, ttt_loss
+from vocabforge.train.ttt import TTTStep, counted_rows, shift_left, unroll
+
+STEPS, DECAY = 4, 0.7
+REDUCED = torch.tensor([0, 2, 3, 5, 8, 11, 13, 17, 21, 30, 34, 45, 50, 55, 60])
+
+
+@dataclass
+class Document:
+    ids: list[int]
+    mask: list[int]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
+    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))
+
+
+def documents(seed: int, lengths: list[int]) -> list[Document]:
+    """Random tokens; the mask is on in runs, as the assistant's turns are."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for length in lengths:
+        ids = torch.randint(0, 61, (length,), generator=generator).tolist()
+        runs = (torch.rand(length, generator=generator) < 0.8).int().tolist()
+        made.append(Document(ids, runs))
+    return made
+
+
+def pack(rows: list[list[Document]], length: int, lead: int = 0) -> RowBatch:
+    """Rows of documents, ``lead`` padding slots before them and padding after."""
+    ids, mask, numbers, positions = (torch.zeros(len(rows), length, dtype=torch.int64) for _ in range(4))
+    for index, row in enumerate(rows):
+        at = lead
+        for number, document in enumerate(row, 1):
+            span = slice(at, at + len(document.ids))
+            ids[index, span] = torch.tensor(document.ids)
+            mask[index, span] = torch.tensor(document.mask)
+            numbers[index, span] = number
+            positions[index, span] = torch.arange(len(document.ids))
+            at += len(document.ids)
+    return RowBatch(ids, mask.bool(), numbers, positions)
+
+
+def capture(target: HFTarget, rows: RowBatch) -> CapturedBatch:
+    return OnlineCapture(target, 0)(rows, list(range(len(rows.input_ids))))
+
+
+# ---- the reference: one document, one row and one step at a time -------------------------------------------
+
+
+def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / (x.square().mean() + eps).sqrt() * weight
+
+
+def rotate(x: Tensor, position: int, theta: float = 10_000.0) -> Tensor:
+    """(heads, D) rotated to a position: pairs (i, i + D/2)."""
+    half = x.shape[-1] // 2
+    out = x.clone()
+    for i in range(half):
+        angle = position / theta ** (2 * i / x.shape[-1])
+        a, b = x[:, i], x[:, i + half]
+        out[:, i] = a * math.cos(angle) - b * math.sin(angle)
+        out[:, i + half] = b * math.cos(angle) + a * math.sin(angle)
+    return out
+
+
+def project(drafter: Eagle3Drafter, token: int, g: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q (heads, D), k and v (kv heads, D) of one row."""
+    layer, c = drafter.midlayer, drafter.config
+    x = torch.cat(
+        [
+            rms(drafter.embedding[token], layer.input_layernorm.weight, c.rms_norm_eps),
+            rms(g, layer.hidden_norm.weight, c.rms_norm_eps),
+        ]
+    )
+    attention = layer.self_attn
+    q = (attention.q_proj.weight @ x).view(c.num_heads, c.head_dim)
+    k = (attention.k_proj.weight @ x).view(c.num_kv_heads, c.head_dim)
+    v = (attention.v_proj.weight @ x).view(c.num_kv_heads, c.head_dim)
+    return rotate(q, position), rotate(k, position), v
+
+
+def next_g(drafter: Eagle3Drafter, g: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    layer, c = drafter.midlayer, drafter.config
+    heads = []
+    for head in range(c.num_heads):
+        group = head // (c.num_heads // c.num_kv_heads)
+        scores = torch.stack([q[head] @ key[group] for key in keys]) / math.sqrt(c.head_dim)
+        weights = scores.softmax(0)
+        heads.append(sum(weight * value[group] for weight, value in zip(weights, values)))
+    g = g + layer.self_attn.o_proj.weight @ torch.cat(heads)
+    x = rms(g, layer.post_attention_layernorm.weight, c.rms_norm_eps)
+    mlp = layer.mlp
+    return g + mlp.down_proj.weight @ (F.silu(mlp.gate_proj.weight @ x) * (mlp.up_proj.weight @ x))
+
+
+def reference_logits(
+    drafter: Eagle3Drafter, target: HFTarget, document: Document
+) -> dict[tuple[int, int], Tensor]:
+    """Draft logits of every row t and step k whose fed token exists."""
+    ids, length = document.ids, len(document.ids)
+    alone = capture(target, pack([[document]], length))
+    g0 = [drafter.fc.weight @ alone.features[0, t] for t in range(length)]
+    step0 = [project(drafter, ids[t + 1], g0[t], t) for t in range(length - 1)]
+    logits = {}
+    for t in range(length - 1):
+        g = g0[t]
+        keys, values = [step0[s][1] for s in range(t + 1)], [step0[s][2] for s in range(t + 1)]
+        for k in range(STEPS):
+            if t + 1 + k >= length:
+                break
+            q, key, value = project(drafter, ids[t + 1 + k], g, t + k)
+            if k > 0:
+                keys, values = [*keys, key], [*values, value]
+            g = next_g(drafter, g, q, keys, values)
+            logits[t, k] = drafter.head_weight @ rms(g, drafter.norm.weight, drafter.config.rms_norm_eps)
+    return logits
+
+
+def teacher_logits(target: HFTarget, document: Document) -> Tensor:
+    with torch.no_grad():
+        return target.model(torch.tensor([document.ids])).logits[0]
+
+
+def reference_rows(
+    drafter: Eagle3Drafter, target: HFTarget, document: Document
+) -> dict[tuple[int, int], tuple[Tensor | None, bool]]:
+    """For every counted (row, step): its loss (None where it is masked) and whether the draft hits."""
+    rows: dict[tuple[int, int], tuple[Tensor | None, bool]] = {}
+    full = teacher_logits(target, document)
+    names = drafter.target_ids.tolist()
+    for (t, k), draft in reference_logits(drafter, target, document).items():
+        if t + 2 + k >= len(document.ids) or not (document.mask[t + 1 + k] and document.mask[t + 2 + k]):
+            continue
+        best = int(full[t + 1 + k].argmax())
+        p = full[t + 1 + k][names].softmax(0)
+        q = draft.softmax(0)
+        loss = -sum(p[j] * q[j].log() for j in range(len(names)))
+        rows[t, k] = (loss if best in names else None, names[int(draft.argmax())] == best)
+    return rows
+
+
+# ---- the tests ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool) -> None:
+    drafter = tiny_drafter(
+        target, own_head=len(REDUCED) if reduced else None, target_ids=REDUCED if reduced else None
+    )
+    first, second, third = documents(2, [9, 6, 11])
+    batch = capture(target, pack([[first, second], [third]], 18))
+    with torch.no_grad():
+        total, figures = ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)
+        reference = [reference_rows(drafter, target, d) for d in (first, second, third)]
+    expected_total = 0.0
+    outside = 0
+    for k in range(STEPS):
+        rows = [value for document in reference for (_, step), value in document.items() if step == k]
+        losses = [loss for loss, _ in rows if loss is not None]
+        expected = sum(losses) / max(len(losses), 1)
+        assert int(figures[k].rows) == len(rows) > 0
+        assert int(figures[k].correct) == sum(hit for _, hit in rows)
+        assert int(figures[k].outside) == len(rows) - len(losses)
+        torch.testing.assert_close(figures[k].loss, torch.as_tensor(expected), rtol=1e-4, atol=1e-4)
+        expected_total = expected_total + DECAY**k * expected
+        outside += len(rows) - len(losses)
+    torch.testing.assert_close(total, torch.as_tensor(expected_total), rtol=1e-4, atol=1e-4)
+    assert (outside > 0) == reduced, "the reduced case must have rows outside the draft vocabulary"
+
+
+def test_hits_are_where_the_reference_has_them(target: HFTarget) -> None:
+    drafter = tiny_drafter(target)
+    (document,) = documents(7, [14])
+    batch = capture(target, pack([[document]], 16))
+    with torch.no_grad():
+        figures = ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)[1]
+        reference = reference_rows(drafter, target, document)
+    for k, step in enumerate(figures):
+        expected = {t for (t, at), (_, hit) in reference.items() if at == k and hit}
+        assert set(step.hits[0].nonzero().flatten().tolist()) == expected
+
+
+def row_losses(
+    drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, at: int, count: int, row: int = 0
+) -> Tensor:
+    """Soft cross-entropy (K, count) of rows at .. at + count - 1, counted or not."""
+    out = []
+    with torch.no_grad():
+        for step in unroll(drafter, batch, STEPS):
+            teacher = target.logits(shift_left(batch.hidden, step.index + 1))[row, at : at + count]
+            losses = soft_cross_entropy(drafter.logits(step.g)[row, at : at + count], teacher)
+            out.append(torch.where(step.counted[row, at : at + count], losses, 0.0))
+    return torch.stack(out)
+
+
+def test_padding_packing_and_neighbours_change_no_rows_loss(target: HFTarget) -> None:
+    drafter = tiny_drafter(target)
+    document, other, third = (Document(d.ids, [1] * len(d.ids)) for d in documents(11, [12, 7, 9]))
+    alone = row_losses(drafter, target, capture(target, pack([[document]], 12)), 0, 12)
+    assert int((alone != 0).sum()) > 15, "the test needs counted rows"
+    arrangements = {
+        "padded behind": (pack([[document]], 30), 0, 0),
+        "padded before": (pack([[document]], 30, lead=9), 9, 0),
+        "behind another": (pack([[other, document]], 30), 7, 0),
+        "before another": (pack([[document, other]], 30), 0, 0),
+        "between two, second row": (pack([[third], [other, document, third]], 30), 7, 1),
+    }
+    for name, (rows, at, row) in arrangements.items():
+        found = row_losses(drafter, target, capture(target, rows), at, 12, row)
+        torch.testing.assert_close(found, alone, rtol=0, atol=2e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_padding_behind_changes_no_loss_at_all(target: HFTarget) -> None:
+    drafter = tiny_drafter(target)
+    docs = documents(3, [10, 8])
+    with torch.no_grad():
+        short = ttt_loss(drafter, target, capture(target, pack([docs], 18)), steps=STEPS, decay=DECAY)[0]
+        long = ttt_loss(drafter, target, capture(target, pack([docs, []], 40)), steps=STEPS, decay=DECAY)[0]
+    torch.testing.assert_close(short, long, rtol=1e-5, atol=1e-5)
+
+
+def test_counted_rows_by_hand() -> None:
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 1, 1, 0]]).bool()
+    document = torch.tensor([[1, 1, 1, 1, 1, 1, 2, 2, 2, 0]])
+    # Step 0: the token fed t + 1 and the token predicted t + 2, both counted and both of row t's document.
+    assert counted_rows(mask, document, 0)[0].int().tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 0]
+    assert counted_rows(mask, document, 1)[0].int().tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert not counted_rows(mask, document, 9).any()
+
+
+def test_shift_left_fills_with_zeros() -> None:
+    values = torch.arange(1, 7).view(1, 6)
+    assert shift_left(values, 2).tolist() == [[3, 4, 5, 6, 0, 0]]
+    assert shift_left(values, 6).tolist() == shift_left(values, 9).tolist() == [[0] * 6]
+    deep = torch.arange(12.0).view(1, 3, 4)
+    assert torch.equal(shift_left(deep, 1)[0, :2], deep[0, 1:])
+    assert not shift_left(deep, 1)[0, 2].any()
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
+    target: HFTarget, reduced: bool
+) -> None:
+    drafter = tiny_drafter(
+        target, own_head=len(REDUCED) if reduced else None, target_ids=REDUCED if reduced else None
+    )
+    drafter.train().requires_grad_(True)
+    batch = capture(target, pack([documents(5, [20])], 20))
+    for k in range(STEPS):  # every step alone must reach every parameter, through the chain of g
+        drafter.zero_grad()
+        step = list(unroll(drafter, batch, STEPS))[k]
+        step_figures(drafter, target, batch, step).loss.backward()
+        for name, parameter in drafter.named_parameters():
+            assert parameter.grad is not None, name
+            assert float(parameter.grad.abs().max()) > 0, (k, name)
+    assert all(p.grad is None for p in target.model.parameters())
+    assert not any(
+        t.requires_grad for t in (drafter.embedding, drafter.target_head, batch.features, batch.hidden)
+    )
+    trained = {name for name, _ in drafter.named_parameters()}
+    assert ("lm_head.weight" in trained) == reduced
+    assert not any("embed" in name for name in trained)
+
+
+def figures_of(target: HFTarget, hidden_rows: list[Tensor], drafter: Eagle3Drafter) -> StepFigures:
+    """Figures of one step whose teachers' hidden states are given and whose rows all count."""
+    count = len(hidden_rows)
+    hidden = torch.stack([torch.zeros(32), *hidden_rows])[None]
+    rows = RowBatch(*(torch.zeros(1, count + 1, dtype=torch.int64) for _ in range(4)))
+    batch = CapturedBatch(**vars(rows), visible=torch.empty(0), features=torch.empty(0), hidden=hidden)
+    counted = torch.tensor([[True] * count + [False]])
+    g = torch.randn(1, count + 1, 32, requires_grad=True)
+    return step_figures(drafter, target, batch, TTTStep(0, g, counted))
+
+
+def test_of_equal_maxima_the_first_decides_what_is_outside(target: HFTarget) -> None:
+    """The decoder takes the first of equal logits; a draft token that merely ties with it is a miss."""
+    drafter = tiny_drafter(target, own_head=len(REDUCED), target_ids=REDUCED)
+    with torch.no_grad():
+        head = target.head_weight.clone()
+        tied = head.clone()
+        tied[1] = tied[2]  # 1 is outside the draft vocabulary, 2 inside
+        target.head_weight.copy_(tied)
+        try:
+            figures = figures_of(target, [tied[2] * 50], drafter)
+            assert int(target.logits(tied[2] * 50).argmax()) == 1
+        finally:
+            target.head_weight.copy_(head)
+    assert (int(figures.outside), int(figures.correct), float(figures.loss)) == (1, 0, 0.0)
+
+
+def test_no_counted_row_is_a_loss_of_zero_with_a_graph(target: HFTarget) -> None:
+    drafter = tiny_drafter(target).train().requires_grad_(True)
+    rows = pack([documents(5, [6])], 8)
+    nothing = RowBatch(rows.input_ids, torch.zeros_like(rows.loss_mask), rows.document, rows.position)
+    total, figures = ttt_loss(drafter, target, capture(target, nothing), steps=2, decay=1.0)
+    total.backward()
+    assert float(total.detach()) == 0.0
+    assert [int(f.rows) for f in figures] == [0, 0]
+
+
+def test_rows_at_the_end_of_the_rotary_table_do_not_crash(tmp_path: Path) -> None:
+    target = HFTarget.load(tiny_target(tmp_path / "t", max_position_embeddings=16))
+    drafter = tiny_drafter(target)
+    drafter.cos, drafter.sin = drafter.cos[:16], drafter.sin[:16]
+    (document,) = documents(4, [16])
+    batch = capture(target, pack([[document]], 16))
+    with torch.no_grad():
+        found = ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)[0]
+        drafter.ensure_positions(64)
+        assert torch.equal(found, ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)[0])

@@ -1,0 +1,111 @@
+"""``vocabforge doctor``: check the environment, a target and a drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from ..evaluate.doctor.checks import Report
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+
+
+def doctor(
+    target: Annotated[
+        Path | None, typer.Option("--target", metavar="PATH", help="Target model folder to check.")
+    ] = None,
+    drafter: Annotated[
+        Path | None,
+        typer.Option("--drafter", metavar="DIR", help="Drafter to check against --target."),
+    ] = None,
+    vocab: Annotated[
+        Path | None,
+        typer.Option(
+            "--vocab", metavar="DIR", help="Subset artefact to check against --target and --drafter."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="PATH", help="Tokenizer folder [default: the target's]."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
+
+    Every check says what it found and, where something is wrong, what to do. Nothing is changed.
+    The exit code is 1 if any check failed.
+
+    Example: `vocabforge doctor --target model/ --drafter runs/x/drafter`
+    """
+    from ..core.errors import UsageError
+    from ..core.progress import say
+    from ..evaluate.doctor.checks import Report
+    from ..evaluate.doctor.environment import check_environment
+
+    for name, given in (("--drafter", drafter), ("--vocab", vocab), ("--tokenizer", tokenizer)):
+        if given is not None and target is None:
+            raise UsageError(f"{name} is checked against a target", expected="--target PATH beside it")
+    report = Report()
+    say("Checking the environment …")
+    torch = check_environment(report)
+    if target is not None and torch is None:
+        report.skip("target", "all checks")
+    elif target is not None:
+        _check_models(report, target, drafter, vocab, tokenizer)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_table(report)
+    if report.count("failed"):
+        raise typer.Exit(1)
+
+
+def _check_models(
+    report: Report, target: Path, drafter: Path | None, vocab: Path | None, tokenizer: Path | None
+) -> None:
+    from ..core.progress import say
+    from ..evaluate.doctor.drafter import check_drafter, check_vocab
+    from ..evaluate.doctor.target import check_target
+
+    say(f"Checking the target {target} …")
+    facts = check_target(report, target, tokenizer)
+    loaded = None
+    if drafter is not None:
+        say(f"Checking the drafter {drafter} …")
+        loaded = check_drafter(report, drafter, facts)
+    if vocab is not None:
+        say(f"Checking the draft vocabulary {vocab} …")
+        check_vocab(report, vocab, facts, loaded)
+
+
+def _print_table(report: Report) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("found; what to do", overflow="fold")
+    group = None
+    for row in report.rows:
+        if row.group != group:
+            group = row.group
+            if table.row_count:
+                table.add_section()
+            table.add_row(f"[bold]{group}[/bold]", "", "")
+        text = escape(row.found)
+        if row.remedy:
+            text += f"\n[{_STYLES[row.state]}]→ {escape(row.remedy)}[/]"
+        table.add_row(f"  {row.check}", f"[{_STYLES[row.state]}]{row.state}[/]", text)
+    out = Console(highlight=False)
+    out.print(table)
+    counts = {name: report.count(name) for name in ("failed", "warning", "skipped")}
+    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    out.print(f"\n{len(report.rows)} checks: {told or 'nothing is wrong'}")

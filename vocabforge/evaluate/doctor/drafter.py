@@ -1,0 +1,219 @@
+"""Checks of a drafter and of a draft vocabulary against the target that they are for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from ...core.artifact import MANIFEST, Artifact, open_artifact
+from ...corpus.fingerprint import check_fingerprint
+from ...corpus.tokenizer import TextTokenizer
+from ...decode.build import make_head
+from ...decode.engine import Decoder
+from ...decode.proposer_eagle3 import Eagle3Proposer
+from ...decode.tree import TreeSettings
+from ...export.formats import load_drafter, restrict
+from ...models.drafter_io import TargetTensors, check_target
+from ...models.eagle3 import Eagle3Drafter
+from ...models.fingerprint import target_fingerprint
+from ...vocab.subset import VocabSubset, load_subset
+from .checks import Finding, Report
+from .target import TargetFacts, probe_ids
+
+GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
+_TOKENS = 16
+_WEIGHTS = "model.safetensors"
+_ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
+
+
+def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Eagle3Drafter | None:
+    """Add the drafter's rows; returns it loaded, None where it does not load."""
+    verified = report.run(GROUP, "artefact", check_artifact, path)
+    artifact = verified[0] if verified else None
+    if artifact is not None:
+        report.run(GROUP, "made for this target", check_fingerprints, artifact, target)
+    drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
+    report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
+    report.run(GROUP, "draft vocabulary", check_map, path, drafter)
+    report.run(GROUP, "end tokens", check_eos_inside, drafter, target and target.tokenizer)
+    report.run(GROUP, "drafting", check_drafting, drafter, target)
+    return drafter
+
+
+def check_vocab(
+    report: Report, path: Path, target: TargetFacts | None, drafter: Eagle3Drafter | None
+) -> None:
+    """Add the rows of a subset artefact; the drafter is restricted to it where there is one."""
+    subset = report.run(VOCAB_GROUP, "artefact", check_subset, path)
+    report.run(
+        VOCAB_GROUP,
+        "made with this tokenizer",
+        check_subset_tokenizer,
+        subset,
+        target and target.tokenizer,
+        path,
+    )
+    report.run(VOCAB_GROUP, "end tokens", check_subset_eos, subset, target and target.tokenizer)
+    if drafter is not None:
+        report.run(VOCAB_GROUP, "drafting", check_restricted, path, drafter, target)
+
+
+def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
+    """The value is a tuple of one, so that a folder without a manifest is not taken for a failure."""
+    if not (path / MANIFEST).is_file() and (path / _WEIGHTS).is_file():
+        return Finding(
+            _ELSEWHERE, "warning", "make sure by other means that it belongs to this target", (None,)
+        )
+    artifact = open_artifact(path)
+    size = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
+    count = len(artifact.manifest["files"])
+    return Finding(
+        f"{artifact.kind}, {count} files of {size / 2**20:.1f} MiB, all as written (content "
+        f"{artifact.content_hash[:12]})",
+        value=(artifact,),
+    )
+
+
+def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]:
+    recorded, tokenizer = (artifact.meta.get(f"{what}_fingerprint") for what in ("target", "tokenizer"))
+    if not recorded:
+        return Finding("it does not record its target", "warning", "export it again from the training run")
+    check_target(artifact, target_fingerprint(target.path), target=target.path)
+    if not tokenizer or target.tokenizer is None:
+        return Finding("the target's fingerprint agrees; the tokenizer's cannot be compared", "warning")
+    check_fingerprint(
+        str(tokenizer),
+        target.tokenizer.fingerprint,
+        expected_from=f"the drafter {artifact.path}",
+        got_from=str(target.tokenizer.source),
+        remedy="use the tokenizer that the drafter was trained with",
+    )
+    return Finding("the fingerprints of target and tokenizer agree")
+
+
+def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Eagle3Drafter]:
+    tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
+    drafter, _ = load_drafter(path, tensors, target.path)
+    broken = [name for name, p in drafter.named_parameters() if not bool(torch.isfinite(p).all())]
+    if broken:
+        return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
+    count = sum(p.numel() for p in drafter.parameters())
+    head = "its own head" if drafter.has_own_head else "the target's head"
+    rows, total = drafter.head_weight.shape[0], drafter.config.vocab_size
+    return Finding(f"{count:,} parameters, {head} of {rows:,} of {total:,} tokens", value=drafter)
+
+
+def check_layers(drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+    layers, count = drafter.config.aux_layers, target.model.config.num_layers
+    found = f"outputs of layers {list(layers)} (0-based) of {count}"
+    if not all(0 <= layer < count for layer in layers):
+        return Finding(found, "failed", "use the target that the drafter was trained for")
+    if sorted(set(layers)) != list(layers):
+        return Finding(
+            f"{found}, repeated or out of order", "warning", "check drafter.aux_layers of its training"
+        )
+    return Finding(found)
+
+
+def check_map(path: Path, drafter: Eagle3Drafter) -> Finding[None]:
+    """Rows to target ids as loaded, and both stored forms where the folder has them."""
+    ids, total = drafter.target_ids, drafter.config.vocab_size
+    rows = drafter.head_weight.shape[0]
+    if len(ids) != rows or not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= total:
+        return Finding(
+            f"{rows:,} rows with {len(ids):,} ids from {int(ids.min())} to {int(ids.max())}, not ascending "
+            f"within 0 to {total - 1}",
+            "failed",
+            "export the drafter again",
+        )
+    if rows == total:
+        return Finding(f"the whole vocabulary of {total:,} tokens")
+    stored = ""
+    if (path / _WEIGHTS).is_file():
+        problem = _map_problem(path / _WEIGHTS, ids.cpu(), total)
+        if problem is not None:
+            return Finding(problem, "failed", "export the drafter again")
+        stored = "; d2t (offsets) and t2d agree"
+    return Finding(f"{rows:,} of {total:,} tokens ({rows / total:.1%}){stored}")
+
+
+def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
+    """What is wrong with the stored maps of a head that scores ``ids`` of ``total`` tokens."""
+    with safe_open(str(file), framework="pt") as handle:
+        absent = {"d2t", "t2d"} - set(handle.keys())
+        if absent:
+            return f"a head of fewer rows than tokens without {' and '.join(sorted(absent))}"
+        d2t, t2d = handle.get_tensor("d2t"), handle.get_tensor("t2d")
+    if not torch.equal(torch.arange(len(d2t)) + d2t.long(), ids):
+        return "d2t does not give the ids of the head's rows"
+    if t2d.shape != (total,):
+        return f"t2d has shape {tuple(t2d.shape)}, expected ({total},)"
+    if not torch.equal(t2d.bool().nonzero().flatten(), ids):
+        return "t2d marks other tokens than d2t"
+    return None
+
+
+def check_eos_inside(drafter: Eagle3Drafter, tokenizer: TextTokenizer) -> Finding[None]:
+    return _eos_inside(drafter.target_ids.tolist(), tokenizer)
+
+
+def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
+    ids = tokenizer.eos_ids
+    if not ids:
+        return Finding("the tokenizer names no end token", "skipped")
+    missing = sorted(set(ids) - set(inside))
+    if missing:
+        return Finding(
+            f"end tokens {missing} can never be drafted: the last tokens of every answer cost a pass each",
+            "warning",
+            "select the draft vocabulary with --target, which forces them in",
+        )
+    return Finding(f"inside: {list(ids)}")
+
+
+@torch.inference_mode()
+def check_drafting(drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+    """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
+    head = make_head(drafter)
+    topk = min(4, head.size)
+    settings = TreeSettings(topk=topk, depth=3, total_nodes=min(16, 1 + topk + 3 * topk**2))
+    prompt = probe_ids(target.model, target.tokenizer)
+    context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
+    proposer = Eagle3Proposer(drafter, head, settings, context)
+    plain, drafted = (
+        Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
+        for way in (None, proposer)
+    )
+    if drafted.token_ids != plain.token_ids:
+        pairs = enumerate(zip(drafted.token_ids, plain.token_ids))
+        place = next(index for index, (ours, theirs) in pairs if ours != theirs)
+        return Finding(
+            f"token {place + 1} differs from plain decoding",
+            "failed",
+            "speculation must not change the output: report this target and drafter",
+        )
+    return Finding(
+        f"{len(drafted.token_ids)} tokens as plain decoding, in {len(drafted.accept_lengths)} verifications "
+        f"(accepted length {drafted.mean_accepted_length:.2f} on one prompt)"
+    )
+
+
+def check_subset(path: Path) -> Finding[VocabSubset]:
+    subset = load_subset(path)
+    coverage = "" if subset.coverage is None else f", {subset.coverage:.2%} of the counted tokens"
+    return Finding(f"{len(subset):,} of {subset.vocab_size:,} tokens{coverage}", value=subset)
+
+
+def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: Path) -> Finding[None]:
+    subset.check_tokenizer(tokenizer, source=path)
+    return Finding("the fingerprints agree")
+
+
+def check_subset_eos(subset: VocabSubset, tokenizer: TextTokenizer) -> Finding[None]:
+    return _eos_inside(subset.ids.tolist(), tokenizer)
+
+
+def check_restricted(path: Path, drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+    return check_drafting(restrict(drafter, path, None), target)

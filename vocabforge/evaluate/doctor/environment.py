@@ -1,0 +1,242 @@
+"""Checks of the machine and of what is installed on it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+from .checks import Finding, Report
+from .machine import free_memory, usable_cores
+
+GROUP = "environment"
+_GIB = 2**30
+_LITTLE_MEMORY, _LITTLE_DISK = 2 * _GIB, 5 * _GIB
+_BF16_BUDGET_S = 0.4
+_SLOW = 3.0
+
+
+def check_environment(report: Report) -> Any:
+    """Add the rows of the environment; returns torch, None where it does not work."""
+    report.run(GROUP, "Python", check_python)
+    torch = report.run(GROUP, "torch", check_torch)
+    report.run(GROUP, "CUDA", check_cuda, torch)
+    report.run(GROUP, "nvcc", check_nvcc, torch)
+    for name in ("transformers", "tokenizers", "accelerate", "safetensors"):
+        report.run(GROUP, name, check_package, name)
+    report.run(GROUP, "faiss", check_faiss)
+    report.run(GROUP, "cores and threads", check_threads, torch)
+    report.run(GROUP, "memory", check_memory)
+    report.run(GROUP, "disk", check_disk)
+    report.run(GROUP, "bf16 on the CPU", check_bf16, torch)
+    return torch
+
+
+def check_python() -> Finding[None]:
+    return Finding(
+        f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
+    )
+
+
+def check_torch() -> Finding[Any]:
+    """Imported, not only looked up: a broken build shows when it loads its libraries."""
+    import torch
+
+    wanted = _outside_wanted("torch", torch.__version__)
+    build = f"CUDA {torch.version.cuda} build" if torch.version.cuda else "CPU build"
+    if getattr(torch.version, "hip", None):
+        build = f"ROCm {torch.version.hip} build"
+    found = f"{torch.__version__}, {build}"
+    if wanted:
+        return Finding(f"{found}; {wanted}", "warning", "install a version inside that range", torch)
+    return Finding(found, value=torch)
+
+
+def check_package(name: str) -> Finding[None]:
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        return Finding("not installed", "failed", "install VocabForge's requirements (make setup)")
+    wanted = _outside_wanted(name, installed)
+    if wanted:
+        return Finding(f"{installed}; {wanted}", "warning", "install a version inside that range")
+    return Finding(installed)
+
+
+def _outside_wanted(name: str, installed: str) -> str | None:
+    """The range that VocabForge asks for when ``installed`` lies outside it."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = [Requirement(text) for text in requires("vocabforge") or ()]
+    except PackageNotFoundError:  # run from a source tree
+        return None
+    for requirement in wanted:
+        if requirement.name == name and requirement.marker is None:
+            inside = requirement.specifier.contains(installed, prereleases=True)
+            return None if inside else f"outside the supported {requirement.specifier}"
+    return None
+
+
+def check_cuda(torch: Any) -> Finding[None]:
+    """A missing device is fine; a driver that torch cannot use is not what its owner wants."""
+    driver = _driver()
+    if torch.cuda.is_available():
+        return _check_devices(torch, driver)
+    if driver is None:
+        return Finding("no driver and no device: everything runs on the CPU")
+    if torch.version.cuda is None:
+        return Finding(
+            f"{driver}, but torch is a CPU build",
+            "warning",
+            "install a CUDA build of torch to use the device (make setup chooses one)",
+        )
+    return Finding(
+        f"{driver}, but torch (CUDA {torch.version.cuda}) finds no device",
+        "warning",
+        "the driver may be too old for this build, or CUDA_VISIBLE_DEVICES may hide the device",
+    )
+
+
+def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
+    names = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        names.append(f"{facts.name} ({facts.total_memory / _GIB:.0f} GiB, sm_{facts.major}{facts.minor})")
+        try:
+            torch.ones(8, device=f"cuda:{index}").sum().item()
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            return Finding(
+                f"{names[-1]} does not compute: {reason}",
+                "failed",
+                "install a torch build that supports this device, or free its memory",
+            )
+    return Finding(f"{', '.join(names)}; {driver or 'unknown driver'}")
+
+
+def _driver() -> str | None:
+    """The NVIDIA driver in words, None without one."""
+    if shutil.which("nvidia-smi"):
+        told = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        if told and re.match(r"\d+\.\d+", told):
+            return f"driver {told.splitlines()[0]}"
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text("utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return f"driver {found[1]}" if found else "driver of unknown version"
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def check_nvcc(torch: Any) -> Finding[None]:
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    places = [str(Path(folder, "bin")) for folder in folders if folder]
+    nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
+    if nvcc is None:
+        return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
+    told = _output([nvcc, "--version"])
+    release = re.search(r"release (\d+)\.(\d+)", told or "")
+    if release is None:
+        return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")
+    found = f"{release[1]}.{release[2]} ({nvcc})"
+    built = torch.version.cuda
+    if built and built.split(".")[0] != release[1]:
+        return Finding(
+            f"{found}, but torch was built with CUDA {built}",
+            "warning",
+            f"kernels need a CUDA {built.split('.')[0]} toolkit: set CUDA_HOME to one",
+        )
+    return Finding(found)
+
+
+def check_faiss() -> Finding[None]:
+    for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
+        try:
+            return Finding(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return Finding("not installed (optional: extras gpu and cpu bring it)", "skipped")
+
+
+def check_threads(torch: Any) -> Finding[None]:
+    usable, threads = usable_cores(), torch.get_num_threads()
+    setting = os.environ.get("OMP_NUM_THREADS")
+    found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
+    found += f" (OMP_NUM_THREADS={setting})" if setting else ""
+    if threads > max(1, round(usable)):
+        return Finding(
+            found,
+            "warning",
+            f"more threads than cores wait for each other: OMP_NUM_THREADS={max(1, int(usable))}",
+        )
+    if setting and threads < int(usable):
+        return Finding(found, "warning", f"cores stay idle: unset OMP_NUM_THREADS or set it to {int(usable)}")
+    return Finding(found)
+
+
+def check_memory() -> Finding[None]:
+    free = free_memory()
+    if free is None:
+        return Finding("this system does not tell its free memory", "skipped")
+    found = f"{free / _GIB:.1f} GiB free"
+    if free < _LITTLE_MEMORY:
+        return Finding(found, "warning", "only very small targets fit: close other programs")
+    return Finding(found)
+
+
+def check_disk() -> Finding[None]:
+    folder = Path.cwd()
+    free = shutil.disk_usage(folder).free
+    found = f"{free / _GIB:.1f} GiB free in {folder}"
+    if not os.access(folder, os.W_OK):
+        return Finding(f"{found}, which is not writable", "warning", "give every --output elsewhere")
+    if free < _LITTLE_DISK:
+        return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
+    return Finding(found)
+
+
+def check_bf16(torch: Any) -> Finding[None]:
+    """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix = torch.ones(256, 256, dtype=dtype)
+        seconds[dtype] = shortest(functools.partial(torch.matmul, matrix, matrix), _BF16_BUDGET_S)
+    return judge_bf16(seconds[torch.float32], seconds[torch.bfloat16])
+
+
+def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
+    """The verdict over two times of one product."""
+    ratio = bf16_s / fp32_s
+    found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
+    if ratio > _SLOW:
+        return Finding(found, "warning", "keep --dtype float32 and run.mixed_precision no on this CPU")
+    return Finding(found)
+
+
+def shortest(function: Callable[[], object], budget_s: float, most: int = 20) -> float:
+    """Shortest of several runs, a first one not counted unless it alone takes the whole budget."""
+    times: list[float] = []
+    begin = time.perf_counter()
+    while not times or (len(times) < most and time.perf_counter() - begin < budget_s):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times[1:] or times)

@@ -1,0 +1,40 @@
+"""Choosing the device that a command runs on."""
+
+from __future__ import annotations
+
+import torch
+
+from ..core.errors import UsageError
+
+
+def choose_device(name: str | None) -> torch.device:
+    """``auto`` or None is CUDA where there is one.
+
+    Raises:
+        UsageError: an unknown device, one of another kind, or a CUDA device that is not there.
+    """
+    if name in (None, "auto"):
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(str(name))
+    except RuntimeError as error:
+        raise _unknown(name) from error
+    if device.type not in ("cpu", "cuda"):
+        raise _unknown(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "no CUDA device is available",
+            got=name,
+            remedy="use the device cpu, or check the driver (vocabforge doctor)",
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            "there is no CUDA device of this number",
+            got=name,
+            expected=f"cuda:0 to cuda:{torch.cuda.device_count() - 1}",
+        )
+    return device
+
+
+def _unknown(name: str | None) -> UsageError:
+    return UsageError("there is no such device", got=name, expected="auto, cpu, cuda or cuda:N")

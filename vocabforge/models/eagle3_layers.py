@@ -1,0 +1,105 @@
+"""The layers of the EAGLE-3 drafter; see ``eagle3.py`` for how they are put together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .lean_layers import rms_norm
+from .rope import apply_rope
+
+
+class LayerSizes(Protocol):
+    """The sizes that a layer needs."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
+
+    small: Tensor
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+        self.register_buffer("small", torch.tensor(eps), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # the fused one is quicker with its backward pass, the other without
+            return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.small)
+
+
+class Attention(nn.Module):
+    """Projections of the drafter's attention; q, k and v read 2H, the output is H."""
+
+    def __init__(self, config: LayerSizes) -> None:
+        super().__init__()
+        c = config
+        self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
+        self.q_proj = nn.Linear(2 * c.hidden_size, c.num_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
+        self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, 2H) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
+        q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
+
+    def output(self, attended: Tensor) -> Tensor:
+        """(B, h, T, D) -> (B, T, H)."""
+        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class MidLayer(nn.Module):
+    """The drafter's decoder layer."""
+
+    def __init__(self, config: LayerSizes) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(size, eps)
+        self.hidden_norm = RMSNorm(size, eps)
+        self.post_attention_layernorm = RMSNorm(size, eps)
+        self.self_attn = Attention(config)
+        self.mlp = MLP(size, config.intermediate_size)
+
+    def qkv(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = torch.cat([self.input_layernorm(embedded), self.hidden_norm(g)], dim=-1)  # (B, T, 2H)
+        return self.self_attn.qkv(x, cos, sin)
+
+    def finish(self, g: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H), before the final norm."""
+        g = g + self.self_attn.output(attended)
+        return g + self.mlp(self.post_attention_layernorm(g))
