@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from vocabforge.models.heads import FullHead
 from vocabforge.models.target import HFTarget
 
 TokenPath = tuple[int, ...]
+SEED = 7  # of the committed rows: one that makes trees whose frontiers cross
 
 
 class Script:
@@ -30,15 +34,12 @@ class Script:
 
 @pytest.fixture(scope="module")
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> Eagle3Drafter:
-    drafter = tiny_drafter(HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"))))
-    with torch.no_grad():  # flat enough that trees branch, sharp enough that order is clear
-        drafter.norm.weight.mul_(0.3)
-    return drafter
+    return tiny_drafter(HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"))))
 
 
 def commit(proposer: Eagle3Proposer) -> None:
     """Nine rows in two parts, the second padded."""
-    generator = torch.Generator().manual_seed(4)
+    generator = torch.Generator().manual_seed(SEED)
     tokens = torch.randint(0, 61, (12,), generator=generator)
     features = torch.randn(12, 96, generator=generator) * 2
     proposer.advance(tokens[:5], features[:5], 5)
@@ -56,45 +57,77 @@ def after(drafter: Eagle3Drafter, path: TokenPath) -> torch.Tensor:
     return head.logprobs[len(path)]
 
 
-def grow(drafter: Eagle3Drafter, shape: TreeSettings) -> tuple[set[TokenPath], float]:
-    """Paths of the tree by EAGLE-2's rules, and the smallest margin of its choices."""
+class Watched(FullHead):
+    """The full head, keeping every log-probability."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__(weight)
+        self.logprobs: list[torch.Tensor] = []
+
+    def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.logprobs.append((hidden @ self.weight.T).log_softmax(-1))
+        return super().topk(hidden, k)
+
+
+@dataclass
+class Grown:
+    """What EAGLE-2's rules make: the tree's paths, what each round expanded, the narrowest choice."""
+
+    paths: set[TokenPath]
+    expanded: list[dict[TokenPath, torch.Tensor]]
+    margin: float
+
+    def parents(self) -> list[list[int]]:
+        """For each round after the first expansion, the places of the frontier's parents in the one before."""
+        frontiers = [list(rows) for rows in self.expanded]
+        return [
+            [above.index(path[:-1]) for path in below] for above, below in zip(frontiers[1:], frontiers[2:])
+        ]
+
+
+def grow(drafter: Eagle3Drafter, shape: TreeSettings) -> Grown:
     scores: dict[TokenPath, float] = {}
     frontier: list[TokenPath] = [()]
     margins: list[float] = []
+    rounds: list[dict[TokenPath, torch.Tensor]] = []
     for _ in range(shape.levels):
         fresh: dict[TokenPath, float] = {}
-        for path in frontier:
-            logprobs, tokens = after(drafter, path).topk(shape.topk + 1)
-            margins.append(float(logprobs[-2] - logprobs[-1]))
+        rounds.append({path: after(drafter, path) for path in frontier})
+        for path, row in rounds[-1].items():
+            logprobs, tokens = row.topk(shape.topk + 1)
+            margins += (logprobs[:-1] - logprobs[1:]).tolist()
             for logprob, token in list(zip(logprobs.tolist(), tokens.tolist()))[: shape.topk]:
                 fresh[(*path, token)] = scores.get(path, 0.0) + logprob
         scores |= fresh
         frontier = best(fresh, shape.topk, margins)
-    return set(best(scores, shape.total_nodes - 1, margins)), min(margins)
+    return Grown(set(best(scores, shape.total_nodes - 1, margins)), rounds, min(margins))
 
 
 def best(scores: dict[TokenPath, float], count: int, margins: list[float]) -> list[TokenPath]:
     ordered = sorted(scores, key=lambda path: -scores[path])
-    if len(ordered) > count:
-        margins.append(scores[ordered[count - 1]] - scores[ordered[count]])
+    margins += [scores[a] - scores[b] for a, b in itertools.pairwise(ordered[: count + 1])]
     return ordered[:count]
 
 
-@pytest.mark.parametrize("shape", [TreeSettings(3, 3, 20), TreeSettings(2, 4, 12), TreeSettings(4, 1, 21)])
+@pytest.mark.parametrize("shape", [TreeSettings(3, 3, 20), TreeSettings(2, 4, 12), TreeSettings(4, 2, 21)])
 @torch.inference_mode()
 def test_tree_drafting_equals_path_drafting(drafter: Eagle3Drafter, shape: TreeSettings) -> None:
-    proposer = Eagle3Proposer(drafter, FullHead(drafter.head_weight), shape, 32)
+    expected = grow(drafter, shape)
+    assert expected.margin > 1e-5, "the test needs choices that rounding cannot change"
+    head = Watched(drafter.head_weight)
+    proposer = Eagle3Proposer(drafter, head, shape, 32)
     commit(proposer)
-    expected, margin = grow(drafter, shape)
-    assert margin > 1e-4, "the test needs choices that rounding cannot change"
     for _ in range(2):  # the second tree must not see the first one's keys
+        head.logprobs.clear()
         tree = proposer.propose(torch.tensor([1]))
+        for found, rows in zip(head.logprobs, expected.expanded):
+            torch.testing.assert_close(found, torch.stack(list(rows.values())), rtol=0, atol=1e-4)
         paths: list[TokenPath] = [()]
         for node in range(1, len(tree.tokens)):
             paths.append((*paths[int(tree.parents[node])], int(tree.tokens[node])))
-        assert set(paths[1:]) == expected
-    assert max(map(len, paths)) > 1
-    assert len({path[0] for path in paths[1:]}) > 1, "the test needs branches"
+        assert set(paths[1:]) == expected.paths
+    assert len(head.logprobs) == shape.levels
+    assert any(parents != list(range(shape.topk)) for parents in expected.parents()), "too tame a tree"
 
 
 @torch.inference_mode()
