@@ -81,7 +81,7 @@ class Grown:
         """For each round after the first expansion, the places of the frontier's parents in the one before."""
         frontiers = [list(rows) for rows in self.expanded]
         return [
-            [above.index(path[:-1]) for path in below] for above, below in zip(frontiers[1:], frontiers[2:])
+            [above.index(path[:-1]) for path in below] for above, below in itertools.pairwise(frontiers[1:])
         ]
 
 

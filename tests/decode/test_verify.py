@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.decode.toy_targets import Toy, random_tree, tree_logits
 from vocabforge.decode import verify
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify import (
@@ -17,105 +18,11 @@ from vocabforge.decode.verify import (
     SeededChance,
     Verdict,
     target_distribution,
-    verify_greedy,
     verify_sampling,
 )
 
 Law = dict[tuple[int, ...], Fraction]
 LENGTH = 3  # tokens whose joint law is compared
-
-
-class Toy:
-    """A target whose logits depend on everything before, with zeros, ties and near certainties among them."""
-
-    def __init__(self, vocab: int, seed: int, kind: str) -> None:
-        self.vocab, self.seed, self.kind = vocab, seed, kind
-
-    def logits(self, prefix: tuple[int, ...]) -> Tensor:
-        draw = random.Random(f"{self.seed} {prefix}")
-        values = [
-            draw.choice([0.0, 0.5, 1.0, 2.0]) if self.kind == "ties" else draw.gauss(0, 1.5)
-            for _ in range(self.vocab)
-        ]
-        if self.kind == "zeros":
-            for token in draw.sample(range(self.vocab), draw.randint(1, self.vocab - 1)):
-                values[token] = float("-inf")
-        return torch.tensor(values)
-
-
-def random_tree(seed: int, vocab: int, nodes: int, levels: int, *, duplicates: bool = False) -> DraftTree:
-    draw = random.Random(seed)
-    tokens, parents, depths, taken = [0], [0], [0], set()
-    while len(tokens) < nodes:
-        parent = draw.choice([n for n in range(len(tokens)) if depths[n] < levels])
-        token = draw.randrange(vocab)
-        if (parent, token) in taken and not duplicates:
-            if len(taken) == sum(depth < levels for depth in depths) * vocab:
-                break
-            continue
-        taken.add((parent, token))
-        tokens.append(token)
-        parents.append(parent)
-        depths.append(depths[parent] + 1)
-    return build_tree(torch.tensor(tokens), torch.tensor(parents), levels)
-
-
-def paths(tree: DraftTree) -> list[tuple[int, ...]]:
-    """Tokens from below the root to each node."""
-    found: list[tuple[int, ...]] = [()]
-    for node in range(1, len(tree.tokens)):
-        found.append((*found[int(tree.parents[node])], int(tree.tokens[node])))
-    return found
-
-
-def tree_logits(toy: Toy, tree: DraftTree) -> Tensor:
-    return torch.stack([toy.logits(path) for path in paths(tree)])
-
-
-# ---- greedy ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["plain", "ties"])
-def test_greedy_equals_a_walk(kind: str) -> None:
-    deepest = 0
-    for seed in range(150):
-        draw = random.Random(seed)
-        vocab, levels = draw.randint(2, 4), draw.randint(1, 4)
-        tree = random_tree(seed, vocab, draw.randint(levels + 1, 25), levels, duplicates=seed % 3 == 0)
-        logits = tree_logits(Toy(vocab, seed, kind), tree)
-        if seed % 2:  # let the target agree more often
-            for node in range(1, len(tree.tokens)):
-                logits[tree.parents[node], tree.tokens[node]] += draw.choice([0.0, 3.0])
-        node, walk, tokens = 0, [0], []
-        while True:
-            best = max(range(vocab), key=lambda v: (float(logits[node][v]), -v))
-            tokens.append(best)
-            matches = [
-                c for c in range(1, len(tree.tokens)) if tree.parents[c] == node and tree.tokens[c] == best
-            ]
-            options = [verdict_depth(tree, logits, c) for c in matches]
-            if not matches:
-                break
-            node = matches[options.index(max(options))]
-            walk.append(node)
-        verdict = verify_greedy(tree, logits, levels)
-        assert verdict.tokens == tokens
-        assert verdict.accepted == len(walk) - 1
-        assert verdict.path.shape == (min(levels + 1, len(tree.tokens)),)
-        assert [int(tree.tokens[n]) for n in verdict.path[1 : len(walk)]] == tokens[:-1]
-        assert set(verdict.path[len(walk) :].tolist()) <= {int(verdict.path[len(walk) - 1])}
-        deepest = max(deepest, verdict.accepted)
-    assert deepest >= 3
-
-
-def verdict_depth(tree: DraftTree, logits: Tensor, node: int) -> int:
-    """Levels that the target accepts below a node; only trees with duplicate siblings need the choice."""
-    best = int(logits[node].argmax())
-    below = [c for c in range(1, len(tree.tokens)) if tree.parents[c] == node and tree.tokens[c] == best]
-    return 1 + max((verdict_depth(tree, logits, c) for c in below), default=0)
-
-
-# ---- sampling: all decisions, with their probabilities -----------------------------------------------------
 
 
 class AllBranches:

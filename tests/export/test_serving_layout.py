@@ -128,7 +128,7 @@ def test_config_fields(target: HFTarget, folder: Path, tmp_path: Path) -> None:
 def test_layers_that_the_layout_cannot_express_are_refused(
     folder: Path, tmp_path: Path, layers: tuple[int, ...]
 ) -> None:
-    """Output 0 would be written as 1, which readers take for another numbering; none reads the last output."""
+    """Output 0 would be written as 1, which is read as another numbering; none reads the last output."""
     with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
         write(tmp_path / "e", make(HFTarget.load(folder, aux_layers=layers), False), folder)
     assert not (tmp_path / "e").exists()

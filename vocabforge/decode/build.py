@@ -102,7 +102,7 @@ def make_head(drafter: Eagle3Drafter) -> DraftHead:
 
 
 def _method(name: str, model: LeanModel, drafter: Eagle3Drafter, settings: TreeSettings) -> Method:
-    head = make_head(drafter.to(model.dtype))
+    head = make_head(drafter)
     decoder = Decoder(
         model, Eagle3Proposer(drafter, head, settings, min(model.config.max_positions, FIRST_POSITIONS))
     )

@@ -34,7 +34,7 @@ def target_distribution(logits: Tensor, temperature: float) -> Tensor:
 
 
 def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> Verdict:
-    """Longest root path whose tokens are the target's argmax at their parents; then its own next argmax.
+    """Longest root path of tokens that are the target's argmax at their parents; then its next argmax.
 
     Args:
         tree: N nodes.

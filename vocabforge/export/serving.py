@@ -117,7 +117,7 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
 
 
 def _check_layers(layers: tuple[int, ...], count: int) -> None:
-    """Servers read layer inputs 2 .. n - 1: some renumber lists that start with 1, none sees the last output."""
+    """Servers read inputs 2 .. n - 1: some renumber lists that start with 1, none sees the last output."""
     if len(layers) != 3 or layers[0] < 1 or max(layers) > count - 2:
         raise MismatchError(
             "the serving layout cannot express these auxiliary layers",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from ..core.errors import UsageError
 
 
 def choose_device(name: str | None) -> torch.device:
-    """``auto`` or None is CUDA where there is one.
+    """``auto`` or None is CUDA where there is one, unless `accelerate launch --cpu` asked for the CPU.
 
     Raises:
         UsageError: an unknown device, one of another kind, or a CUDA device that is not there.
     """
     if name in (None, "auto"):
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+        return torch.device("cuda" if torch.cuda.is_available() and not on_cpu else "cpu")
     try:
         device = torch.device(str(name))
     except RuntimeError as error:

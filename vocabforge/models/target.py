@@ -197,7 +197,7 @@ class HFTarget:
         if named or not difference <= 1e-3 * float(whole.abs().max()):
             raise DataError(
                 "this target changes its logits after the LM head, which is not supported",
-                got=f"{type(self.model).__name__}: {', '.join(named) or f'they differ by up to {difference:.3g}'}",
+                got=f"{type(self.model).__name__}: {', '.join(named) or f'up to {difference:.3g} apart'}",
                 expected="logits = LM head (hidden states)",
                 source=self.source,
             )

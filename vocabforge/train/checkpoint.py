@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, DataError, MismatchError
+from ..core.errors import ArtifactError, MismatchError
 from ..core.progress import say
 
 KIND = "checkpoint"
@@ -75,7 +75,7 @@ def load_latest(
     for path in reversed(list_checkpoints(folder)):
         try:
             artifact = open_artifact(path, KIND)
-        except (ArtifactError, DataError) as error:  # the latter: a manifest that is no JSON
+        except ArtifactError as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             continue
         check_identity(artifact.meta["identity"], identity, source=path)

@@ -1,0 +1,22 @@
+"""Targets of several families, built once for all tests of the decode loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.decode.engine_support import CASES, Pair, make_pair
+from tests.models.lean_support import build
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    made = {}
+    for case in CASES:
+        folder = tmp_path_factory.mktemp(case)
+        made[case] = make_pair(folder, build(case, folder))
+    return made
+
+
+@pytest.fixture(scope="session")
+def pair(pairs: dict[str, Pair]) -> Pair:
+    return pairs["llama"]

@@ -1,0 +1,216 @@
+"""What the decode loop keeps, refuses and reports: caches, seeds, streams, devices, dtypes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tests.decode.engine_support import (
+    PROMPT,
+    SHAPES,
+    Pair,
+    check_figures,
+    knowing,
+    make_pair,
+)
+from tests.models.lean_support import build
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode import engine
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.result import Generation
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.models.heads import FullHead
+from vocabforge.models.kv_cache import causal_mask
+from vocabforge.models.lean import load_target
+from vocabforge.models.target import HFTarget
+
+
+def test_a_decoder_remembers_nothing_of_earlier_prompts(pair: Pair) -> None:
+    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
+    plain = Decoder(pair.lean)
+    prompts = [PROMPT, [60], [5] * 70, PROMPT[::-1], PROMPT]
+    results = [decoder.generate(p, max_new_tokens=15, stop_ids=()) for p in prompts]
+    for prompt, result in zip(prompts, results):
+        assert result.token_ids == plain.generate(prompt, max_new_tokens=15, stop_ids=()).token_ids
+    assert results[0].token_ids == results[-1].token_ids
+    assert results[0].accept_lengths == results[-1].accept_lengths
+
+
+@pytest.mark.parametrize("case", ["llama", "mistral-window"])
+@torch.inference_mode()
+def test_caches_after_commits_equal_those_of_a_fresh_pass(pairs: dict[str, Pair], case: str) -> None:
+    pair = pairs[case]
+    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=60, stop_ids=()).token_ids
+    proposer = knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected)
+    decoder = Decoder(pair.lean, proposer)
+    result = decoder.generate(PROMPT, max_new_tokens=30, stop_ids=())
+    assert max(result.accept_lengths) > 2
+    committed = len(PROMPT) + sum(result.accept_lengths)  # the last token has no row yet
+    assert proposer.rows == committed
+    text = (PROMPT + expected)[: committed + 1]
+    slots, window = torch.arange(committed), pair.lean.config.sliding_window
+    fresh = pair.lean.new_cache(committed)
+    output = pair.lean.forward(
+        torch.tensor([text[:-1]]),
+        slots[None],
+        cache=fresh,
+        slots=slots,
+        mask=causal_mask(slots, slots),
+        window_mask=None if window is None else causal_mask(slots, slots, window),
+        aux_layers=proposer.aux_layers,
+    )
+    torch.testing.assert_close(decoder.cache.k[..., :committed, :], fresh.k, rtol=0, atol=2e-4)
+    torch.testing.assert_close(decoder.cache.v[..., :committed, :], fresh.v, rtol=0, atol=2e-4)
+    other = pair.proposer(SHAPES["tree"])
+    other.reserve(committed)
+    other.advance(torch.tensor(text[1:]), output.aux[0], committed)
+    for ours, theirs in ((proposer.cache.k, other.cache.k), (proposer.cache.v, other.cache.v)):
+        torch.testing.assert_close(ours[..., :committed, :], theirs[..., :committed, :], rtol=0, atol=2e-4)
+    torch.testing.assert_close(proposer._g, other._g, rtol=0, atol=2e-3)
+
+
+def test_caches_grow_with_the_request_and_keep_the_output(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=500, stop_ids=()).token_ids
+    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected))
+    sizes = []
+    for count in (5, 50, 5, 100):
+        assert decoder.generate(PROMPT, max_new_tokens=count, stop_ids=()).token_ids == expected[:count]
+        sizes.append(decoder.cache.capacity - 17)
+    assert sizes == [16, 64, 64, 128]
+    assert not decoder.cache.k.is_inference()
+    assert decoder.generate(PROMPT, max_new_tokens=10**9, stop_ids=()).finish == "cache"
+    assert decoder.cache.capacity == 128 + 17, "the target's limit"
+
+
+def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) -> None:
+    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
+
+    def sample(seed: int, temperature: float = 1.0) -> list[int]:
+        return decoder.generate(
+            PROMPT, max_new_tokens=25, stop_ids=(), temperature=temperature, seed=seed
+        ).token_ids
+
+    assert sample(1) == sample(1)
+    assert len({tuple(sample(seed)) for seed in range(4)}) == 4
+    assert sample(1, 1e-20) == Decoder(pair.lean).generate(PROMPT, max_new_tokens=25, stop_ids=()).token_ids
+
+
+def test_sampled_first_tokens_follow_the_target_through_the_whole_engine(pair: Pair) -> None:
+    """The second token is the first that drafts can spoil: its law given the first, against the target's."""
+    decoder = Decoder(pair.lean, pair.proposer(TreeSettings(10, 0, 11)))
+    seen: dict[tuple[int, int], int] = {}
+    count = 400
+    for seed in range(count):
+        first, second = decoder.generate(
+            PROMPT, max_new_tokens=2, stop_ids=(), temperature=0.7, seed=seed
+        ).token_ids
+        seen[first, second] = seen.get((first, second), 0) + 1
+    with torch.no_grad():
+        law = (pair.hf(torch.tensor([PROMPT])).logits[0, -1] / 0.7).softmax(-1)
+        batch = torch.tensor([[*PROMPT, token] for token in range(67)])
+        joint = law[:, None] * (pair.hf(batch).logits[:, -1] / 0.7).softmax(-1)  # (V, V)
+    cells = [(divmod(i, 67), float(p)) for i, p in enumerate(joint.flatten()) if p * count >= 4]
+    statistic = sum((seen.get(cell, 0) - p * count) ** 2 / (p * count) for cell, p in cells)
+    rest = 1 - sum(p for _, p in cells)
+    others = count - sum(seen.get(cell, 0) for cell, _ in cells)
+    statistic += (others - rest * count) ** 2 / (rest * count)
+    assert len(cells) >= 8, "the test needs likely pairs"
+    assert statistic < len(cells) + 4.5 * math.sqrt(2 * len(cells)), (statistic, len(cells))
+
+
+def test_streaming_yields_exactly_the_tokens_of_the_result(pair: Pair) -> None:
+    expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
+    for stop in ((), {expected[20]}):
+        decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["chain"]), PROMPT + expected))
+        result = Generation()
+        pieces, growing = [], []
+        for piece in decoder.stream(PROMPT, max_new_tokens=40, stop_ids=stop, result=result):
+            assert piece
+            pieces.append(piece)
+            growing += piece
+            assert growing == result.token_ids, "the result is filled along the way"
+        assert len(pieces) > 1
+        assert len(pieces[0]) == 1
+        check_figures(result, decoder, PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"prompt_ids": []}, "does not fit the context"),
+        ({"prompt_ids": [1] * 128}, "does not fit the context"),
+        ({"prompt_ids": [1, 67]}, "token ids that the target does not have"),
+        ({"prompt_ids": [-1, 3]}, "token ids that the target does not have"),
+        ({"max_new_tokens": 0}, "nothing is to be generated"),
+        ({"temperature": -0.5}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
+    ],
+)
+def test_mistakes_are_told(pair: Pair, arguments: dict[str, Any], words: str) -> None:
+    given = {"prompt_ids": PROMPT, "max_new_tokens": 4, "stop_ids": (), **arguments}
+    with pytest.raises(UsageError, match=words):
+        Decoder(pair.lean).generate(given.pop("prompt_ids"), **given)
+
+
+def test_parts_that_do_not_fit_are_refused(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not fit the target"):
+        Decoder(pair.lean, context=129)
+    with pytest.raises(UsageError, match="wider than the draft vocabulary"):
+        pair.proposer(TreeSettings(30, 0, 31), restricted=True)
+    deep = tiny_drafter(HFTarget.load(tiny_target(tmp_path, vocab_size=67, num_hidden_layers=9)))
+    assert max(deep.config.aux_layers) == 5
+    with pytest.raises(MismatchError, match="layers that the target does not have"):
+        Decoder(pair.lean, Eagle3Proposer(deep, FullHead(deep.head_weight), SHAPES["chain"], 16))
+
+
+class NoDefaultDevice(TorchFunctionMode):
+    """Fails where a tensor is made without naming its device: on an accelerator it would lie on the host."""
+
+    MAKERS = frozenset(
+        getattr(torch, name)
+        for name in ("tensor", "arange", "zeros", "ones", "full", "empty", "eye", "randn")
+    )
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in self.MAKERS:
+            assert "device" in kwargs, f"{function.__name__}{args} names no device"
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_tensor_of_the_loop_is_made_on_the_default_device(
+    pairs: dict[str, Pair], temperature: float
+) -> None:
+    pair = pairs["mistral-window"]
+    pair.drafter.ensure_positions(500)  # made on the host and moved
+    with NoDefaultDevice():
+        for proposer in (None, pair.proposer(SHAPES["tree"]), pair.proposer(SHAPES["tree"], restricted=True)):
+            decoder = Decoder(pair.lean, proposer)
+            decoder.generate(PROMPT, max_new_tokens=6, stop_ids=(), temperature=temperature)
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_bf16_decodes_in_bf16(tmp_path: Path, restricted: bool) -> None:
+    pair = make_pair(tmp_path, build("llama", tmp_path))
+    lean = load_target(tmp_path, dtype=torch.bfloat16)
+    drafter = (pair.restricted if restricted else pair.drafter).bfloat16()
+    proposer = pair.proposer(SHAPES["tree"], restricted=restricted)
+    assert proposer.cache.k.dtype == torch.bfloat16
+    result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=30, stop_ids=())
+    assert proposer._g.dtype == torch.bfloat16
+    assert bool(proposer._g.isfinite().all())
+    assert len(result.token_ids) == 30
+    if restricted:
+        assert drafter.target_ids.dtype == torch.int64

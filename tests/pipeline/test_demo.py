@@ -1,0 +1,64 @@
+"""The whole line, as `make demo` runs it, at its smallest size: count, select, train, export, evaluate; then again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from vocabforge.core.artifact import open_artifact
+
+STEPS = ("texts", "target", "counts", "subset", "drafter", "export native", "export sglang-eagle3", "eval")
+
+
+def demo(output: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vocabforge", "demo", "--size", "ci", "--output", str(output)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=900
+    )
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    done = demo(folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_speculative_output_is_plain_greedy_output(output: Path) -> None:
+    results = json.loads((output / "eval" / "results.json").read_text("utf-8"))
+    plain, *speculative = results["methods"]
+    assert plain["name"] == "plain"
+    assert len(speculative) == 2
+    tokens = [
+        [choice["token_ids"] for line in open_artifact(output / "eval").file(f"details/{name}.jsonl").open()
+         for choice in json.loads(line)["choices"]]
+        for name in (method["name"] for method in results["methods"])
+    ]  # fmt: skip
+    assert tokens[0]
+    assert tokens[1] == tokens[0]
+    assert tokens[2] == tokens[0]
+    assert "<svg" in (output / "eval" / "report.html").read_text("utf-8")
+
+
+def test_a_second_run_does_nothing_again_and_a_damaged_step_is_made_again(output: Path) -> None:
+    before = open_artifact(output / "eval").content_hash
+    again = demo(output)
+    assert again.returncode == 0, again.stderr[-3000:]
+    for step in STEPS:
+        assert f"{step}: up to date" in again.stderr + again.stdout
+    assert open_artifact(output / "eval").content_hash == before
+    damaged = output / "subset" / "subset.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    mended = demo(output)
+    assert mended.returncode == 0, mended.stderr[-3000:]
+    assert "subset: up to date" not in mended.stderr + mended.stdout
+    assert "drafter: up to date" in mended.stderr + mended.stdout
+    open_artifact(output / "subset", "subset")
