@@ -50,9 +50,9 @@ def test_packing_keeps_every_sequence_whole(sequences, length):
 
 
 @given(sequence_lists(), st.integers(1, 15))
-def test_packing_is_first_fit(sequences, length):
+def test_packing_is_first_fit_longest_first(sequences, length):
     room: list[int] = []
-    for sequence in sequences:
+    for sequence in sorted(sequences, key=lambda s: -min(len(s.ids), length)):
         size = min(len(sequence.ids), length)
         if size:
             row = next((at for at, free in enumerate(room) if free >= size), len(room))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.formats import load_drafter
-from vocabforge.export.serving import read_layers, read_serving, rope_fields, write_serving
+from vocabforge.export.serving import read_layers, read_serving, rope_fields, serving_config, write_serving
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -116,19 +117,26 @@ def test_config_fields(target: HFTarget, folder: Path, tmp_path: Path) -> None:
         }
         assert {key: config.get(key) for key in wanted} == wanted
         assert config["rms_norm_eps"] == 1e-5
-        # Outputs of layers 1, 2, 3 of our count are the inputs of 2, 3, 4: what the reader counts.
+        # Not EAGLE-3's own layers: listed as outputs, to which SGLang adds 1.
         assert target.aux_layers == (1, 2, 3)
         assert config["eagle_config"] == {
-            "eagle_aux_hidden_state_layer_ids": [2, 3, 4],
+            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
             "use_aux_hidden_state": True,
         }
 
 
-@pytest.mark.parametrize("layers", [(0, 2, 3), (1, 2, 4), (1, 2)])
+def test_eagle3s_own_layers_are_left_to_the_servers_default(target: HFTarget) -> None:
+    config = dataclasses.replace(make(target, False).config, aux_layers=(1, 15, 28))
+    written = serving_config(config, {"num_hidden_layers": 32}, torch.float32)
+    assert written["eagle_config"] == {"use_aux_hidden_state": True}
+    assert read_layers(written, 32) == (1, 15, 28)
+
+
+@pytest.mark.parametrize("layers", [(0, 2, 3), (2, 3, 3), (1, 2, 4), (1, 2)])
 def test_layers_that_the_layout_cannot_express_are_refused(
     folder: Path, tmp_path: Path, layers: tuple[int, ...]
 ) -> None:
-    """Output 0 would be written as 1, which is read as another numbering; none reads the last output."""
+    """A list that starts with 1 is read alike by all of SGLang's models; none reads the last output."""
     with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
         write(tmp_path / "e", make(HFTarget.load(folder, aux_layers=layers), False), folder)
     assert not (tmp_path / "e").exists()

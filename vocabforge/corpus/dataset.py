@@ -167,13 +167,14 @@ def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> 
             remedy="check the input files and the options that cut them into documents",
         )
     lengths = np.array([len(sequence.ids) for sequence in whole], dtype=np.int64)
-    row_of, rows = _first_fit(np.minimum(lengths, length).tolist(), length)
+    order = np.argsort(-np.minimum(lengths, length), kind="stable")
+    row_of, rows = _first_fit(np.minimum(lengths, length)[order].tolist(), length)
     input_ids = np.full((rows, length), pad_id, dtype=np.int64)  # (N, T)
     loss_mask = np.zeros((rows, length), dtype=np.bool_)
     document = np.zeros((rows, length), dtype=np.int64)
     position = np.zeros((rows, length), dtype=np.int64)
     used, numbers = [0] * rows, [0] * rows
-    for sequence, row in zip(whole, row_of):
+    for sequence, row in zip((whole[i] for i in order), row_of):
         size = min(len(sequence.ids), length)
         place = slice(used[row], used[row] + size)
         used[row] += size

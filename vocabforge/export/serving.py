@@ -1,7 +1,9 @@
 """The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
 
 Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
-marks the draft tokens. Auxiliary layers are written as layer **inputs** (our 0-based outputs plus one).
+marks the draft tokens. EAGLE-3's own auxiliary layers are left out, since every server's default is these; others are
+written as 0-based outputs, which is how SGLang reads an explicit list (it adds 1 and takes layer inputs). vLLM takes an
+explicit list as inputs without adding, so a drafter with other layers is for SGLang only.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
     Raises:
         MismatchError: see :func:`write_serving`.
     """
-    _check_layers(config.aux_layers, int(target["num_hidden_layers"]))
+    count = int(target["num_hidden_layers"])
+    _check_layers(config.aux_layers, count)
+    own = config.aux_layers == (1, count // 2 - 1, count - 4)
+    layers = {} if own else {"eagle_aux_hidden_state_layer_ids": list(config.aux_layers)}
     rope = rope_fields(config.rope)
     return {
         "architectures": [ARCHITECTURE],
@@ -95,10 +100,7 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
         "rope_theta": config.rope.theta,
         "rope_scaling": rope if config.rope.kind != "default" else None,
         "rope_parameters": {"rope_theta": config.rope.theta, **rope},
-        "eagle_config": {
-            "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in config.aux_layers],
-            "use_aux_hidden_state": True,
-        },
+        "eagle_config": {"use_aux_hidden_state": True, **layers},
     }
 
 
@@ -117,12 +119,13 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
 
 
 def _check_layers(layers: tuple[int, ...], count: int) -> None:
-    """Servers read inputs 2 .. n - 1: some renumber lists that start with 1, none sees the last output."""
-    if len(layers) != 3 or layers[0] < 1 or max(layers) > count - 2:
+    """The last layer's output is no layer's input; and a list that starts with 1 is the one that SGLang's model
+    files, which differ in this, all read as outputs."""
+    if len(layers) != 3 or layers[0] != 1 or max(layers) > count - 2:
         raise MismatchError(
             "the serving layout cannot express these auxiliary layers",
             got=f"outputs of layers {list(layers)} (0-based) of {count}",
-            expected=f"three layers, the first at least 1, none above {count - 2}",
+            expected=f"three layers, the first of them 1, none above {count - 2}",
             remedy="train with other drafter.aux_layers, or export --format native",
         )
 

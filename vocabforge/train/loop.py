@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -28,6 +29,9 @@ from .losses import step_figures, ttt_loss
 from .metrics import TTTTotals
 from .optim import learning_rate, make_optimizer, set_learning_rate
 from .ttt import unroll
+
+# glibc's <malloc.h>
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass
@@ -249,3 +253,16 @@ def set_threads(config: TrainConfig) -> None:
     if count is None:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     torch.set_num_threads(max(1, count or 1))
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep large freed blocks, which a step allocates again at once.
+
+    By default it returns them to the kernel, which hands them back page by page, zeroed: about a tenth of a
+    CPU training step. Elsewhere than on glibc nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
