@@ -43,9 +43,7 @@ class _Scale:
 
 
 SCALES = {
-    Size.full: _Scale(
-        {}, (), (), 1024, ("--max-new-tokens", "160", "--warmup", "1", "--total-nodes", "30")
-    ),
+    Size.full: _Scale({}, (), (), 1024, ("--max-new-tokens", "160", "--warmup", "1", "--total-nodes", "30")),
     Size.ci: _Scale(
         {"train": 240, "heldout": 24, "questions_per_category": 1},
         (
