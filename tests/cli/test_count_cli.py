@@ -14,8 +14,8 @@ from tests.support import ROOT
 from vocabforge.cli.app import build_app
 from vocabforge.cli.count_freq import count_freq
 from vocabforge.cli.select_vocab import select_vocab
-from vocabforge.vocab.counts import load_counts
 from vocabforge.vocab.subset import load_subset
+from vocabforge.vocab.table import load_counts
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from tests.support import DATA, needs_data
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.corpus.sources import Document, SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.counts import count_documents, count_files, load_counts, save_counts
+from vocabforge.vocab.counts import count_documents, count_files
+from vocabforge.vocab.table import load_counts, save_counts
 
 
 @pytest.fixture(scope="module")

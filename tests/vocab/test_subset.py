@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.counts import FrequencyTable
 from vocabforge.vocab.forced import ForceOptions, forced_ids
 from vocabforge.vocab.special import SpecialTokens
 from vocabforge.vocab.subset import VocabSubset, load_subset, make_subset, save_subset, select
+from vocabforge.vocab.table import FrequencyTable
 
 
 @st.composite

@@ -11,7 +11,7 @@ import typer
 from .app import JsonOption, OverwriteOption, print_json
 
 if TYPE_CHECKING:
-    from ..vocab.counts import FrequencyTable
+    from ..vocab.table import FrequencyTable
 
 
 class Mode(str, Enum):
@@ -100,7 +100,8 @@ def count_freq(
     from ..core.errors import UsageError
     from ..corpus.sources import SourceOptions
     from ..corpus.tokenizer import load_tokenizer
-    from ..vocab.counts import count_files, save_counts
+    from ..vocab.counts import count_files
+    from ..vocab.table import save_counts
 
     inputs = [*(first_inputs or []), *(more_inputs or [])]
     if not inputs:

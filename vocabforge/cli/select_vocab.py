@@ -81,9 +81,9 @@ def select_vocab(
     """
     from ..core.artifact import check_output, open_artifact
     from ..core.errors import UsageError
-    from ..vocab.counts import load_counts
     from ..vocab.forced import ForceOptions, forced_ids
     from ..vocab.subset import make_subset, save_subset
+    from ..vocab.table import load_counts
 
     sizes = list(dict.fromkeys(size))
     places = {one: output if len(sizes) == 1 else output / f"r{one}" for one in sizes}

@@ -1,19 +1,13 @@
-"""Counting tokens: the frequency table, and the artefact that keeps it."""
+"""Counting tokens of documents and files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, DataError
+from ..core.errors import DataError
 from ..core.files import sha256_file
 from ..core.progress import ProgressBar, say
 from ..corpus.chat import render_with_mask
@@ -21,57 +15,7 @@ from ..corpus.dataset import batched
 from ..corpus.sources import Document, Problems, SourceOptions, expand_paths, iter_documents
 from ..corpus.tokenizer import TextTokenizer
 from .special import SpecialTokens
-
-KIND = "counts"
-CountMode = Literal["corpus", "assistant"]
-_FILE = "counts.safetensors"
-
-
-@dataclass(frozen=True, eq=False)
-class FrequencyTable:
-    """How often each token id occurs.
-
-    Attributes:
-        counts: (V,) int64, V = highest token id of the tokenizer + 1.
-        documents: documents counted (texts, or conversations).
-        bytes: their UTF-8 bytes (mode ``assistant``: of the assistant's contents).
-        mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` only the tokens that
-            the assistant writes in rendered conversations.
-        fingerprint: the tokenizer's.
-        sources: SHA-256 of each stored file by path.
-        special: the tokenizer's special ids, so that a subset can be chosen without the tokenizer.
-    """
-
-    counts: npt.NDArray[np.int64]
-    documents: int
-    bytes: int
-    mode: CountMode
-    fingerprint: str
-    sources: Mapping[str, str]
-    special: SpecialTokens
-
-    @property
-    def tokens(self) -> int:
-        """Total of all counts."""
-        return int(self.counts.sum())
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.counts)
-
-    @property
-    def seen(self) -> int:
-        """Number of ids with a count."""
-        return int(np.count_nonzero(self.counts))
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """What a pass over documents yields: counts (V,) int64, documents, UTF-8 bytes."""
-
-    counts: npt.NDArray[np.int64]
-    documents: int
-    bytes: int
+from .table import CountMode, FrequencyTable, Tally
 
 
 def count_documents(
@@ -187,52 +131,3 @@ def _size(file: Path) -> int:
         return file.stat().st_size
     except OSError as error:
         raise DataError("the input cannot be read", got=error.strerror or error, source=file) from error
-
-
-def save_counts(table: FrequencyTable, path: Path, *, overwrite: bool = False) -> None:
-    """Write the artefact (kind ``counts``)."""
-    meta = {
-        "vocab_size": table.vocab_size,
-        "tokens": table.tokens,
-        "documents": table.documents,
-        "bytes": table.bytes,
-        "mode": table.mode,
-        "fingerprint": table.fingerprint,
-        "sources": dict(table.sources),
-        "special": table.special.to_json(),
-    }
-    with write_artifact(path, KIND, meta, overwrite=overwrite) as folder:
-        save_file({"counts": np.ascontiguousarray(table.counts)}, folder / _FILE)
-
-
-def load_counts(path: Path) -> FrequencyTable:
-    """Read the artefact back, verified.
-
-    Raises:
-        ArtifactError: no such artefact, or one that does not hold what its manifest says.
-    """
-    artifact = open_artifact(path, KIND)
-    meta = artifact.meta
-    try:
-        counts = load_file(artifact.file(_FILE))["counts"]
-        mode = meta["mode"]
-        table = FrequencyTable(
-            counts,
-            int(meta["documents"]),
-            int(meta["bytes"]),
-            cast("CountMode", mode),
-            str(meta["fingerprint"]),
-            dict(meta["sources"]),
-            SpecialTokens.from_json(meta["special"]),
-        )
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError("the frequency table cannot be read", got=error, source=path) from error
-    whole = counts.dtype == np.int64 and counts.shape == (meta["vocab_size"],) and mode in get_args(CountMode)
-    if not whole or bool((counts < 0).any()) or table.tokens != meta["tokens"]:
-        raise ArtifactError(
-            "the frequency table disagrees with its own manifest",
-            got=f"{counts.dtype} {counts.shape}, {table.tokens:,} tokens, mode {mode}",
-            expected=f"int64 ({meta['vocab_size']},), {meta['tokens']:,} tokens, mode corpus or assistant",
-            source=path,
-        )
-    return table

@@ -11,8 +11,8 @@ from ..core.errors import DataError, MismatchError
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
 from ..corpus.tokenizer_files import eos_ids_in, read_side_files
-from .counts import FrequencyTable
 from .special import SpecialTokens
+from .table import FrequencyTable
 
 
 @dataclass(frozen=True)
