@@ -5,15 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import DATA, needs_data
-from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.reading import separated
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.corpus import jsonfile, reading
 from vocabforge.corpus.sources import Problems, SourceOptions, expand_paths, iter_documents
+from vocabforge.corpus.units import separated
 
 
 def texts(path, **options) -> list[str]:
@@ -61,7 +63,18 @@ def test_tinystories():
     assert rows == [piece.strip("\r\n") for piece in whole.split("<|endoftext|>") if piece.strip()]
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def zst(data: bytes) -> bytes:
+    """Two frames with a skippable one between them, as tools that pack in parts write."""
+    library = pytest.importorskip("zstandard")
+    half = len(data) // 2
+    frames = [
+        library.ZstdCompressor(write_checksum=checksum, write_content_size=size).compress(part)
+        for part, checksum, size in ((data[:half], False, False), (data[half:], True, True))
+    ]
+    return frames[0] + b"\x5e\x2a\x4d\x18\x03\x00\x00\x00abc" + frames[1]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
 def test_compressed_json_lines(tmp_path, suffix):
     rows = [
         {"text": "é"},
@@ -69,7 +82,7 @@ def test_compressed_json_lines(tmp_path, suffix):
     ]
     data = "\n".join(json.dumps(row) for row in rows).encode()
     file = tmp_path / f"a.jsonl{suffix}"
-    file.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](data))
+    file.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zst}[suffix](data))
     read: list[int] = []
     documents = list(iter_documents([file], SourceOptions(), on_bytes=read.append))
     assert [document.plain_text() for document in documents] == ["é", "a\nb"]
@@ -136,7 +149,7 @@ def test_invalid_utf8_in_text_loses_that_line_only(tmp_path):
         texts(file, strict=True)
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zst)])
 def test_cut_and_damaged_archives(tmp_path, suffix, pack):
     whole = pack(b"".join(b"line %d\n" % number for number in range(9999)))
     file = tmp_path / f"a.txt{suffix}"
@@ -146,11 +159,172 @@ def test_cut_and_damaged_archives(tmp_path, suffix, pack):
             texts(file)
 
 
-def test_broken_json_file(tmp_path):
+def test_zst_cut_at_every_byte(tmp_path, monkeypatch):
+    """The library reads a cut file in silence; only between frames a file may end."""
+    lines = b"".join(b"%d %d\n" % (number, number * number % 997) for number in range(40))
+    whole = zst(lines)
+    file = tmp_path / "a.txt.zst"
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
+    monkeypatch.setattr("vocabforge.corpus.zst._CHUNK", 5)
+    good = {}
+    for length in range(1, len(whole) + 1):
+        file.write_bytes(whole[:length])
+        try:
+            good[length] = "".join(texts(file))
+        except DataError as error:
+            assert "damaged or cut short" in error.message  # noqa: PT017
+    skipped = whole.index(b"\x5e\x2a\x4d\x18")
+    half = lines[: len(lines) // 2].decode()
+    assert good == {skipped: half, skipped + 11: half, len(whole): lines.decode()}
+    read: list[int] = []
+    list(iter_documents([file], SourceOptions(), on_bytes=read.append))
+    assert sum(read) == len(whole)
+
+
+def test_zst_of_one_character(tmp_path):
+    (tmp_path / "a.txt.zst").write_bytes(zst(b"a" * 1_000_000))
+    assert texts(tmp_path / "a.txt.zst") == ["a" * 1_000_000]
+
+
+def test_zst_without_its_package(tmp_path, monkeypatch):
+    (tmp_path / "a.txt.zst").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(VocabForgeError, match=r"package zstandard(.|\n)*vocabforge\[data\]"):
+        texts(tmp_path / "a.txt.zst")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '[{"text": "a"}, {"te',
+        '[{"text": "a"} {"text": "b"}]',
+        '[{"text": "a"},]',
+        '[{"text": "a"}] 7',
+        '{"text": "a"} 7',
+        "[" + "1" * 5000 + "]",
+        "[" * 100_000,
+    ],
+    ids=range(8),
+)
+def test_broken_json_file(tmp_path, content):
     file = tmp_path / "a.json"
-    file.write_text('[{"text": "a"}, {"te')
+    file.write_text(content)
     with pytest.raises(DataError, match="JSON file is not valid"):
         texts(file)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.lists(
+        st.one_of(st.integers(), st.floats(allow_nan=False), st.fixed_dictionaries({"text": st.text()}))
+    ),
+    indent=st.sampled_from([None, 3]),
+    block=st.integers(1, 40),
+    ascii_only=st.booleans(),
+)
+def test_json_lists_are_read_through_a_window(tmp_path_factory, rows, indent, block, ascii_only):
+    file = tmp_path_factory.mktemp("j") / "a.json"
+    text = json.dumps(rows, indent=indent, ensure_ascii=ascii_only)
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK_BYTES", block)
+        assert list(jsonfile._Window(file, None).rows()) == json.loads(text)
+        assert [d.text for d in iter_documents([file], SourceOptions(), problems=Problems(shown=0))] == [
+            row["text"] for row in rows if isinstance(row, dict) and row["text"].strip()
+        ]
+
+
+def test_broken_json_is_told_by_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
+    file = tmp_path / "a.json"
+    file.write_text('[{"text": "a"}, {"text": "b"}; ]')
+    with pytest.raises(DataError, match=r"is missing \(at character 29\)"):
+        texts(file)
+
+
+def test_json_row_too_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 100)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 16)
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps([{"text": "a"}, {"text": "b" * 500}]))
+    with pytest.raises(DataError, match="or a row is longer"):
+        texts(file)
+
+
+def test_globs(tmp_path):
+    for name in ("in/deep/a.jsonl.gz", "in/b.txt", "in/c.md", "in/d[1].txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = expand_paths([f"{tmp_path}/**/*.gz", tmp_path / "in" / "d[1].txt", f"{tmp_path}/in/*"])
+    assert [file.name for file in found] == ["a.jsonl.gz", "d[1].txt", "b.txt"]
+    with pytest.raises(DataError, match=r"pattern matches no(.|\n)*\*\.xz"):
+        expand_paths([f"{tmp_path}/**/*.xz"])
+
+
+def test_half_characters_are_left_out(tmp_path):
+    file = tmp_path / "a.jsonl"
+    turns = [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "b"}]
+    rows = [{"text": "a\ud83d"}, {"text": "\U0001f600"}, {"messages": turns}]
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    problems = Problems()
+    assert [d.text for d in iter_documents([file], SourceOptions(), problems=problems)] == ["\U0001f600"]
+    assert [first.split(" ")[0] for first in problems.first] == [f"{file}:1:", f"{file}:3:"]
+
+
+TURN = {"from": "human", "value": "q"}
+GOOD, BAD = {"from": "gpt", "value": "good"}, {"from": "gpt", "value": "bad"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"conversations": [TURN], "chosen": GOOD, "rejected": BAD},
+        {"conversations": [TURN], "chosen": [GOOD], "rejected": [BAD]},
+        {"conversations": [TURN, GOOD], "chosen": GOOD, "rejected": BAD},
+        {"messages": [TURN, GOOD], "chosen": [TURN, GOOD], "rejected": [TURN, BAD], "prompt": "q"},
+        {"chosen": [TURN, GOOD], "rejected": [TURN, BAD]},
+        {"prompt": "q", "chosen": "good", "rejected": "bad"},
+        {"prompt": [TURN], "chosen": [GOOD], "rejected": [BAD]},
+        {"conversations": {"from": ["human", "gpt"], "value": ["q", "good"]}},
+        {"prompt": None, "response": None, "instruction": "q", "output": "good"},
+    ],
+)
+def test_rows_as_tables_and_preference_data_hold_them(tmp_path, row):
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps(row))
+    (document,) = iter_documents([file], SourceOptions(strict=True))
+    assert [(m["role"], m["content"]) for m in document.messages] == [("user", "q"), ("assistant", "good")]
+
+
+# name, options, documents, of these conversations, rows left out
+CORPUS = [
+    ("chat/dpo_en_demo.json.xz", {}, 300, 300, 0),
+    ("chat/dummy_conversation.json", {}, 500, 500, 0),
+    ("chat/glaive_toolcall_en_demo.json", {}, 300, 300, 0),
+    ("chat/glaive_toolcall_zh_demo.json.xz", {}, 300, 300, 0),
+    ("chat/gpteacher_codegen-instruct.json.xz", {}, 4535, 4535, 0),
+    ("chat/gpteacher_roleplay-simple-deduped.json.xz", {}, 1923, 1923, 0),
+    ("chat/kto_en_demo.json.xz", {}, 300, 300, 0),
+    ("chat/mbpp.jsonl", {}, 974, 0, 0),
+    ("chat/reason_tool_use_demo_50.jsonl", {}, 50, 50, 0),
+    ("chat/v1_sft_demo.jsonl", {}, 500, 500, 0),
+    ("gsm8k/test.jsonl", {}, 1319, 1319, 0),
+    ("gsm8k/train.jsonl.xz", {}, 7473, 7473, 0),
+    ("human_eval/HumanEval.jsonl.gz", {}, 0, 0, 164),
+    ("human_eval/HumanEval.jsonl.gz", {"text_field": "prompt"}, 164, 0, 0),
+    ("human_eval/question.jsonl", {"text_field": "prompt"}, 164, 0, 0),
+]
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "options", "documents", "conversations", "left_out"), CORPUS)
+def test_development_data(name, options, documents, conversations, left_out):
+    problems = Problems(shown=0)
+    found = list(iter_documents([DATA / name], SourceOptions(**options), problems=problems))
+    assert len(found) == documents
+    assert sum(document.messages is not None for document in found) == conversations
+    assert problems.total == left_out
 
 
 def test_vanished_file(tmp_path):
@@ -173,11 +347,11 @@ def test_folders_are_searched_and_files_read_once(tmp_path):
 
 
 def test_unusable_paths(tmp_path):
-    (tmp_path / "a.parquet").write_text("x")
+    (tmp_path / "a.parquet.gz").write_text("x")
     with pytest.raises(DataError, match=r"no supported file(.|\n)*\.jsonl"):
         expand_paths([tmp_path])
     with pytest.raises(DataError, match="not supported"):
-        expand_paths([tmp_path / "a.parquet"])
+        expand_paths([tmp_path / "a.parquet.gz"])
     with pytest.raises(DataError, match="missing"):
         expand_paths([tmp_path / "b.txt"])
     with pytest.raises(UsageError, match="no input"):

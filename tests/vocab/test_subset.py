@@ -120,6 +120,35 @@ def test_subset_round_trip(tmp_path):
         load_subset(tmp_path / "s")
 
 
+@given(cases(), st.data())
+def test_schedule(case, data):
+    """Every V_t is the beginning of the ranking, and the forced ids are in it."""
+    counts, size, forced = case
+    least = data.draw(st.integers(max(1, len(forced)), size))
+    schedule = (size, size, (size + least) // 2, least)
+    subset = make_subset(counts, size, forced, fingerprint="f", fill="lowest-id", schedule=schedule)
+    for step, expected in enumerate((*schedule, least, least)):
+        ids = subset.step_ids(step).tolist()
+        assert ids == sorted(subset.ranked[:expected].tolist())
+        assert set(forced) <= set(ids)
+
+
+def test_schedule_round_trip_and_refusals(tmp_path):
+    counts = np.array([0, 9, 3, 9, 0])
+    subset = make_subset(counts, 3, [4], fingerprint="f", schedule=(3, 3, 1))
+    assert subset.step_ids(2).tolist() == [4]
+    save_subset(subset, tmp_path / "s")
+    assert load_subset(tmp_path / "s").schedule == (3, 3, 1)
+    with pytest.raises(UsageError, match="schedule's smallest size is below the number of forced"):
+        make_subset(counts, 3, [0, 4], fingerprint="f", schedule=(3, 1))
+    for schedule in ((4, 3), (3, 0)):
+        with pytest.raises(DataError, match="no valid draft vocabulary"):
+            VocabSubset(subset.ids, subset.ranked, 5, "f", schedule=schedule)
+    with pytest.raises(DataError, match="lack some of the forced"):
+        VocabSubset(subset.ids, np.array([1, 3, 4]), 5, "f", forced=(4,), schedule=(3, 2))
+    assert VocabSubset.full(5, "f").step_ids(9).tolist() == [0, 1, 2, 3, 4]
+
+
 def test_another_tokenizer_is_refused(tmp_path):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
     VocabSubset.full(261, tokenizer.fingerprint).check_tokenizer(tokenizer, source="here")

@@ -9,11 +9,17 @@ from ..core.extension import load_attribute
 # name -> "module:attr"; adding a command is a file and a row.
 COMMANDS: dict[str, str] = {
     "count-freq": "vocabforge.cli.count_freq:count_freq",
+    "merge-freq": "vocabforge.cli.merge_freq:merge_freq",
     "select-vocab": "vocabforge.cli.select_vocab:select_vocab",
+    "coverage": "vocabforge.cli.coverage:coverage",
+    "cluster-vocab": "vocabforge.cli.cluster_vocab:cluster_vocab",
+    "compare-vocab": "vocabforge.cli.compare_vocab:compare_vocab",
+    "inspect": "vocabforge.cli.inspect:inspect",
     "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
     "export": "vocabforge.cli.export:export",
     "eval": "vocabforge.cli.evaluate:evaluate",
     "generate": "vocabforge.cli.generate:generate",
+    "bench": "vocabforge.cli.bench:bench",
     "doctor": "vocabforge.cli.doctor:doctor",
     "demo": "vocabforge.cli.demo:demo",
 }

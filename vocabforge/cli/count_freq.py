@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
 
 if TYPE_CHECKING:
-    from ..vocab.table import FrequencyTable
+    from ..vocab.count_run import CountRun
 
 
 class Mode(str, Enum):
@@ -37,17 +38,26 @@ OutputOption = Annotated[
     Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
 ]
 FirstInputsOption = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
         "--input",
         metavar="PATH …",
-        help="Files or folders (searched through): .txt, .text, .jsonl, .ndjson, .json, each also with "
-        ".gz or .xz. Several paths may follow one --input, and it may be repeated.",
+        help="Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: "
+        ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. "
+        "Several may follow one --input, and it may be repeated.",
     ),
 ]
 MoreInputsOption = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(metavar="PATH", help="Further paths of --input.", show_default=False),
+]
+DomainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domain",
+        metavar="NAME=PATH",
+        help="Count this input (as in --input) apart, under a name; may be repeated, also for one name.",
+    ),
 ]
 ModeOption = Annotated[
     Mode,
@@ -59,7 +69,7 @@ ModeOption = Annotated[
 TextFieldOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="JSON field with the text or conversation; by default the usual names."
+        metavar="NAME", help="Field with the text or conversation of a row; by default the usual names."
     ),
 ]
 TextUnitOption = Annotated[TextUnit, typer.Option(help="What one document of a text file is.")]
@@ -68,6 +78,29 @@ SeparatorOption = Annotated[
     typer.Option(
         metavar="TEXT",
         help="Documents of a text file are parted by this literal, such as '<|endoftext|>'.",
+    ),
+]
+SampleOption = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="Count each document with this probability, decided by --seed."),
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of --sample.")]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Stop behind the document with which N tokens are counted."),
+]
+WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Counting processes on this machine.")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
+    ),
+]
+ShardOption = Annotated[
+    int,
+    typer.Option(
+        "--shard-mb", metavar="N", min=1, help="Stored megabytes of a part: what a killed run loses at most."
     ),
 ]
 StrictOption = Annotated[
@@ -81,44 +114,85 @@ def count_freq(
     output: OutputOption,
     first_inputs: FirstInputsOption = None,
     more_inputs: MoreInputsOption = None,
+    domain: DomainOption = None,
     mode: ModeOption = Mode.corpus,
     text_field: TextFieldOption = None,
     text_unit: TextUnitOption = TextUnit.file,
     separator: SeparatorOption = None,
+    sample: SampleOption = None,
+    seed: SeedOption = 0,
+    max_tokens: MaxTokensOption = None,
+    workers: WorkersOption = 1,
+    engine: EngineOption = None,
+    shard_mb: ShardOption = 256,
     strict: StrictOption = False,
     as_json: JsonOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
-    The table at --output serves every size of draft vocabulary: see **select-vocab**.
+    The table at --output serves every size of draft vocabulary: see **select-vocab**. Token ids are exactly
+    the tokenizers library's. An interrupted run goes on where it stopped when the same command is given
+    again. Under `accelerate launch` the input is divided over all processes.
     Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr.
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """
     from ..core.artifact import check_output
+    from ..core.distributed import rank
     from ..core.errors import UsageError
     from ..corpus.sources import SourceOptions
     from ..corpus.tokenizer import load_tokenizer
-    from ..vocab.counts import count_files
+    from ..vocab.count_run import count_corpus, partial_folder
+    from ..vocab.counts import CountOptions
     from ..vocab.table import save_counts
 
     inputs = [*(first_inputs or []), *(more_inputs or [])]
-    if not inputs:
-        raise UsageError("no input was given", expected="--input PATH …")
+    domains = _domains(domain or ())
+    if not inputs and not domains:
+        raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
     if separator is not None and text_unit is not TextUnit.file:
         raise UsageError(
             "--separator and --text-unit exclude each other", got=f"--text-unit {text_unit.value}"
         )
-    options = SourceOptions(text_field, text_unit.value, separator, strict)
-    check_output(output, overwrite=overwrite)
-    table = count_files(load_tokenizer(tokenizer), inputs, options, mode=mode.value)
-    save_counts(table, output, overwrite=overwrite)
-    _report(table, output, as_json=as_json)
+    options = CountOptions(
+        mode.value,
+        SourceOptions(text_field, text_unit.value, separator, strict, sample, seed),
+        engine,
+        workers,
+        shard_mb << 20,
+        max_tokens,
+    )
+    if rank() == 0:
+        check_output(output, overwrite=overwrite)
+    run = count_corpus(
+        load_tokenizer(tokenizer),
+        inputs,
+        options,
+        partial_folder(output),
+        domains=domains,
+        keep=lambda done: save_counts(done.table, output, overwrite=overwrite),
+    )
+    if rank() == 0:
+        _report(run, output, as_json=as_json)
 
 
-def _report(table: FrequencyTable, output: Path, *, as_json: bool) -> None:
-    result = {
+def _domains(given: Sequence[str]) -> dict[str, list[str]]:
+    """``NAME=PATH`` options by name."""
+    from ..core.errors import UsageError
+
+    found: dict[str, list[str]] = {}
+    for entry in given:
+        name, sign, path = entry.partition("=")
+        if not sign or not name.strip() or not path:
+            raise UsageError("a domain has no name or no input", got=entry, expected="--domain NAME=PATH")
+        found.setdefault(name.strip(), []).append(path)
+    return found
+
+
+def _facts(run: CountRun, output: Path) -> dict[str, Any]:
+    table = run.table
+    return {
         "output": str(output),
         "mode": table.mode,
         "files": len(table.sources),
@@ -128,13 +202,47 @@ def _report(table: FrequencyTable, output: Path, *, as_json: bool) -> None:
         "vocab_size": table.vocab_size,
         "ids_with_count": table.seen,
         "bytes_per_token": round(table.bytes / table.tokens, 3),
+        "domains": {
+            name: {"documents": part.documents, "bytes": part.bytes, "tokens": part.tokens}
+            for name, part in table.domains.items()
+        },
+        "skipped": dict(run.problems),
         "fingerprint": table.fingerprint,
+        "engine": run.engine,
+        "notes": list(run.reasons),
+        "parts": run.units,
+        "parts_resumed": run.resumed,
+        "start_s": round(run.start_s, 3),
+        "seconds": round(run.seconds, 3),
     }
+
+
+def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
+    facts = _facts(run, output)
     if as_json:
-        print_json(result)
+        print_json(facts)
         return
+    table = run.table
     typer.echo(
         f"{table.tokens:,} tokens in {table.documents:,} documents ({table.bytes / 1e6:,.1f} MB, "
-        f"{result['bytes_per_token']} bytes a token); {table.seen:,} of {table.vocab_size:,} ids occur "
+        f"{facts['bytes_per_token']} bytes a token); {table.seen:,} of {table.vocab_size:,} ids occur "
         f"({table.seen / table.vocab_size:.1%}). Written to {output}"
     )
+    if table.domains:
+        _print_domains(run)
+
+
+def _print_domains(run: CountRun) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title="Domains")
+    shown.add_column("domain", overflow="fold")
+    for name in ("documents", "MB", "tokens", "bytes a token", "ids that occur"):
+        shown.add_column(name, justify="right")
+    for name, part in run.table.domains.items():
+        ratio = f"{part.bytes / part.tokens:.2f}" if part.tokens else "-"
+        seen = int((part.counts > 0).sum())
+        row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
+        shown.add_row(name, *row)
+    Console().print(shown)

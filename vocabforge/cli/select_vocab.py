@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
-
-if TYPE_CHECKING:
-    from ..vocab.subset import VocabSubset
 
 
 class Fill(str, Enum):
@@ -22,12 +19,61 @@ class Fill(str, Enum):
 
 
 CountsOption = Annotated[
-    Path, typer.Option("--counts", metavar="DIR", help="Frequency table made by count-freq.")
+    list[str] | None,
+    typer.Option(
+        "--counts",
+        metavar="DIR",
+        help="Frequency table made by count-freq. Several, as DIR=WEIGHT each, are mixed by weight.",
+    ),
+]
+CountsTextOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Instead: a text file with one count a line for each token id. Needs --tokenizer.",
+    ),
+]
+FromListOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Instead: import an FR-Spec list (.pt) as it is. Needs --tokenizer."),
+]
+TokenizerOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Tokenizer of an imported file, and for `--export text`."),
+]
+DomainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domain",
+        metavar="NAME",
+        help="Count only this domain of the table; may be repeated. NAME=WEIGHT mixes domains by weight.",
+    ),
 ]
 SizeOption = Annotated[
-    list[int],
+    list[int] | None,
     typer.Option("--size", metavar="N", min=1, help="Ids of the draft vocabulary; may be repeated."),
 ]
+CoverageOption = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--coverage",
+        metavar="SHARE",
+        help="Instead of a size: the smallest one that holds this share of the counted tokens (0.95); may be repeated.",
+    ),
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAW",
+        help="PA-FR: `constant`, `linear`, `geometric` or `decay`; draft step t uses the first B(t) ids in rank order.",
+    ),
+]
+KMaxOption = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Schedule: size at draft steps 0 and 1, and of the artefact."),
+]
+KMinOption = Annotated[int | None, typer.Option(min=1, metavar="N", help="Schedule: size that it falls to.")]
+StepsOption = Annotated[int, typer.Option(min=1, metavar="K", help="Schedule: number of draft steps.")]
 OutputOption = Annotated[
     Path,
     typer.Option(
@@ -48,7 +94,8 @@ TargetOption = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="Target model folder: its end tokens are forced, and its tokenizer must be the counted one.",
+        help="Target model folder: its end tokens are forced, its tokenizer must be the counted one, and its "
+        "padded rows are counted in `t2d`.",
     ),
 ]
 FillOption = Annotated[
@@ -58,17 +105,36 @@ FillOption = Annotated[
         "lowest ids without a count and reports how many."
     ),
 ]
+ExportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--export",
+        metavar="FORMAT",
+        help="Also write, inside the artefact: `fr-spec` (freq_<N>.pt), `d2t` (d2t.safetensors), `text` "
+        "(tokens.tsv, for people), `counts-text` (counts.txt, one count a line); may be repeated.",
+    ),
+]
 
 
 def select_vocab(
-    counts: CountsOption,
-    size: SizeOption,
     output: OutputOption,
+    counts: CountsOption = None,
+    counts_text: CountsTextOption = None,
+    from_list: FromListOption = None,
+    tokenizer: TokenizerOption = None,
+    domain: DomainOption = None,
+    size: SizeOption = None,
+    coverage: CoverageOption = None,
+    schedule: ScheduleOption = None,
+    k_max: KMaxOption = None,
+    k_min: KMinOption = None,
+    steps: StepsOption = 7,
     force: ForceOption = None,
     force_bytes: ForceBytesOption = False,
     force_tools: ForceToolsOption = False,
     target: TargetOption = None,
     fill: FillOption = Fill.error,
+    export: ExportOption = None,
     as_json: JsonOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -77,73 +143,19 @@ def select_vocab(
     Exactly N unique ids: first the forced ones (end tokens and the chat template's control tokens, always),
     then by count, ties to the lower id.
 
-    Example: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
+    Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
+    and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
     """
-    from ..core.artifact import check_output, open_artifact
-    from ..core.errors import UsageError
-    from ..vocab.forced import ForceOptions, forced_ids
-    from ..vocab.subset import make_subset, save_subset
-    from ..vocab.table import load_counts
+    from ..vocab.forced import ForceOptions
+    from .select_options import Choice, Inputs
+    from .select_run import Output, run
 
-    sizes = list(dict.fromkeys(size))
-    places = {one: output if len(sizes) == 1 else output / f"r{one}" for one in sizes}
-    if len(sizes) > 1 and (output / "manifest.json").exists():
-        raise UsageError(
-            "the output is an artefact, so the folders of several sizes cannot stand in it",
-            got=output,
-            remedy="choose another --output",
-        )
-    for place in places.values():
-        check_output(place, overwrite=overwrite)
-    table = load_counts(counts)
-    parent = open_artifact(counts, "counts", verify=False).content_hash
+    choice = Choice(tuple(size or ()), tuple(coverage or ()), schedule, k_max, k_min, steps)
+    inputs = Inputs(tuple(counts or ()), tuple(domain or ()), counts_text, from_list, tokenizer)
     options = ForceOptions(tuple(force or ()), force_bytes, force_tools, target)
-    forced = forced_ids(table, options)
-    subsets = {
-        place: make_subset(table.counts, one, forced, fingerprint=table.fingerprint, fill=fill.value)
-        for one, place in places.items()
-    }
-    for place, subset in subsets.items():
-        save_subset(subset, place, parents={"counts": parent}, overwrite=overwrite)
+    written = Output(output, tuple(dict.fromkeys(export or ())), overwrite)
+    result = run(inputs, choice, options, written, fill=fill.value)
     if as_json:
-        print_json(
-            {"counts": str(counts), "subsets": [_facts(place, subset) for place, subset in subsets.items()]}
-        )
+        print_json(result.facts())
     else:
-        _print_table(subsets)
-
-
-def _facts(place: Path, subset: VocabSubset) -> dict[str, Any]:
-    return {
-        "output": str(place),
-        "size": len(subset),
-        "vocab_size": subset.vocab_size,
-        "share": len(subset) / subset.vocab_size,
-        "coverage": subset.coverage,
-        "forced": list(subset.forced),
-        "filled": subset.filled,
-        "fingerprint": subset.fingerprint,
-    }
-
-
-def _print_table(subsets: dict[Path, VocabSubset]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    out = Console()
-    shown = Table(title="Draft vocabularies")
-    for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
-        shown.add_column(name, justify="right")
-    shown.add_column("written to", overflow="fold")
-    for place, subset in subsets.items():
-        few = ", ".join(map(str, subset.forced[:4])) + (", …" if len(subset.forced) > 4 else "")
-        coverage = "-" if subset.coverage is None else f"{subset.coverage:.2%}"
-        row = (
-            f"{len(subset):,}",
-            f"{len(subset) / subset.vocab_size:.1%}",
-            coverage,
-            f"{len(subset.forced)} ({few})",
-        )
-        shown.add_row(*row, f"{subset.filled:,}", str(place))
-    out.print(shown)
-    out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
+        result.print()

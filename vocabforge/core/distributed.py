@@ -1,10 +1,23 @@
-"""What this process is among the launched ones, read from the launcher's environment."""
+"""What this process is among the launched ones, and the little that they tell each other outside training."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError
+from .errors import UsageError, VocabForgeError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_PATIENCE = timedelta(
+    days=7
+)  # ranks wait for the slowest; a dead one closes its connection and is noticed at once
 
 
 def rank() -> int:
@@ -15,6 +28,11 @@ def rank() -> int:
 def world_size() -> int:
     """Number of launched processes, 1 without a launcher."""
     return _number("WORLD_SIZE", 1)
+
+
+def local_world_size() -> int:
+    """Number of launched processes on this machine, 1 without a launcher."""
+    return _number("LOCAL_WORLD_SIZE", 1)
 
 
 def _number(name: str, default: int) -> int:
@@ -28,3 +46,80 @@ def _number(name: str, default: int) -> int:
             expected="a whole number",
             remedy=f"unset {name}",
         ) from error
+
+
+@dataclass(frozen=True)
+class Group:
+    """The launched processes, joined over gloo (CPU); of one process it needs no torch."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        import torch.distributed as dist
+
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum(self, array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Elementwise sum over all ranks, on every rank."""
+        if self.size == 1:
+            return array
+        import numpy as np
+        import torch
+        import torch.distributed as dist
+
+        total = torch.from_numpy(np.ascontiguousarray(array)).clone()
+        dist.all_reduce(total)
+        return total.numpy()
+
+    def wait(self) -> None:
+        """Return when every rank has come here."""
+        self.gather(None)
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Group]:
+    """Join the launched processes for the ``with`` block.
+
+    Raises:
+        VocabForgeError: they cannot be joined, or one of them ended inside the block.
+    """
+    group = Group(rank(), world_size())
+    if group.size == 1:
+        yield group
+        return
+    import torch.distributed as dist
+
+    try:
+        dist.init_process_group("gloo", rank=group.rank, world_size=group.size, timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise VocabForgeError(
+            "the launched processes cannot be joined",
+            got=str(error).splitlines()[0],
+            expected=f"{group.size} processes, with MASTER_ADDR and MASTER_PORT set by the launcher",
+            remedy="start them with accelerate launch or torchrun",
+        ) from error
+    try:
+        yield group
+    except dist.DistBackendError as error:
+        raise _peer_ended(error) from error
+    except RuntimeError as error:
+        if "gloo" not in str(error).lower():
+            raise
+        raise _peer_ended(error) from error
+    finally:
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _peer_ended(error: Exception) -> VocabForgeError:
+    return VocabForgeError(
+        "another of the launched processes ended before the work was done",
+        got=str(error).splitlines()[0],
+        remedy="its own message says why; what was finished is kept, so run the same command again",
+    )

@@ -79,19 +79,27 @@ def iter_sequences(
                 yield sequence
 
 
-def batched(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def batched(
+    documents: Iterable[Document], *, number: int = _BATCH_DOCUMENTS, characters: int = _BATCH_CHARACTERS
+) -> Iterator[list[Document]]:
     """Documents in lists bounded in number and in characters (a longer document comes alone)."""
     held: list[Document] = []
     size = 0
     for document in documents:
-        length = len(document.text or "")
-        if held and (len(held) >= _BATCH_DOCUMENTS or size + length > _BATCH_CHARACTERS):
+        length = _length(document)
+        if held and (len(held) >= number or size + length > characters):
             yield held
             held, size = [], 0
         held.append(document)
         size += length
     if held:
         yield held
+
+
+def _length(document: Document) -> int:
+    if document.text is not None:
+        return len(document.text)
+    return sum(len(str(message["content"])) for message in document.messages or ())
 
 
 def _text_sequence(

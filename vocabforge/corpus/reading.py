@@ -1,4 +1,4 @@
-"""Files in, lines out: plain or compressed, with a count of what cannot be read."""
+"""Files in, bytes and lines out: plain or compressed, whole or from byte to byte, in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import gzip
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
-from ..core.errors import DataError, UsageError
+from ..core.errors import DataError
 from ..core.progress import say
+from .inputs import split_suffix
+from .zst import ZstFile
 
-TEXT_SUFFIXES = (".txt", ".text")
-LINE_SUFFIXES = (".jsonl", ".ndjson")
-JSON_SUFFIXES = (".json",)
-PACKED_SUFFIXES = (".gz", ".xz")
-_KINDS = ", ".join((*TEXT_SUFFIXES, *LINE_SUFFIXES, *JSON_SUFFIXES))
-SUPPORTED = f"{_KINDS}, each also with {' or '.join(PACKED_SUFFIXES)}"
-_BOM = b"\xef\xbb\xbf"
+BLOCK_BYTES = 1 << 20
+DOCUMENT_LIMIT = 64 << 20
+"""Longest line, row, paragraph or stretch of text without a cut that is held, in bytes."""
+BOM = b"\xef\xbb\xbf"
+
+OnBytes = Callable[[int], None]
 
 
 @dataclass
 class Problems:
-    """Counts what was skipped, says the first few on stderr, or raises at once when ``strict``."""
+    """Counts what was skipped, says the first few on stderr, or raises at once when ``strict``.
+
+    ``shown`` is the number said; with 0 nothing is.
+    """
 
     strict: bool = False
     shown: int = 5
@@ -36,8 +41,8 @@ class Problems:
     def total(self) -> int:
         return sum(self.kinds.values())
 
-    def add(self, kind: str, source: Path, line: int, detail: object = None) -> None:
-        """Record one problem.
+    def add(self, kind: str, source: Path, line: int | str, detail: object = None) -> None:
+        """Record one problem; ``line`` is a number, or the place in words.
 
         Raises:
             DataError: ``strict`` is on.
@@ -54,7 +59,7 @@ class Problems:
         if len(self.first) < self.shown:
             self.first.append(f"{where}: {kind}" + (f" ({detail})" if detail is not None else ""))
             say(f"Skipped {self.first[-1]}")
-        elif self.total == self.shown + 1:
+        elif self.shown and self.total == self.shown + 1:
             say("Skipped more of the like; only their number is reported.")
 
     def summary(self) -> str | None:
@@ -64,119 +69,176 @@ class Problems:
         return "Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in self.kinds.most_common())
 
 
-def byte_lines(path: Path, on_bytes: Callable[[int], None] | None) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, line with its newline) of a plain or compressed file, cut at ``\\n`` only."""
-    seen = 0
-    number = 0
+def file_size(path: Path) -> int:
+    """Stored bytes of a file.
+
+    Raises:
+        DataError: it is gone, or not to be looked at.
+    """
     try:
-        with open(path, "rb") as stored, _unpacked(path, stored) as handle:
-            for number, line in enumerate(handle, start=1):
-                if number == 1 and line.startswith(_BOM):
-                    line = line[len(_BOM) :]
-                yield number, line
-                if on_bytes is not None and (now := stored.tell()) != seen:
-                    on_bytes(now - seen)
-                    seen = now
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise DataError(
-            "the compressed file is damaged or cut short",
-            got=f"{error} (after line {number:,})",
-            source=path,
-            remedy="fetch or pack it again; nothing of this run was kept",
-        ) from error
+        return path.stat().st_size
     except OSError as error:
-        raise DataError("the input cannot be read", got=error.strerror or error, source=path) from error
+        raise unreadable(path, error) from error
 
 
-def _unpacked(path: Path, stored: IO[bytes]) -> IO[bytes]:
+def unreadable(path: Path, error: OSError) -> DataError:
+    """The error for a file that the system does not let us read."""
+    return DataError("the input cannot be read", got=error.strerror or error, source=path)
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Span:
+    """A file, or the bytes [start, stop) of an uncompressed one.
+
+    Attributes:
+        path: the file.
+        start: first byte; above 0 only in uncompressed files.
+        stop: byte behind the last, None for the file's end.
+    """
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+
+    def where(self, number: int) -> int | str:
+        """How a line is called: its number from 1, counted behind the byte where the span starts."""
+        return number if self.start == 0 else f"byte {self.start}+line {number}"
+
+    def blocks(self, on_bytes: OnBytes | None = None) -> Iterator[tuple[int, bytes]]:
+        """(offset in the content, bytes) of consecutive blocks; a byte order mark at the start is dropped.
+
+        Raises:
+            DataError: unreadable, damaged, cut short, or shorter than ``stop``.
+        """
+        for at, block in self._read(on_bytes, unpacked=True):
+            bare = block[len(BOM) :] if at == 0 and block.startswith(BOM) else block
+            yield at + len(block) - len(bare), bare
+
+    def stored_blocks(self) -> Iterator[bytes]:
+        """The stored bytes as they are, compressed or not; errors as of :meth:`blocks`."""
+        return (block for _, block in self._read(None, unpacked=False))
+
+    def _read(self, on_bytes: OnBytes | None, *, unpacked: bool) -> Iterator[tuple[int, bytes]]:
+        at = self.start
+        try:
+            with open(self.path, "rb") as stored:
+                handle = _unpacked(self.path, stored) if unpacked else stored
+                stored.seek(self.start)
+                for block in _counted(self._raw(handle), stored, self.start, on_bytes):
+                    yield at, block
+                    at += len(block)
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+            raise DataError(
+                "the compressed file is damaged or cut short",
+                got=f"{error} (after {at:,} bytes of content)",
+                source=self.path,
+                remedy="fetch or pack it again",
+            ) from error
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if self.stop is not None and at < self.stop:
+            raise DataError(
+                "the input has become shorter",
+                got=f"{at:,} bytes",
+                expected=f"at least {self.stop:,} bytes, as when the work was divided",
+                source=self.path,
+                remedy="run again when nothing writes to it",
+            )
+
+    def _raw(self, handle: _Readable) -> Iterator[bytes]:
+        """Blocks; the first is long enough to show a byte order mark."""
+        left = None if self.stop is None else self.stop - self.start
+        held = b""
+        first = True
+        while left is None or left > 0:
+            block = handle.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
+            if not block:
+                break
+            if left is not None:
+                left -= len(block)
+            held += block
+            if first and len(held) < len(BOM):
+                continue
+            yield held
+            held, first = b"", False
+        if held:
+            yield held
+
+
+def _counted(
+    blocks: Iterator[bytes], stored: IO[bytes], seen: int, on_bytes: OnBytes | None
+) -> Iterator[bytes]:
+    for block in chain(blocks, [b""]):  # the end of a compressed file is read behind its last block
+        if on_bytes is not None and (now := stored.tell()) != seen:
+            on_bytes(now - seen)
+            seen = now
+        if block:
+            yield block
+
+
+def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
     _, packed = split_suffix(path)
     if packed == ".gz":
-        return gzip.open(stored, "rb")  # type: ignore[return-value]
+        return gzip.open(stored, "rb")
     if packed == ".xz":
         return lzma.open(stored, "rb")
-    return stored
+    return ZstFile(path, stored) if packed == ".zst" else stored
+
+
+def byte_lines(
+    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, number from 1, line with its newline), cut at ``\\n`` only.
+
+    A line longer than ``DOCUMENT_LIMIT`` is recorded in ``problems`` and left out.
+    """
+    number = 0
+    held: list[bytes] = []  # an unfinished line
+    held_bytes = start = 0
+    for offset, block in span.blocks(on_bytes):
+        *whole, rest = block.split(b"\n")
+        for line in whole:
+            number += 1
+            if not held_bytes:
+                yield offset, number, line + b"\n"
+            elif held_bytes + len(line) > DOCUMENT_LIMIT:
+                _too_long(span, number, problems)
+            else:
+                yield start, number, b"".join((*held, line, b"\n"))
+            held, held_bytes = [], 0
+            offset += len(line) + 1
+        if rest:
+            start = start if held_bytes else offset
+            held_bytes += len(rest)
+            held = [*held, rest] if held_bytes <= DOCUMENT_LIMIT else []
+    if held_bytes > DOCUMENT_LIMIT:
+        _too_long(span, number + 1, problems)
+    elif held_bytes:
+        yield start, number + 1, b"".join(held)
+
+
+def _too_long(span: Span, number: int, problems: Problems) -> None:
+    problems.add(f"the line is longer than {DOCUMENT_LIMIT >> 20} MiB", span.path, span.where(number))
 
 
 def text_lines(
-    path: Path, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[tuple[int, str]]:
+    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, int, str]]:
     """:func:`byte_lines` as text; a line that is not UTF-8 is recorded in ``problems`` and left out."""
-    for number, line in byte_lines(path, on_bytes):
-        try:
-            yield number, line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            problems.add("the line is not valid UTF-8", path, number, f"{error.reason} at byte {error.start}")
+    for offset, number, line in byte_lines(span, problems, on_bytes):
+        if (text := decode_line(line, span, number, problems)) is not None:
+            yield offset, number, text
 
 
-def paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """(first line, text) of each run of lines that are not blank."""
-    held: list[str] = []
-    start = 1
-    for number, line in lines:
-        if line.strip():
-            if not held:
-                start = number
-            held.append(line)
-        elif held:
-            yield start, "".join(held).rstrip("\r\n")
-            held = []
-    yield start, "".join(held).rstrip("\r\n")
-
-
-def separated(lines: Iterable[tuple[int, str]], separator: str) -> Iterator[tuple[int, str]]:
-    """(first line, text) of each piece between separators, without the newlines around it."""
-    if "\n" in separator:  # it can run over line ends: look at the whole text
-        lines = [(1, "".join(line for _, line in lines))]
-    held: list[str] = []
-    start = 1
-    for number, line in lines:
-        *closed, rest = line.split(separator)
-        for piece in closed:
-            yield start, "".join([*held, piece]).strip("\r\n")
-            held, start = [], number
-        if not held and not rest.strip("\r\n"):
-            start = number + 1  # the newline after a separator belongs to no document
-        held.append(rest)
-    yield start, "".join(held).strip("\r\n")
-
-
-def split_suffix(path: Path) -> tuple[str, str]:
-    """(kind of content, kind of compression) by the file's name, each ``""`` when not supported."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED_SUFFIXES else ""
-    content = suffixes[-1] if suffixes else ""
-    return (content if content in TEXT_SUFFIXES + LINE_SUFFIXES + JSON_SUFFIXES else ""), packed
-
-
-def expand_paths(paths: Iterable[Path]) -> list[Path]:
-    """The supported files among ``paths``; folders are searched through, sorted by name; each file once.
-
-    Raises:
-        DataError: a path is missing or of an unsupported kind, a folder holds no supported file.
-    """
-    found: dict[Path, Path] = {}
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(
-                file
-                for file in path.rglob("*")
-                if file.is_file() and split_suffix(file)[0] and not file.name.startswith(".")
-            )
-            if not inside:
-                raise DataError("the folder holds no supported file", got=path, expected=SUPPORTED)
-        elif not path.exists():
-            raise DataError("the input is missing", expected=path, remedy="check the path")
-        elif not split_suffix(path)[0]:
-            raise DataError(
-                "this kind of file is not supported",
-                got=path,
-                expected=SUPPORTED,
-                remedy="unpack or rename it, so that its name says what it holds",
-            )
-        else:
-            inside = [path]
-        for file in inside:
-            found.setdefault(file.resolve(), file)
-    if not found:
-        raise UsageError("no input was given", expected="--input PATH")
-    return list(found.values())
+def decode_line(line: bytes, span: Span, number: int, problems: Problems) -> str | None:
+    """A line as text, None after it was recorded as not UTF-8."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        detail = f"{error.reason} at byte {error.start}"
+        problems.add("the line is not valid UTF-8", span.path, span.where(number), detail)
+        return None

@@ -1,188 +1,92 @@
-"""Documents from text and JSON files, plain or compressed; what cannot be read is counted and reported."""
+"""Documents from text, JSON, Parquet and Hub data sets; what cannot be read is counted and reported."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
 
-from ..core.errors import DataError, UsageError
-from .chat import Message, parse_conversation
-from .reading import (
-    LINE_SUFFIXES,
-    TEXT_SUFFIXES,
-    Problems,
-    byte_lines,
-    expand_paths,
-    paragraphs,
-    separated,
-    split_suffix,
-    text_lines,
-)
+from .document import Cutter, Document, ReadContext, Sampler, SourceOptions, TextUnit
+from .inputs import expand_paths, kind_of
+from .jsonfile import json_documents, line_documents
+from .pieces import file_documents
+from .reading import OnBytes, Problems, Span, text_lines
+from .units import paragraphs, separated
 
-__all__ = ["Document", "Problems", "SourceOptions", "TextUnit", "expand_paths", "iter_documents"]
-
-TextUnit = Literal["file", "line", "paragraph"]
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """How files are cut into documents.
-
-    Attributes:
-        text_field: JSON field that holds the text (or the conversation); None finds the usual ones.
-        text_unit: a text file is one document, or one a line, or one a paragraph (blank lines part them).
-        separator: documents of a text file are parted by this literal instead, newlines around it dropped.
-        strict: the first unreadable line is an error instead of being counted and skipped.
-    """
-
-    text_field: str | None = None
-    text_unit: TextUnit = "file"
-    separator: str | None = None
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        if self.separator == "":
-            raise UsageError(
-                "the separator of documents is empty", expected='a literal such as "<|endoftext|>"'
-            )
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text or one conversation (a row can hold both), and where it stands."""
-
-    text: str | None
-    messages: list[Message] | None
-    source: Path
-    line: int
-
-    def plain_text(self) -> str:
-        """The text; for a conversation its contents, one under the other."""
-        if self.text is not None:
-            return self.text
-        return "\n".join(str(message["content"]) for message in self.messages or ())
+__all__ = [
+    "Cutter",
+    "Document",
+    "Problems",
+    "ReadContext",
+    "SourceOptions",
+    "TextUnit",
+    "expand_paths",
+    "iter_documents",
+    "text_documents",
+]
 
 
 def iter_documents(
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     options: SourceOptions,
     *,
     problems: Problems | None = None,
-    on_bytes: Callable[[int], None] | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> Iterator[Document]:
-    """All documents of files and folders, in order, without holding more than one text file in memory.
+    """All documents of inputs, in order, each whole, without holding more than one text file in memory.
 
     Args:
-        paths: files or folders.
-        options: how files are cut.
+        paths: files, folders, globs, Hub data sets (``hub:NAME[:CONFIG[:SPLIT]]``).
+        options: how files are cut, and which documents are kept.
         problems: collects what is skipped; by default a new one by ``options.strict``.
-        on_bytes: called with each number of stored (compressed) bytes read, for a progress bar.
+        on_bytes: called with each number of stored (compressed) bytes read, for a progress bar; not for
+            Hub data sets.
 
     Raises:
         DataError: a file is missing, vanishes, or is cut short; with ``strict`` the first unreadable line.
+        VocabForgeError: a package is missing that this kind of file needs.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
+    context = ReadContext(options, problems, on_bytes)
     for path in expand_paths(paths):
-        content, _ = split_suffix(path)
-        if content in TEXT_SUFFIXES:
-            rows = _text_documents(path, options, problems, on_bytes)
-        elif content in LINE_SUFFIXES:
-            rows = _line_documents(path, options, problems, on_bytes)
+        kind = kind_of(path)
+        if kind == "text":
+            yield from text_documents(Span(path), context)
+        elif kind == "lines":
+            yield from line_documents(Span(path), context)
+        elif kind == "json":
+            yield from json_documents(path, context)
+        elif kind == "parquet":
+            from .parquet import parquet_documents
+
+            yield from parquet_documents(path, context)
         else:
-            rows = _json_documents(path, options, problems, on_bytes)
-        yield from rows
+            from .hub import hub_documents
+
+            yield from hub_documents(str(path), context)
 
 
-def _text_documents(
-    path: Path, options: SourceOptions, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[Document]:
-    lines = text_lines(path, problems, on_bytes)
+def text_documents(span: Span, context: ReadContext) -> Iterator[Document]:
+    """Documents of a text file by ``text_unit`` or ``separator``; of white space alone there are none."""
+    options, problems = context.options, context.problems
+    if options.separator is None and options.text_unit == "file":
+        yield from file_documents(span, context)
+        return
+    sampler = Sampler.of_file(options, span.path)
+    lines = text_lines(span, problems, context.on_bytes)
+
+    def too_long(number: int) -> None:
+        problems.add("the document is too long to be held", span.path, span.where(number))
+
+    pieces: Iterable[tuple[int, int | str, str]]  # (line, what decides the draw, text)
     if options.separator is not None:
-        pieces = separated(lines, options.separator)
+        numbered = separated(((line, text) for _, line, text in lines), options.separator, too_long)
+        pieces = ((line, number, text) for number, (line, text) in enumerate(numbered))
     elif options.text_unit == "line":
-        pieces = ((number, line.rstrip("\r\n")) for number, line in lines)
-    elif options.text_unit == "paragraph":
-        pieces = paragraphs(lines)
+        pieces = ((line, offset, text.rstrip("\r\n")) for offset, line, text in lines)
     else:
-        pieces = iter([(1, "".join(line for _, line in lines))])
-    for number, text in pieces:
-        if text.strip():
-            yield Document(text, None, path, number)
-
-
-def _line_documents(
-    path: Path, options: SourceOptions, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[Document]:
-    for number, line in text_lines(path, problems, on_bytes):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            problems.add("the line is not valid JSON", path, number, error)
-            continue
-        if (document := _row_document(row, path, number, options, problems)) is not None:
-            yield document
-
-
-def _json_documents(
-    path: Path, options: SourceOptions, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[Document]:
-    """A ``.json`` file: a list of rows, one row, or (a common misnomer) one row a line."""
-    try:
-        text = b"".join(line for _, line in byte_lines(path, on_bytes)).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError("the JSON file is not UTF-8 text", got=error, source=path) from error
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        if (
-            text.lstrip().startswith("{")
-            and isinstance(error, json.JSONDecodeError)
-            and "Extra data" in error.msg
-        ):
-            yield from _line_documents(path, options, problems, None)
-            return
-        raise DataError(
-            "the JSON file is not valid",
-            got=error,
-            source=path,
-            remedy="it may be cut short; fetch or make it again",
-        ) from error
-    for number, row in enumerate(value if isinstance(value, list) else [value], start=1):
-        if (document := _row_document(row, path, number, options, problems)) is not None:
-            yield document
-
-
-def _row_document(
-    row: Any, path: Path, number: int, options: SourceOptions, problems: Problems
-) -> Document | None:
-    """The document of a JSON row, or None after the problem was recorded (or the text is empty)."""
-    if not isinstance(row, dict):
-        problems.add("the row is not a JSON object", path, number, type(row).__name__)
-        return None
-    text, conversation = row.get("text"), row
-    if options.text_field is not None:
-        if options.text_field not in row:
-            problems.add(
-                f"the row has no field {options.text_field!r}", path, number, f"fields: {', '.join(row)}"
-            )
-            return None
-        value = row[options.text_field]
-        text, conversation = value, {"messages": value} if isinstance(value, list) else {}
-    text = text if isinstance(text, str) else None
-    try:
-        messages = parse_conversation(conversation)
-    except DataError as error:
-        problems.add(error.message, path, number, error.got)
-        return None
-    if text is None and messages is None:
-        fields = ", ".join(map(str, row)) or "none"
-        problems.add("the row holds neither a text nor a conversation", path, number, f"fields: {fields}")
-        return None
-    if messages is None and not (text or "").strip():
-        return None
-    return Document(text, messages, path, number)
+        placed = (((offset, line), text) for offset, line, text in lines)
+        runs = paragraphs(placed, lambda place: too_long(place[1]))
+        pieces = ((line, offset, text) for (offset, line), text in runs)
+    for line, place, text in pieces:
+        if text.strip() and sampler.keeps(place):
+            yield Document(text, None, span.path, span.where(line))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ _INK, _MUTED, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
 _VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule", _PAPER: "--paper"}
 METHOD_COLOURS = 7
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+MARKER_NAMES = ("dots", "squares", "diamonds", "triangles", "triangles down", "pluses", "crosses")
 # Narrow figures: text stays readable when a phone scales them down.
 _WIDTH_IN = 4.7
 
@@ -32,6 +34,7 @@ def dot_chart(
     *,
     reference: float | None = None,
     from_zero: bool = False,
+    names: Mapping[int, str] | None = None,
 ) -> str:
     """One line per row (category), one dot per method.
 
@@ -42,6 +45,7 @@ def dot_chart(
         series: method index -> value per row, None where there is none.
         reference: value to mark by an upright line.
         from_zero: start the value axis at 0.
+        names: method index -> name, to explain the dots inside the chart (for a file that stands alone).
     """
 
     def draw(axes: Axes) -> None:
@@ -62,6 +66,16 @@ def dot_chart(
                 edgecolors=_PAPER,
                 linewidths=1.0,
                 zorder=3,
+                label=(names or {}).get(index),
+            )
+        if names:
+            axes.legend(
+                frameon=False,
+                labelcolor=_INK,
+                fontsize=9,
+                loc="lower center",
+                bbox_to_anchor=(0.5, 1.0),
+                ncols=2,
             )
         if reference is not None:
             axes.axvline(reference, color=_INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
@@ -137,6 +151,76 @@ def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[floa
         axes.set_xlabel(label)
 
     return _render(name, 0.85 + 0.36 * len(names), draw)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: places and values (None: no value there), its colour by number, dashed or not, its name."""
+
+    x: Sequence[float]
+    y: Sequence[float | None]
+    colour: int
+    label: str
+    dashed: bool = False
+    marked: bool = False
+
+
+def line_chart(
+    name: str,
+    labels: tuple[str, str],
+    lines: Sequence[Line],
+    *,
+    log_y: bool = False,
+    ceiling: float | None = None,
+    legend: bool = False,
+) -> str:
+    """Curves over sizes, on a logarithmic axis of powers of two.
+
+    Args:
+        labels: of the size axis and of the value axis.
+        log_y: values on a logarithmic axis too; else from 0.
+        ceiling: end of the value axis.
+        legend: name the curves inside the chart (for a file that stands alone).
+    """
+
+    # A logarithmic axis over nothing above 0 cannot be drawn.
+    log_y = log_y and any(y is not None and y > 0 for line in lines for y in line.y)
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            known = [(x, y) for x, y in zip(line.x, line.y) if y is not None and (y > 0 or not log_y)]
+            axes.plot(
+                [x for x, _ in known],
+                [y for _, y in known],
+                color=method_colour(line.colour),
+                linewidth=1.8,
+                linestyle=(0, (4, 2)) if line.dashed else "-",
+                marker=_MARKERS[line.colour // METHOD_COLOURS % len(_MARKERS)] if line.marked else None,
+                markersize=7,
+                markevery=max(1, len(known) // 8),
+                markeredgecolor=_PAPER,
+                label=line.label,
+            )
+        axes.set_xscale("log", base=2)
+        largest = max(max(line.x) for line in lines)
+        smallest = min(min(line.x) for line in lines)
+        ticks = [1 << bits for bits in range(0, 40, 2) if smallest <= 1 << bits <= largest]
+        axes.set_xticks(ticks, [f"{tick:,}" if tick < 1024 else f"{tick >> 10}k" for tick in ticks])
+        axes.minorticks_off()
+        if log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.minorticks_off()
+        else:
+            axes.set_ylim(0, ceiling)
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        if legend:
+            axes.legend(frameon=False, labelcolor=_INK, fontsize=9)
+
+    return _render(name, 3.1, draw)
 
 
 def _render(name: str, height: float, draw: Callable[[Any], None]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .benchmarks import MT_BENCH
-from .plots import METHOD_COLOURS, bar_chart, depth_chart, dot_chart, histogram_chart
+from .page import render_page
+from .plots import bar_chart, depth_chart, dot_chart, histogram_chart
 from .summary import MT_BENCH_TASK, OVERALL
 
 Results = Mapping[str, Any]
@@ -14,18 +15,9 @@ Results = Mapping[str, Any]
 
 def render_report(results: Results) -> str:
     """HTML text of the results (see ``evaluation.py`` for their keys); loads nothing from anywhere."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("vocabforge", "evaluate"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=_number, percent=_percent, integer=_integer)
     methods = results["methods"]
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
         results=results,
         methods=methods,
         best=headline_method(methods),
@@ -33,7 +25,6 @@ def render_report(results: Results) -> str:
         rows=row_keys(results),
         cell=_cell,
         charts=_charts(results),
-        colours=METHOD_COLOURS,
     )
 
 
@@ -96,15 +87,3 @@ def _charts(results: Results) -> dict[str, str]:
     if any(depths.values()):
         charts["depth"] = depth_chart("dep", {index: values for index, values in depths.items() if values})
     return charts
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def _integer(value: int) -> str:
-    return f"{value:,}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.0f}%"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import DataError, MismatchError
 from ..corpus.fingerprint import check_fingerprint
@@ -62,11 +61,37 @@ def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
+def target_rows(folder: Path, vocab_size: int) -> int | None:
+    """Rows of a target's LM head, ``vocab_size`` of its config.json; None where it names none.
+
+    More rows than the tokenizer has ids are padding, and normal.
+
+    Raises:
+        DataError: there is no such folder.
+        MismatchError: fewer rows than ``vocab_size`` token ids.
+    """
     if not folder.is_dir():
         raise DataError(
             "the target is missing", expected=f"{folder}, a model folder", remedy="check the path"
         )
+    config = read_side_files(folder)["config.json"]
+    nested = config.get("text_config")
+    rows = config.get("vocab_size", nested.get("vocab_size") if isinstance(nested, Mapping) else None)
+    if not isinstance(rows, int):
+        return None
+    if rows < vocab_size:
+        raise MismatchError(
+            "the target has fewer rows than the tokenizer has tokens",
+            got=f"{vocab_size:,} token ids",
+            expected=f"at most the target's vocab_size {rows:,}",
+            source=folder,
+            remedy="count with the target's own tokenizer",
+        )
+    return rows
+
+
+def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
+    target_rows(folder, table.vocab_size)
     side = read_side_files(folder)
     if not side["generation_config.json"] and not side["config.json"]:
         raise DataError(
@@ -74,7 +99,6 @@ def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
             source=folder,
             remedy="give the folder of the model's checkpoint",
         )
-    _check_rows(table, side["config.json"], folder)
     eos = eos_ids_in(side["generation_config.json"]) or eos_ids_in(side["config.json"])
     if not (folder / "tokenizer.json").is_file():
         return SpecialTokens(eos=eos)
@@ -88,15 +112,3 @@ def _target_special(table: FrequencyTable, folder: Path) -> SpecialTokens:
     )
     own = SpecialTokens.of(tokenizer)
     return SpecialTokens(eos=(*own.eos, *eos), control=own.control, tools=own.tools)
-
-
-def _check_rows(table: FrequencyTable, config: Mapping[str, Any], folder: Path) -> None:
-    rows = config.get("vocab_size")
-    if isinstance(rows, int) and rows < table.vocab_size:
-        raise MismatchError(
-            "the target has fewer rows than the counted tokenizer has tokens",
-            got=f"{table.vocab_size:,} tokens in the frequency table",
-            expected=f"at most the target's vocab_size {rows:,}",
-            source=folder,
-            remedy="count with the target's own tokenizer",
-        )

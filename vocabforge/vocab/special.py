@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..corpus.tokenizer import TextTokenizer
+from .token_bytes import byte_level_characters, is_byte_level
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,8 @@ def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
     (Radford et al. 2019).
     """
     vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
-    for names in ([f"<0x{byte:02X}>" for byte in range(256)], _byte_level_characters()):
+    for names in ([f"<0x{byte:02X}>" for byte in range(256)], byte_level_characters()):
         ids = [vocab.get(name) for name in names]
-        if all(token is not None for token in ids) and (names[0] == "<0x00>" or _is_byte_level(tokenizer)):
+        if all(token is not None for token in ids) and (names[0] == "<0x00>" or is_byte_level(tokenizer)):
             return tuple(token for token in ids if token is not None)
     return ()
-
-
-def _byte_level_characters() -> list[str]:
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
-    others = (byte for byte in range(256) if byte not in printable)
-    moved = {byte: chr(256 + place) for place, byte in enumerate(others)}
-    return [chr(byte) if byte in printable else moved[byte] for byte in range(256)]
-
-
-def _is_byte_level(tokenizer: TextTokenizer) -> bool:
-    """Whether any part of the tokenizer maps bytes to characters (else "a" is a character, not a byte)."""
-    parts: tuple[Any, ...] = (tokenizer.backend.pre_tokenizer, tokenizer.backend.normalizer)
-    return any("ByteLevel" in str(part) for part in parts)

@@ -1,12 +1,11 @@
-"""Static draft vocabularies: selection by count, and the two forms in which they are used."""
+"""Static draft vocabularies: the artefact, and the two forms in which it is used."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,69 +16,12 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, UsageError
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import TextTokenizer
+from .select import Fill, Ids, select
+
+__all__ = ["KIND", "Fill", "Ids", "VocabSubset", "load_subset", "make_subset", "save_subset", "select"]
 
 KIND = "subset"
-Fill = Literal["error", "lowest-id"]
-Ids = npt.NDArray[np.int64]
 _FILE = "subset.safetensors"
-
-
-def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "error") -> Ids:
-    """The ``size`` ids of a draft vocabulary, in rank order.
-
-    Forced ids come first, then the others by count, descending; ties go to the lower id (within the forced
-    ids too). FR-Spec (Zhao et al. 2025) and VocabTrim (Goel et al. 2025) differ in what was counted only.
-
-    Args:
-        counts: (V,) int64.
-        size: R, 1..V.
-        forced: ids that must be inside.
-        fill: when fewer than R ids are forced or have a count: ``error``, or ``lowest-id`` takes the lowest
-            ids without a count.
-
-    Returns:
-        (R,) int64, unique.
-
-    Raises:
-        UsageError: R outside 1..V or below the number of forced ids, or a forced id outside the vocabulary.
-        DataError: too few ids have a count and ``fill`` is ``error``.
-    """
-    vocab_size = len(counts)
-    must = np.unique(np.fromiter(forced, dtype=np.int64))
-    if not 1 <= size <= vocab_size:
-        raise UsageError(
-            "the size is outside the vocabulary", got=f"{size:,}", expected=f"1 to {vocab_size:,}"
-        )
-    if len(must) and not (must[0] >= 0 and must[-1] < vocab_size):
-        outside = must[(must < 0) | (must >= vocab_size)].tolist()
-        raise UsageError(
-            "a forced id is no token of the vocabulary", got=outside, expected=f"0 to {vocab_size - 1:,}"
-        )
-    if size < len(must):
-        raise UsageError(
-            "the size is below the number of forced ids",
-            got=f"{size:,}",
-            expected=f"at least {len(must):,}, for {_shorten(must)}",
-            remedy="choose a larger size, or force fewer ids",
-        )
-    order = np.argsort(-counts, kind="stable")  # ties keep ascending ids
-    is_forced = np.zeros(vocab_size, dtype=np.bool_)
-    is_forced[must] = True
-    ranked = np.concatenate([order[is_forced[order]], order[~is_forced[order]]])[:size]
-    available = int(np.count_nonzero(is_forced | (counts > 0)))
-    if available < size and fill == "error":
-        raise DataError(
-            "too few token ids have a count for this size",
-            got=f"{available:,} ids with a count or forced",
-            expected=f"{size:,}",
-            remedy="count more text, choose a smaller size, or pass --fill lowest-id",
-        )
-    return ranked.astype(np.int64)
-
-
-def _shorten(ids: Ids) -> str:
-    shown = ", ".join(map(str, ids[:12].tolist()))
-    return shown + (f", … ({len(ids):,} ids)" if len(ids) > 12 else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +36,8 @@ class VocabSubset:
         forced: ids that are inside whatever their counts, ascending.
         coverage: share of the counted tokens whose id is inside, None when nothing was counted.
         filled: how many ids have neither a count nor a reason to be forced.
+        schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all
+            of them at every step.
     """
 
     ids: Ids
@@ -103,6 +47,7 @@ class VocabSubset:
     forced: tuple[int, ...] = ()
     coverage: float | None = None
     filled: int = 0
+    schedule: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -127,6 +72,10 @@ class VocabSubset:
             return "a rank order of other ids"
         if not np.isin(np.asarray(self.forced, dtype=np.int64), self.ids).all():
             return "forced ids that are not inside"
+        if self.schedule and not 1 <= min(self.schedule) <= max(self.schedule) <= len(self.ids):
+            return f"a schedule of {min(self.schedule)} to {max(self.schedule)} among {len(self.ids)} ids"
+        if self.schedule and not set(self.forced) <= set(self.ranked[: min(self.schedule)].tolist()):
+            return f"a schedule whose {min(self.schedule)} first ids lack some of the forced ones"
         return None
 
     def __len__(self) -> int:
@@ -150,6 +99,11 @@ class VocabSubset:
         inside = np.zeros(rows, dtype=np.bool_)
         inside[self.ids] = True
         return inside
+
+    def step_ids(self, step: int) -> Ids:
+        """(B(t),) int64, ascending: the ids that draft step t >= 0 may use; steps past the schedule use its last."""
+        size = self.schedule[min(step, len(self.schedule) - 1)] if self.schedule else len(self.ids)
+        return np.sort(self.ranked[:size])
 
     def digest(self) -> str:
         """Hex SHA-256 over the ids, V and the fingerprint: what a drafter trained on it depends on."""
@@ -196,10 +150,28 @@ class VocabSubset:
 
 
 def make_subset(
-    counts: Ids, size: int, forced: Iterable[int], *, fingerprint: str, fill: Fill = "error"
+    counts: Ids,
+    size: int,
+    forced: Iterable[int],
+    *,
+    fingerprint: str,
+    fill: Fill = "error",
+    schedule: Sequence[int] = (),
 ) -> VocabSubset:
-    """:func:`select`, with the coverage of the counts that it was made from."""
+    """:func:`select`, with the coverage of the counts that it was made from.
+
+    Raises:
+        UsageError: see :func:`select`; also a schedule with a step too small for the forced ids.
+        DataError: see :func:`select`.
+    """
     must = tuple(sorted(set(forced)))
+    if schedule and min(schedule) < len(must):
+        raise UsageError(
+            "the schedule's smallest size is below the number of forced ids",
+            got=f"{min(schedule):,}",
+            expected=f"at least {len(must):,}",
+            remedy="choose a larger --k-min, or force fewer ids",
+        )
     ranked = select(counts, size, must, fill=fill)
     tokens = int(counts.sum())
     unused = ranked[counts[ranked] == 0]
@@ -211,13 +183,24 @@ def make_subset(
         forced=must,
         coverage=int(counts[ranked].sum()) / tokens if tokens else None,
         filled=int(np.count_nonzero(~np.isin(unused, np.asarray(must, dtype=np.int64)))),
+        schedule=tuple(schedule),
     )
 
 
 def save_subset(
-    subset: VocabSubset, path: Path, *, parents: Mapping[str, str] | None = None, overwrite: bool = False
+    subset: VocabSubset,
+    path: Path,
+    *,
+    parents: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    exports: Iterable[Callable[[Path], object]] = (),
 ) -> None:
-    """Write the artefact (kind ``subset``); ``parents`` are content hashes by role."""
+    """Write the artefact (kind ``subset``).
+
+    Args:
+        parents: content hashes by role.
+        exports: each is called with the folder and writes a further file into it, listed in the manifest.
+    """
     meta = {
         "size": len(subset),
         "vocab_size": subset.vocab_size,
@@ -225,10 +208,13 @@ def save_subset(
         "forced": list(subset.forced),
         "coverage": subset.coverage,
         "filled": subset.filled,
+        "schedule": list(subset.schedule),
     }
     with write_artifact(path, KIND, meta, parents=parents, overwrite=overwrite) as folder:
         arrays = {"ids": np.ascontiguousarray(subset.ids), "ranked": np.ascontiguousarray(subset.ranked)}
         save_file(arrays, folder / _FILE)
+        for export in exports:
+            export(folder)
 
 
 def load_subset(path: Path) -> VocabSubset:
@@ -249,6 +235,7 @@ def load_subset(path: Path) -> VocabSubset:
             forced=tuple(int(token) for token in meta["forced"]),
             coverage=meta["coverage"],
             filled=int(meta["filled"]),
+            schedule=tuple(int(size) for size in meta.get("schedule", ())),
         )
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error

@@ -1,0 +1,166 @@
+"""The command cluster-vocab as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.support import DATA, needs_data
+from vocabforge.core.artifact import open_artifact
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.models.head_rows import open_head
+from vocabforge.vocab.clusters import load_clusters
+
+COMMON = ("--backend", "torch", "--clusters", 8)
+
+
+def run(world, *options, output="c"):
+    return invoke(
+        "cluster-vocab", "--target", world.target, "--output", world.target.parent / output, *options
+    )
+
+
+def test_clusters_with_recall(world):
+    done = run(world, *COMMON, "--text", world.text, "--contexts", 200, "--json")
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    clusters = load_clusters(world.target.parent / "c")
+    assert (len(clusters), clusters.vocab_size) == (8, 261)
+    assert facts["head"] == dict(clusters.head)
+    assert clusters.fingerprint == load_tokenizer(world.target).fingerprint
+    assert (facts["head"]["rows"], facts["head"]["padded"]) == (264, 3)
+    assert "3 padded rows" in done.stderr
+    clusters.check_head(open_head(world.target).digest(261), world.target)
+    assert facts["recall"]["contexts"] == 200
+    rows = {(row["ranking"], row["m"]): row for row in facts["recall"]["rows"]}
+    assert rows["logit", 1]["recall"] == 1.0
+    assert rows["centroid", 8]["mass"] == pytest.approx(1.0)
+    assert facts["figures"]["mean_cosine"] == pytest.approx(facts["origin"]["objective"], abs=1e-5)
+    assert facts["run"]["peak_rss_bytes"] > 1e6
+    record = open_artifact(world.target.parent / "c", "clusters").manifest["config"]
+    assert record["recall"] == facts["recall"]
+    assert all(row["tokens"] for row in facts["examples"])
+
+
+def test_the_tables(world):
+    done = run(world, *COMMON, "--restarts", 2, "--text", world.text, "--contexts", 20)
+    assert done.exit_code == 0, done.output
+    for words in ("8 clusters of 261 ids", "balance", "Clusters by size", "A few clusters", "Recall over 20"):
+        assert words in done.stdout
+    assert "mean cosine of the runs" in " ".join(done.stdout.split())
+
+
+def test_the_same_seed_gives_the_same_artefact(world):
+    for name, seed in (("a", 0), ("b", 0), ("d", 1)):
+        assert run(world, *COMMON, "--seed", seed, "--init", "sample", output=name).exit_code == 0
+    hashes = [open_artifact(world.target.parent / name).content_hash for name in ("a", "b", "d")]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_auto_says_what_it_chose(world):
+    done = run(world)
+    assert done.exit_code == 0, done.output
+    assert "k-means backend: " in done.stderr
+    assert len(load_clusters(world.target.parent / "c")) == 2, "V / 128"
+    again = run(world, *COMMON, "--overwrite")
+    assert again.exit_code == 0
+    assert "backend:" not in again.stderr
+    assert len(load_clusters(world.target.parent / "c")) == 8
+
+
+def weights(world, change):
+    file = world.target / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def test_zero_rows_are_reported(world):
+    weights(world, lambda t: t["lm_head.weight"].__setitem__([5, 6], 0.0))
+    done = run(world, *COMMON)
+    assert done.exit_code == 0, done.output
+    assert "2 rows of the head are zero" in done.stderr
+    assert "2 zero rows" in done.stdout
+    clusters = load_clusters(world.target.parent / "c")
+    assert clusters.members(clusters.zero_cluster).tolist() == [5, 6]
+
+
+def test_a_damaged_row_is_named(world):
+    weights(world, lambda t: t["lm_head.weight"].__setitem__((17, 3), float("nan")))
+    assert_user_error(run(world, *COMMON), 1, "NaN", "row 17")
+    assert not (world.target.parent / "c").exists()
+
+
+def test_damaged_padding_does_not_matter(world):
+    weights(world, lambda t: t["lm_head.weight"].__setitem__(262, float("nan")))
+    assert run(world, *COMMON).exit_code == 0
+
+
+def test_a_head_with_too_few_rows(world):
+    weights(world, lambda t: t.__setitem__("lm_head.weight", t["lm_head.weight"][:260].clone()))
+    assert_user_error(run(world, *COMMON), 1, "fewer rows than the tokenizer", "260", "261")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--clusters", 1), 2, "2 to 130"),
+        (("--clusters", 131), 2, "2 to 130"),
+        (("--backend", "fais"), 2, "fais"),
+        (("--init", "best"), 2, "best"),
+        (("--iterations", 0), 2, "--iterations"),
+        (("--tokenizer", "nowhere"), 1, "tokenizer"),
+        ((*COMMON, "--text", "nowhere.txt"), 1, "missing"),
+        ((*COMMON, "--text", "TEXT", "--dtype", "int4"), 2, "no such dtype"),
+        ((*COMMON, "--text", "TEXT", "--device", "tpu"), 2, "no such device"),
+    ],
+)
+def test_mistakes(world, options, code, words):
+    options = [world.text if option == "TEXT" else option for option in options]
+    assert_user_error(run(world, *options), code, words)
+    assert not (world.target.parent / "c").exists()
+
+
+def test_a_backend_that_is_missing_is_an_error(world, monkeypatch):
+    from vocabforge.vocab import kmeans_faiss
+
+    monkeypatch.setattr(kmeans_faiss, "absent", lambda *_: "faiss is not installed")
+    assert_user_error(run(world, "--backend", "faiss"), 1, "faiss is not installed", "pip install")
+
+
+def test_other_mistakes(world):
+    assert_user_error(
+        invoke("cluster-vocab", "--target", world.vocab, "--output", world.vocab / "c"), 1, "no model here"
+    )
+    assert_user_error(run(world, *COMMON, output="target"), 2, "not an artefact")
+    empty = world.text.with_name("empty.txt")
+    empty.write_text("")
+    assert_user_error(run(world, *COMMON, "--text", empty), 1, "no tokens")
+
+
+@needs_data
+def test_a_real_model(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    for file in ("stories260K/config.json", "stories260K/model.safetensors", "tok512/tokenizer.json"):
+        shutil.copyfile(DATA / "models" / file, target / file.split("/")[1])
+    text = tmp_path / "t.txt"
+    text.write_text("Once upon a time there was a little girl who liked to play in the park. " * 8)
+    done = invoke(
+        *("cluster-vocab", "--target", target, "--output", tmp_path / "c", "--clusters", 32),
+        *("--backend", "torch", "--text", text, "--json"),
+    )
+    assert done.exit_code == 0, done.output
+    rows = {(r["ranking"], r["m"]): r for r in json.loads(done.stdout)["recall"]["rows"]}
+    clusters = load_clusters(tmp_path / "c")
+    head = open_head(target).rows(0, 512)
+    head /= np.linalg.norm(head, axis=1, keepdims=True)
+    nearest = (head @ clusters.centroids.T).max(1)
+    assert np.einsum("nd,nd->n", head, clusters.centroids[clusters.assignment]).mean() > nearest.mean() - 0.01
+    assert rows["mass", 8]["mass"] > 0.8, "a target's probability lies in few clusters"
+    assert rows["mass", 8]["tokens"] < 256

@@ -1,0 +1,97 @@
+"""The command coverage as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.cli_support import assert_user_error, invoke, make_target
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.vocab.table_factory import byte_table
+from vocabforge.core.artifact import open_artifact
+
+TEXT = "a quick brown fox jumps over the lazy dog. "
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """Tables, draft vocabularies, a target with padded rows, and a text."""
+    folder = tmp_path_factory.mktemp("shelf")
+    make_target(folder / "m", max_position_embeddings=64)
+    byte_table(folder / "c", "", folder / "m", prose=TEXT * 3, code="def f(x): return x + 1\n" * 2)
+    byte_table(folder / "h", "the quick <dog>", folder / "m")
+    content = json.loads((byte_tokenizer(folder / "u") / "tokenizer.json").read_text("utf-8"))
+    content["added_tokens"][0]["content"] = "<|else|>"
+    (folder / "u" / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    byte_table(folder / "x", "abc", folder / "u")
+    (folder / "text.txt").write_text(TEXT * 20)
+    done = invoke("select-vocab", "--counts", folder / "c", "--size", 16, "--output", folder / "v")
+    assert done.exit_code == 0, done.output
+    line = ["--schedule", "decay", "--k-max", 20, "--k-min", 8, "--output", folder / "s"]
+    done = invoke("select-vocab", "--counts", folder / "c", *line)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def run(shelf, line):
+    return invoke("coverage", *[word.replace("@", f"{shelf}/") for word in line.split()])
+
+
+def test_everything(shelf, tmp_path):
+    line = (
+        f"--counts @c --heldout test=@h --vocab @v --vocab steps=@s --target @m --text own=@text.txt "
+        f"--tokens 200 --context 40 --output {tmp_path}/out"
+    )
+    done = run(shelf, line)
+    assert done.exit_code == 0, done.output
+    for words in ("prose", "code", "test", "steps", "padded rows", "Good-Turing", "static / oracle / greedy"):
+        assert words in " ".join(done.stdout.split()), words
+    artifact = open_artifact(tmp_path / "out", "coverage")
+    assert set(artifact.manifest["parents"]) == {"counts", "heldout test", "vocabulary v", "vocabulary steps"}
+    plots = {name for name in artifact.manifest["files"] if name.startswith("plots/")}
+    assert plots == {f"plots/{name}.svg" for name in ("coverage", "missed", "vocabularies", "ceiling-1")}
+    results = json.loads((tmp_path / "out" / "coverage.json").read_text("utf-8"))
+    assert [text["name"] for text in results["texts"]] == ["all counted", "prose", "code", "test"]
+    ceilings = results["ceilings"]
+    assert (ceilings["rows"], ceilings["padded_rows"], ceilings["context"]) == (264, 3, 40)
+    own = ceilings["domains"]["own"]
+    assert own["positions"] == 200
+    assert all(oracle >= static for oracle, static in zip(own["oracle"], own["static"]))
+    page = (tmp_path / "out" / "coverage.html").read_text("utf-8")
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+    again = run(shelf, line + " --overwrite --json")
+    assert json.loads(again.stdout)["ceilings"] == ceilings, "the same windows, the same figures"
+
+
+def test_held_out_text_that_was_counted_is_said(shelf, tmp_path):
+    done = run(shelf, f"--counts @c --heldout again=@c --size 8 --size 4 --output {tmp_path}/out --json")
+    assert done.exit_code == 0, done.output
+    assert "was counted too" in " ".join(done.stderr.split())
+    results = json.loads(done.stdout)
+    assert results["sizes"] == [4, 8]
+    assert [text["name"] for text in results["texts"]][3:] == ["again", "again: prose", "again: code"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("--counts @c --heldout @x", 1, "different tokenizers"),
+        ("--counts @x --vocab @v", 1, "different tokenizers"),
+        ("--counts @x --target @m --text @text.txt", 1, "different tokenizers"),
+        ("--counts @c --target @m", 2, "--target without --text"),
+        ("--counts @c --text @text.txt", 2, "--text without --target"),
+        ("--counts @c --size 262", 2, "a size is outside the vocabulary"),
+        ("--counts @c --vocab @v --vocab v=@s", 2, "one name"),
+        ("--counts @c --heldout h=@h --heldout h=@h", 2, "one name"),
+        ("--counts @nowhere", 1, "not a VocabForge artefact"),
+        ("--counts @v", 1, "another kind"),
+        ("--counts @c --target @m --text @none.txt", 1, "input is missing"),
+        ("--counts @c --target @m --text @text.txt --dtype half", 2, "no such dtype"),
+        ("--counts @c --target @u --text @text.txt", 1, "different tokenizers"),
+    ],
+)
+def test_mistakes(shelf, tmp_path, line, code, words):
+    assert_user_error(run(shelf, f"{line} --output {tmp_path}/out"), code, words)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,400 @@
+"""A corpus in shards: together exactly the whole, for every kind of file and any size of shard."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.corpus import pieces, reading, splitting
+from vocabforge.corpus.shards import plan_shards, read_shard, shard_digest
+from vocabforge.corpus.sources import Problems, SourceOptions, iter_documents
+
+
+class BeforeSpace:
+    """Allows a cut before a space between letters, but not near a line's start or before `` x y``.
+
+    Where the text ends or begins nearby it sees nothing forbidden: only the margin keeps that from being wrong.
+    """
+
+    margin = 4
+    places = re.compile(r"(?<!\n\w)(?<=[^\W\d_]) (?=[^\W\d_]|\Z)(?!x y)")
+
+    def first(self, text, start=0):
+        found = self.places.search(text, max(1, start))
+        return found.start() if found else None
+
+
+CUT = BeforeSpace()
+
+
+def in_shards(paths, options=None, *, shard_bytes, cut=CUT, problems=None, **more):
+    options = options or SourceOptions()
+    problems = problems or Problems(shown=0)
+    shards = plan_shards(paths, options, cut=cut, shard_bytes=shard_bytes, **more)
+    return [list(read_shard(s, options, cut=cut, problems=problems)) for s in shards], shards
+
+
+def whole(paths, options=None, problems=None):
+    problems = problems or Problems(shown=0)
+    return list(iter_documents(paths, options or SourceOptions(), problems=problems))
+
+
+def flat(groups):
+    return [document for group in groups for document in group]
+
+
+def shrink(patch):
+    """Sizes at which a few bytes have all the borders that gigabytes have."""
+    patch.setattr(reading, "BLOCK_BYTES", 7)
+    patch.setattr(pieces, "PIECE_CHARACTERS", 5)
+    patch.setattr(pieces, "LONG_LINE", 40)
+    patch.setattr(pieces, "_STEP", 4)
+    patch.setattr(splitting, "_WINDOW", 4)
+    patch.setattr(splitting, "_SHORT_LINE", 6)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    shrink(monkeypatch)
+
+
+WORDS = ["a", "be", "é", "語", "🙂", " ", "  ", "\n", "\r\n", "\n\n", " \n", "\u2028", "x y z", " "]
+WORDS += ["ab cd ef", "\ufeff"]
+LETTERS = ["ab cd", " ", "é x y", "語 be", "long line ", "🙂"]
+BLANK = [" ", "\n", "\t\n", "\u2003"]
+
+
+def random_texts(count):
+    """(random source, text, whether it has a byte order mark): long, short, without newlines, blank."""
+    for seed in range(count):
+        draw = random.Random(seed)
+        words = draw.choice([WORDS, WORDS, LETTERS, [*LETTERS, "\n"], BLANK])
+        text = "".join(draw.choices(words, k=draw.choice([0, 3, 20, 80]))).lstrip("\ufeff")
+        yield draw, text, draw.random() < 0.3
+
+
+def write(folder: Path, name: str, data: bytes) -> Path:
+    file = folder / name
+    file.write_bytes(data)
+    return file
+
+
+def check_pieces(documents, text):
+    """Joined they are the text, one begins, and every cut is one that the rule allows in the whole text."""
+    assert "".join(d.text for d in documents) == (text if text.strip() else "")
+    assert [d.begins for d in documents] == [True] * bool(documents) + [False] * (len(documents) - 1)
+    at = 0
+    for document in documents[:-1]:
+        at += len(document.text)
+        assert at == 0 or CUT.first(text, at) == at
+
+
+def test_a_text_in_pieces_is_the_text(tmp_path, small):
+    for draw, text, bom in random_texts(400):
+        file = write(tmp_path, "a.txt", bom * b"\xef\xbb\xbf" + text.encode())
+        groups, shards = in_shards([file], shard_bytes=draw.randint(1, 90))
+        check_pieces(flat(groups), text)
+        assert [s.start for s in shards[1:]] == [s.stop for s in shards[:-1]]
+        assert (shards[0].start, shards[-1].stop) == (0, None)
+        assert sum(s.stored_bytes for s in shards) == file.stat().st_size
+
+
+def test_a_text_is_really_divided(tmp_path, small):
+    file = write(tmp_path, "a.txt", b"one two three four five six seven eight nine\n" * 9)
+    groups, shards = in_shards([file], shard_bytes=50)
+    assert len(shards) > 5
+    assert all(len(group) > 1 for group in groups[1:-1])
+    assert len(plan_shards([file], SourceOptions(), cut=None, shard_bytes=50)) == 1
+
+
+def test_lines_that_are_not_utf8_are_left_out_alike(tmp_path, small):
+    """Those of at most LONG_LINE bytes; a longer one is an error, in shards as in the whole."""
+    seen = set()
+    for draw, text, _ in random_texts(500):
+        data = text.encode()
+        for _ in range(draw.randint(0, 2)):
+            at = draw.randint(0, len(data))
+            data = data[:at] + draw.choice([b"\xff", b"\xc3", b"\x80\n", b"\n\xff\n"]) + data[at:]
+        lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
+        bad = [line for line in lines if not _valid(line)]
+        file = write(tmp_path, "a.txt", data)
+        shard_bytes = draw.randint(1, 90)
+        too_long = any(len(line.rstrip(b"\n")) > pieces.LONG_LINE for line in bad)
+        seen.add((bool(bad), too_long))
+        if too_long:
+            for size in (shard_bytes, 10**9):
+                with pytest.raises(DataError, match=r"not valid UTF-8, and too long"):
+                    in_shards([file], shard_bytes=size)
+            continue
+        problems = Problems(shown=0)
+        documents = flat(in_shards([file], shard_bytes=shard_bytes, problems=problems)[0])
+        check_pieces(documents, b"".join(line for line in lines if _valid(line)).decode())
+        assert problems.total == len(bad)
+    assert seen == {(False, False), (True, False), (True, True)}
+
+
+def test_cuts_within_long_lines(tmp_path, small):
+    """Lines around LONG_LINE, with few cuts; whatever is bad in them is left out, or an error, as in the whole."""
+    divided = 0
+    for length in range(34, 50):
+        for line in ("é" * (length // 2), "a" * length):
+            for at in range(1, len(line), 2):
+                text = line[:at] + " x y" + line[at:] + " be\nab cd"
+                file = write(tmp_path, "a.txt", text.encode())
+                groups, shards = in_shards([file], shard_bytes=1 + at % 5)
+                check_pieces(flat(groups), text)
+                divided += len(shards) > 1
+                data = text.replace(" x y", " \udcff be", 1).encode("utf-8", "surrogateescape")
+                file.write_bytes(data)
+                if data.index(b"\n") > pieces.LONG_LINE:
+                    with pytest.raises(DataError, match="not valid UTF-8, and too long"):
+                        in_shards([file], shard_bytes=1 + at % 5)
+                else:
+                    check_pieces(flat(in_shards([file], shard_bytes=1 + at % 5)[0]), "ab cd")
+    assert divided > 100
+
+
+@pytest.mark.parametrize(
+    "line", ["a" * 30 + " be" + "a" * 14 + "\udcff", "\udcff" + "a" * 20 + " be" + "a" * 60]
+)
+def test_a_long_bad_line_is_an_error_where_a_short_part_of_it_is_bad(tmp_path, small, line):
+    file = write(tmp_path, "a.txt", f"ab\n{line}\nb".encode("utf-8", "surrogateescape"))
+    shards = plan_shards([file], SourceOptions(), cut=CUT, shard_bytes=4)
+    assert shards[0].stop == 3 + line.index(" ")
+    with pytest.raises(DataError, match="not valid UTF-8, and too long"):
+        in_shards([file], shard_bytes=4)
+
+
+@pytest.mark.parametrize("text", ["é" * 200, "ab cd é " * 40, "語" * 200 + "\n" + "é be" * 40])
+def test_long_lines_are_really_divided(tmp_path, small, text):
+    file = write(tmp_path, "a.txt", text.encode())
+    for shard_bytes in (20, 21, 22):
+        groups, shards = in_shards([file], shard_bytes=shard_bytes, cut=Anywhere())
+        assert "".join(d.text for d in flat(groups)) == text
+        assert len(shards) > 10
+
+
+class Anywhere:
+    margin = 1
+
+    def first(self, text, start=0):
+        return max(1, start) if max(1, start) < len(text) else None
+
+
+def test_blank_and_bad_beginnings(tmp_path, small):
+    file = write(tmp_path, "a.txt", b" \n" * 50)
+    assert flat(in_shards([file], shard_bytes=10, cut=Anywhere())[0]) == []
+    file = write(tmp_path, "a.txt", b" \n" * 50 + b"x")
+    assert (
+        "".join(d.text for d in flat(in_shards([file], shard_bytes=10, cut=Anywhere())[0]))
+        == " \n" * 50 + "x"
+    )
+    file = write(tmp_path, "a.txt", b"\xff\n" * 20 + b"ab cd ef\n" * 9)
+    for shard_bytes in range(1, 60):
+        documents = flat(in_shards([file], shard_bytes=shard_bytes, cut=Anywhere())[0])
+        assert [d.begins for d in documents] == [True] + [False] * (len(documents) - 1)
+        assert "".join(d.text for d in documents) == "ab cd ef\n" * 9
+
+
+def test_the_line_left_out_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4)
+    file = write(tmp_path, "a.txt", b"a\nb\nc\n\xff\nd\n" + b"e" * 9 + b"\n\xff")
+    problems = Problems()
+    assert whole([file], problems=problems)[0].text == "a\nb\nc\nd\n" + "e" * 9 + "\n"
+    assert [first.partition(": ")[0] for first in problems.first] == [f"{file}:4", f"{file}:7"]
+    monkeypatch.setattr(pieces, "LONG_LINE", 5)
+    file.write_bytes(b"a\n\n" + b"e" * 30 + b"\xff\nb")
+    with pytest.raises(DataError, match=r"too long to be left out(.|\n)*a\.txt:3\n"):
+        whole([file])
+
+
+def _valid(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+UNITS = [
+    SourceOptions(text_unit="line"),
+    SourceOptions(text_unit="paragraph"),
+    SourceOptions(separator="\n\n"),
+    SourceOptions(text_unit="line", sample=0.5, seed=3),
+    SourceOptions(text_unit="paragraph", sample=0.5, seed=4),
+    SourceOptions(separator="e", sample=0.5),
+]
+
+
+@pytest.mark.parametrize("options", UNITS)
+def test_units_are_the_same_in_shards(tmp_path, small, monkeypatch, options):
+    for draw, text, bom in random_texts(120):
+        data = bom * b"\xef\xbb\xbf" + text.encode() + draw.choice([b"", b"", b"bad \xff\nx"])
+        file = write(tmp_path, "a.txt", data)
+        problems, alike = Problems(shown=0), Problems(shown=0)
+        groups, _ = in_shards([file], options, shard_bytes=draw.randint(1, 90), problems=problems)
+        monkeypatch.setattr(reading, "BLOCK_BYTES", draw.choice([1, 5, 1 << 20]))
+        assert [d.text for d in flat(groups)] == [d.text for d in whole([file], options, alike)]
+        assert problems.kinds == alike.kinds
+        if options == UNITS[0]:
+            lines = [
+                line.decode() for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if _valid(line)
+            ]
+            assert [d.text for d in flat(groups)] == [line.rstrip("\r") for line in lines if line.strip()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.one_of(st.text(max_size=9), st.none()), max_size=12),
+    shard_bytes=st.integers(1, 90),
+    newline=st.booleans(),
+    sample=st.sampled_from([None, 0.5]),
+)
+def test_json_lines_are_the_same_in_shards(tmp_path_factory, rows, shard_bytes, newline, sample):
+    data = "\r\n".join("" if row is None else json.dumps({"text": row}, ensure_ascii=False) for row in rows)
+    file = write(
+        tmp_path_factory.mktemp("t"), "a.jsonl", data.encode("utf-8", "surrogatepass") + b"\n" * newline
+    )
+    options = SourceOptions(sample=sample)
+    groups, shards = in_shards([file], options, shard_bytes=shard_bytes)
+    assert [d.text for d in flat(groups)] == [d.text for d in whole([file], options)]
+    assert sum(s.stored_bytes for s in shards) == file.stat().st_size
+
+
+def test_places_are_called_honestly(tmp_path):
+    file = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 4 + b"{\n")
+    problems = Problems()
+    groups, shards = in_shards([file], shard_bytes=28, problems=problems)
+    assert [(s.start, s.stop) for s in shards] == [(0, 28), (28, 56), (56, None)]
+    assert [d.line for d in flat(groups)] == [1, 2, "byte 28+line 1", "byte 28+line 2"]
+    assert problems.first[0].startswith(f"{file}:byte 56+line 1: the line is not valid JSON")
+
+
+def test_bytes_read_add_up_and_digests_are_of_the_stored_bytes(tmp_path):
+    plain = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 40)
+    packed = write(tmp_path, "b.txt.gz", gzip.compress(b"a b c\n" * 9))
+    for shard in plan_shards([plain, packed], SourceOptions(), cut=CUT, shard_bytes=100):
+        read: list[int] = []
+        list(read_shard(shard, SourceOptions(), cut=CUT, on_bytes=read.append))
+        assert sum(read) == shard.stored_bytes
+        stored = Path(shard.source).read_bytes()[shard.start : shard.stop]
+        assert shard_digest(shard) == hashlib.sha256(stored).hexdigest()
+
+
+def test_a_file_that_has_become_shorter(tmp_path):
+    file = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 40)
+    first = plan_shards([file], SourceOptions(), cut=CUT, shard_bytes=100)[0]
+    file.write_bytes(b'{"text": "a"}\n')
+    for use in (lambda: list(read_shard(first, SourceOptions(), cut=CUT)), lambda: shard_digest(first)):
+        with pytest.raises(DataError, match="become shorter"):
+            use()
+
+
+def test_domains_own_their_files_and_each_is_read_once(tmp_path):
+    for name in "abc":
+        write(tmp_path, f"{name}.txt", b"x")
+    write(tmp_path, "d.jsonl", b'{"text": "x"}')
+    shards = plan_shards(
+        [tmp_path / "c.txt", str(tmp_path / "[ab].txt")],
+        SourceOptions(),
+        domains={"one": [str(tmp_path / "a*")], "two": [str(tmp_path)]},
+        cut=CUT,
+        shard_bytes=100,
+    )
+    assert [(Path(s.source).name, s.kind, s.domain) for s in shards] == [
+        ("c.txt", "text", "two"),
+        ("a.txt", "text", "one"),
+        ("b.txt", "text", "two"),
+        ("d.jsonl", "lines", "two"),
+    ]
+    only = plan_shards([], SourceOptions(), domains={"x": [str(tmp_path)]}, cut=None, shard_bytes=9)
+    assert {s.domain for s in only} == {"x"}
+    with pytest.raises(UsageError, match="no input"):
+        plan_shards([], SourceOptions(), cut=None, shard_bytes=9)
+    with pytest.raises(UsageError, match="shard_bytes"):
+        plan_shards([tmp_path], SourceOptions(), cut=None, shard_bytes=0)
+
+
+def test_the_sample_is_of_documents_and_moves_with_the_file(tmp_path):
+    lines = b"".join(b"line %d\n" % number for number in range(2000))
+    file = write(tmp_path, "a.txt", lines)
+    (tmp_path / "else").mkdir()
+    elsewhere = write(tmp_path / "else", "a.txt", lines)
+    drawn = [
+        [d.text for d in whole([path], SourceOptions(text_unit="line", sample=0.25, seed=seed))]
+        for path, seed in ((file, 0), (elsewhere, 0), (file, 1))
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert 400 < len(drawn[0]) < 600
+    kept = [
+        bool(whole([write(tmp_path, f"{number}.txt", b"a b c")], SourceOptions(sample=0.5)))
+        for number in range(60)
+    ]
+    assert 15 < sum(kept) < 45
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(UsageError, match="out of range"):
+            SourceOptions(sample=share)
+
+
+def test_a_document_in_several_shards_is_drawn_as_one(tmp_path, small):
+    text = b"one two three four five six seven eight nine\n" * 9
+    seen = set()
+    for seed in range(12):
+        groups, shards = in_shards(
+            [write(tmp_path, "a.txt", text)], SourceOptions(sample=0.5, seed=seed), shard_bytes=90
+        )
+        assert len(shards) > 3
+        seen.add("".join(d.text for d in flat(groups)))
+    assert seen == {"", text.decode()}
+
+
+def test_texts_that_cannot_be_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 1 << 21)
+    file = write(tmp_path, "a.txt", b"x" * (3 << 20))
+    remedy = r"no place where it may be cut(.|\n)*a\.txt(.|\n)*--text-unit line"
+    for cut in (None, CUT):
+        with pytest.raises(DataError, match=remedy):
+            in_shards([file], shard_bytes=1 << 30, cut=cut)
+    assert len(whole([file])[0].text) == 3 << 20
+
+
+def test_a_line_longer_than_may_be_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "DOCUMENT_LIMIT", 100)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 16)
+    rows = ["a", "b" * 200, "c", "d" * 200]
+    file = write(tmp_path, "a.jsonl", "\n".join(json.dumps({"text": row}) for row in rows).encode())
+    problems = Problems()
+    assert [d.text for d in whole([file], problems=problems)] == ["a", "c"]
+    assert problems.first == [f"{file}:{line}: the line is longer than 0 MiB" for line in (2, 4)]
+    text = write(tmp_path, "a.txt", b"a\n\n" + b"bb\n" * 50 + b"\nc")
+    problems = Problems()
+    documents = whole([text], SourceOptions(text_unit="paragraph"), problems)
+    assert [d.text for d in documents] == ["a", "c"]
+    assert problems.first == [f"{text}:3: the document is too long to be held"]
+    documents = whole([text], SourceOptions(separator="\nc"), problems)
+    assert (len(documents), problems.total) == (0, 2)
+
+
+def test_memory_is_bounded(tmp_path):
+    """48 MiB of text in one document, read in pieces: a few blocks are held at a time."""
+    file = tmp_path / "a.txt"
+    with open(file, "wb") as handle:
+        for _ in range(48):
+            handle.write(("eine Zeile über nichts\n" * 44000).encode()[: 1 << 20].rsplit(b"\n", 1)[0] + b"\n")
+    shards = plan_shards([file], SourceOptions(), cut=CUT, shard_bytes=1 << 30)
+    tracemalloc.start()
+    total = sum(len(d.text) for d in read_shard(shards[0], SourceOptions(), cut=CUT))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total > 44 << 20
+    assert peak < 20 << 20

@@ -1,0 +1,204 @@
+"""Ceilings of acceptance against brute force, and over real distributions of small targets."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import DATA, needs_data, tiny_target
+from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.evaluate import ceilings as module
+from vocabforge.evaluate.ceilings import (
+    CeilingMeter,
+    acceptance_split,
+    argmax_inside,
+    measure_ceilings,
+    oracle_mass,
+    static_mass,
+)
+from vocabforge.evaluate.target_ceilings import SampleSettings, measure_target, sample_windows
+from vocabforge.models.lean import load_target
+from vocabforge.vocab.coverage import coverage_at, rank_all
+from vocabforge.vocab.subset import make_subset
+
+V = 6
+
+
+@pytest.fixture
+def p():
+    torch.manual_seed(0)
+    return torch.softmax(2 * torch.randn(5, V, dtype=torch.float64), -1)
+
+
+def test_lemma_2_is_the_best_of_all_subsets(p):
+    for k in range(1, V + 1):
+        best = [
+            max(sum(float(row[v]) for v in some) for some in itertools.combinations(range(V), k)) for row in p
+        ]
+        assert oracle_mass(p, torch.tensor([k]))[:, 0].tolist() == pytest.approx(best)
+
+
+def test_lemma_1_bounds_every_drafter_and_is_reached(p):
+    ranked = torch.tensor([4, 1, 0])
+    static = static_mass(p, ranked, torch.tensor([1, 3]))
+    inside = torch.zeros(V, dtype=torch.bool)
+    inside[ranked] = True
+    assert static[:, 1].tolist() == pytest.approx(p[:, ranked].sum(-1).tolist())
+    assert static[:, 0].tolist() == pytest.approx(p[:, 4].tolist())
+    for seed in range(20):
+        noise = torch.rand(5, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * inside
+        split = acceptance_split(p, noise / noise.sum(-1, keepdim=True), inside)
+        assert (split.actual <= static[:, 1] + 1e-12).all()
+    restricted = p * inside / (p * inside).sum(-1, keepdim=True)
+    reached = acceptance_split(p, restricted, inside)
+    assert reached.actual.tolist() == pytest.approx(static[:, 1].tolist())
+    assert reached.drafter_wrong.tolist() == pytest.approx([0.0] * 5, abs=1e-12)
+
+
+def test_argmax_inside(p):
+    ranked = torch.tensor([4, 1, 0])
+    found = argmax_inside(p, ranked, torch.tensor([1, 2, 3]))
+    expected = [[int(row.argmax()) in ranked[:k].tolist() for k in (1, 2, 3)] for row in p]
+    assert found.tolist() == expected
+
+
+def test_split_by_enumeration(p):
+    """Draw x from q, accept with min(1, p/q): each loss by adding up all outcomes."""
+    inside = torch.tensor([True, False, True, True, False, True])
+    q = torch.softmax(torch.randn(5, V, dtype=torch.float64), -1) * inside
+    q = q / q.sum(-1, keepdim=True)
+    split = acceptance_split(p, q, inside)
+    for row in range(5):
+        accepted = outside = wrong = 0.0
+        for x in range(V):
+            px, qx = float(p[row, x]), float(q[row, x])
+            if qx > 0:
+                accepted += qx * min(1.0, px / qx)
+            if not inside[x]:
+                outside += px
+            elif px > qx:
+                wrong += px - qx
+        assert split.actual[row] == pytest.approx(accepted)
+        assert split.out_of_vocabulary[row] == pytest.approx(outside)
+        assert split.drafter_wrong[row] == pytest.approx(wrong)
+        assert accepted + outside + wrong == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="outside"):
+        acceptance_split(p, p, inside)
+
+
+def test_meter_adds_up_in_any_slices(p):
+    rankings = {"a": torch.tensor([4, 1, 0]), "b": torch.arange(V)}
+    whole, parts = (CeilingMeter(rankings, [1, 2, 3, 6, 99], V) for _ in range(2))
+    whole.add(p)
+    for row in p:
+        parts.add(row[None])
+    one, other = whole.result(), parts.result()
+    assert one.positions == other.positions == 5
+    assert list(one.static["a"]) == [1, 2, 3]
+    assert list(one.oracle) == [1, 2, 3, 6]
+    for name in rankings:
+        assert one.static[name] == pytest.approx(other.static[name])
+        assert one.greedy[name] == other.greedy[name]
+        assert all(one.static[name][k] <= one.oracle[k] + 1e-12 for k in one.static[name])
+    assert one.oracle == pytest.approx(other.oracle)
+    assert one.oracle[6] == one.static["b"][6] == pytest.approx(1.0)
+    with pytest.raises(DataError, match="no position"):
+        CeilingMeter(rankings, [1], V).result()
+
+
+def mistral(folder, window):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    limits = {"max_position_embeddings": 64, "sliding_window": window, "initializer_range": 0.4}
+    MistralForCausalLM(MistralConfig(**sizes, **heads, **limits)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_target_against_transformers(tmp_path, monkeypatch, window):
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_target(tmp_path / "m") if window is None else mistral(tmp_path / "m", window)
+    windows = [[1, 5, 9, 2, 30, 7, 8], [4, 60, 3], [11, 12, 13, 14, 15, 16]]
+    ranked = torch.arange(60, -1, -1)
+    monkeypatch.setattr(module, "ROW_BUDGET", 61 * 4)  # slices of four rows
+    monkeypatch.setattr(module, "_BATCH_TOKENS", 14)  # two windows at a time
+    seen: list[int] = []
+    meter = CeilingMeter({"r": ranked}, [1, 8, 61], 61)
+    found = measure_ceilings(load_target(folder), windows, meter, on_tokens=seen.append)
+
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        rows = torch.cat([reference(torch.tensor([ids])).logits[0] for ids in windows]).double().softmax(-1)
+    assert (found.positions, sum(seen), len(rows)) == (16, 16, 16)
+    for k in (1, 8, 61):
+        assert found.static["r"][k] == pytest.approx(float(rows[:, ranked[:k]].sum(-1).mean()), abs=1e-4)
+        assert found.oracle[k] == pytest.approx(
+            float(rows.sort(-1, descending=True)[0][:, :k].sum(-1).mean()), abs=1e-4
+        )
+        inside = torch.isin(rows.argmax(-1), ranked[:k]).double().mean()
+        assert found.greedy["r"][k] == pytest.approx(float(inside))
+
+
+def test_windows_that_do_not_fit(tmp_path):
+    model = load_target(tiny_target(tmp_path / "m", max_position_embeddings=8))
+    meter = CeilingMeter({}, [1], 61)
+    with pytest.raises(MismatchError, match="does not have"):
+        measure_ceilings(model, [[1, 61]], meter)
+    with pytest.raises(MismatchError, match="longer than the target's context"):
+        measure_ceilings(model, [[1] * 9], meter)
+
+
+def test_sampled_windows(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t"))
+    (tmp_path / "a.txt").write_text("".join(chr(97 + n % 26) for n in range(1000)))
+    windows = sample_windows(tokenizer, [tmp_path / "a.txt"], tokens=100, context=20, seed=3)
+    assert len(windows) == 5
+    assert all(len(window) == 20 for window in windows)
+    assert windows == sample_windows(tokenizer, [tmp_path / "a.txt"], tokens=100, context=20, seed=3)
+    assert windows != sample_windows(tokenizer, [tmp_path / "a.txt"], tokens=100, context=20, seed=4)
+    (tmp_path / "short.txt").write_text("abc")
+    assert sample_windows(tokenizer, [tmp_path / "short.txt"], tokens=100, context=20) == [
+        tokenizer.encode("abc")
+    ]
+    (tmp_path / "none.txt").write_text("\n")
+    with pytest.raises(DataError, match="no tokens"):
+        sample_windows(tokenizer, [tmp_path / "none.txt"], tokens=100, context=20)
+
+
+@needs_data
+def test_real_target_on_its_own_language(tmp_path):
+    """stories260K on TinyStories: its mass inside is what its language's counts say, and the oracle is above."""
+    import lzma
+
+    tokenizer = load_tokenizer(DATA / "models" / "tok512")
+    with lzma.open(DATA / "corpus" / "tinystories_train_head_2MiB.txt.xz", "rt", encoding="utf-8") as handle:
+        text = handle.read(120_000).replace("<|endoftext|>", "\n")
+    (tmp_path / "a.txt").write_text(text[60_000:], "utf-8")
+    counts = np.bincount(tokenizer.encode(text[:60_000]), minlength=512)
+    subset = make_subset(counts, 128, tokenizer.eos_ids, fingerprint=tokenizer.fingerprint)
+    ranked = rank_all(counts, tokenizer.eos_ids)
+    model = load_target(DATA / "models" / "stories260K")
+    found = measure_target(
+        model,
+        tokenizer,
+        {"stories": [tmp_path / "a.txt"]},
+        (ranked, {"r128": subset}),
+        [16, 64, 128, 512],
+        SampleSettings(tokens=1024, context=128),
+    )
+    domain = found["domains"]["stories"]
+    coverage = coverage_at(ranked, counts, [16, 64, 128, 512])
+    assert domain["static"] == pytest.approx(coverage, abs=0.06)
+    assert domain["vocabularies"]["r128"]["static"] == domain["static"][2]
+    assert all(oracle > static for oracle, static in zip(domain["oracle"][:3], domain["static"]))
+    assert domain["oracle"][0] > 0.9
+    assert (found["rows"], found["padded_rows"], domain["positions"]) == (512, 0, 1024)

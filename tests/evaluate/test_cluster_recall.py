@@ -1,0 +1,153 @@
+"""Recall and mass of the first m clusters, against loops over tokens."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_target
+from vocabforge.core.errors import DataError
+from vocabforge.corpus.sources import Document
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.evaluate import cluster_recall as module
+from vocabforge.evaluate.cluster_recall import (
+    RANKINGS,
+    by_cluster,
+    cluster_recall,
+    hidden_states,
+    ladder,
+    tally,
+    text_windows,
+)
+from vocabforge.models.target import HFTarget
+from vocabforge.vocab.clusters import Clusters, make_clusters
+from vocabforge.vocab.kmeans import KMeansOptions
+from vocabforge.vocab.kmeans_backends import choose_backend
+from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+
+V, D, M, N = 40, 6, 7, 11
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[np.ndarray, np.ndarray, Clusters]:
+    """Head rows, two of them padding that would win every argmax; hidden states; clusters."""
+    rng = np.random.default_rng(0)
+    head = rng.standard_normal((V + 2, D)).astype(np.float32)
+    head[V:] *= 100.0
+    hidden = (2.0 * rng.standard_normal((N, D))).astype(np.float32)
+    rows = unit_rows(ArrayRows(head), V, name="head")
+    clusters = make_clusters(
+        rows, KMeansOptions(M, 5), choose_backend("torch")[0], fingerprint="f", head={"width": D, "padded": 2}
+    )
+    return head, hidden, clusters
+
+
+def brute_force(head, hidden, clusters, ranking, m):
+    recall = mass = tokens = 0.0
+    for h in hidden.astype(np.float64):
+        z = [float(head[v].astype(np.float64) @ h) for v in range(V)]
+        total = sum(np.exp(value) for value in z)
+        p = [np.exp(value) / total for value in z]
+        inside = [[v for v in range(V) if clusters.assignment[v] == c] for c in range(M)]
+        key = {
+            "logit": lambda c, z=z, inside=inside: max(z[v] for v in inside[c]),
+            "mass": lambda c, p=p, inside=inside: sum(p[v] for v in inside[c]),
+            "centroid": lambda c, h=h: float(clusters.centroids[c] @ h),
+        }[ranking]
+        chosen = sorted(range(M), key=lambda c, key=key: (-key(c), c))[:m]
+        short = {v for c in chosen for v in inside[c]}
+        recall += max(range(V), key=lambda v, z=z: z[v]) in short
+        mass += sum(p[v] for v in short)
+        tokens += len(short)
+    return recall / len(hidden), mass / len(hidden), tokens / len(hidden)
+
+
+def test_figures_equal_brute_force(case, monkeypatch):
+    head, hidden, clusters = case
+    monkeypatch.setattr(module, "_ROWS", 9)  # several blocks of rows
+    monkeypatch.setattr(module, "_LOGIT_BYTES", 4 * V * 4)  # and batches of four contexts
+    steps = tuple(range(1, M + 1))
+    rows = cluster_recall(hidden, ArrayRows(head), clusters, steps)
+    assert [(row.ranking, row.m) for row in rows] == list(itertools.product(RANKINGS, steps))
+    for row in rows:
+        expected = brute_force(head, hidden, clusters, row.ranking, row.m)
+        assert (row.recall, row.mass, row.tokens) == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_the_definitions_imply(case):
+    head, hidden, clusters = case
+    rows = {(row.ranking, row.m): row for row in cluster_recall(hidden, ArrayRows(head), clusters)}
+    steps = ladder(M)
+    assert rows["logit", 1].recall == 1.0, "by construction"
+    assert rows["centroid", 1].recall < 1.0, "the case tells rankings apart"
+    for ranking in RANKINGS:
+        last = rows[ranking, M]
+        assert (last.recall, last.mass, last.tokens) == pytest.approx((1.0, 1.0, V))
+        for less, more in itertools.pairwise(steps):
+            assert rows[ranking, less].mass < rows[ranking, more].mass
+            assert rows[ranking, less].recall <= rows[ranking, more].recall
+        for m in steps:
+            assert rows[ranking, m].mass <= rows["mass", m].mass + 1e-9, "no order has more mass"
+
+
+def test_large_logits_do_not_overflow(case):
+    _, _, clusters = case
+    best, mass = by_cluster(np.full((2, V), 5000.0, dtype=np.float32), clusters)
+    assert (best == 5000.0).all()
+    np.testing.assert_allclose(mass, np.tile(clusters.sizes / V, (2, 1)))
+
+
+def test_ties_go_to_the_lower_cluster():
+    scores = np.array([[1.0, 2.0, 2.0, 0.0]])
+    mass = np.array([[0.1, 0.2, 0.3, 0.4]])
+    sizes = np.array([10, 20, 30, 40])
+    table = tally(scores, mass, np.array([2]), sizes, (1, 2, 4))
+    np.testing.assert_allclose(table, [[0, 0.2, 20], [1, 0.5, 50], [1, 1.0, 100]])
+
+
+@pytest.mark.parametrize(
+    ("clusters", "expected"), [(2, (1, 2)), (7, (1, 2, 4, 7)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))]
+)
+def test_the_ladder(clusters, expected):
+    assert ladder(clusters) == expected
+
+
+def documents(*texts):
+    return [Document(text, None, Path("x.txt"), 1) for text in texts]
+
+
+def test_windows_keep_documents_apart_and_count_tokens(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
+    windows = text_windows(tokenizer, documents("abcdefg", "hij", "klmnop"), length=4, limit=12)
+    assert [tokenizer.decode(window) for window in windows] == ["abcd", "efg", "hij", "kl"]
+    with pytest.raises(DataError, match="no tokens"):
+        text_windows(tokenizer, documents(), length=4, limit=12)
+
+
+def test_windows_begin_with_the_prefix(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, add_bos_token=True))
+    assert tokenizer.prefix_ids == (256,)
+    windows = text_windows(tokenizer, documents("abcdefg"), length=4, limit=5)
+    assert [window[0] for window in windows] == [256, 256]
+    assert [tokenizer.decode(window[1:]) for window in windows] == ["abc", "de"]
+
+
+def test_hidden_states_are_what_the_head_reads(tmp_path):
+    target = HFTarget.load(tiny_target(tmp_path / "m"))
+    windows = [[3, 4, 5, 6], [9, 8]]
+    for window, state in zip(windows, hidden_states(target, windows), strict=True):
+        with torch.no_grad():
+            expected = target.model(torch.tensor([window])).logits[0].numpy()
+        np.testing.assert_allclose(state @ target.head_weight.numpy().T, expected, atol=1e-4)
+
+
+def test_a_head_with_a_bias_is_refused(tmp_path):
+    target = HFTarget.load(tiny_target(tmp_path / "m"))
+    target.head.bias = torch.nn.Parameter(torch.zeros(61))
+    with pytest.raises(DataError, match="bias"):
+        next(hidden_states(target, [[1, 2]]))

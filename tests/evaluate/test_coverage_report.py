@@ -1,0 +1,133 @@
+"""The figures of a coverage study and the page that shows them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from tests.vocab.table_factory import make_table
+from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.evaluate.coverage_report import coverage_charts, report_files, text_colour
+from vocabforge.evaluate.coverage_results import measure_coverage
+from vocabforge.evaluate.coverage_terminal import coverage_table, summary_lines, vocabulary_table
+from vocabforge.vocab.mixing import Part, mix_tables
+from vocabforge.vocab.subset import make_subset
+
+COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]
+
+
+def study(**changes):
+    table = make_table(
+        COUNTS, {"a": [0, 50, 0, 10, 5, 3, 1, 1, 0, 0], "<b>": [0, 0, 30, 0, 0, 0, 0, 0, 0, 0]}
+    )
+    heldout = make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
+    subset = make_subset(table.counts, 4, [0], fingerprint="f", schedule=(4, 4, 2))
+    settings = {"heldout": [Part("test", heldout)], "vocabs": {"r4": subset}, **changes}
+    return measure_coverage(Part("counts", table), settings["heldout"], settings["vocabs"])
+
+
+def files_of(results):
+    return report_files({**results, "command": "vocabforge coverage", "facts": {}})
+
+
+def test_figures_by_hand():
+    results = study()
+    assert results["forced"] == [0]
+    texts = {text["name"]: text for text in results["texts"]}
+    assert list(texts) == ["all counted", "a", "<b>", "test"]
+    at = results["sizes"].index(4)  # the draft vocabulary's size is a row: ids 0, 1, 2, 3
+    assert [texts[name]["coverage"][at] for name in texts] == pytest.approx([0.9, 60 / 70, 1.0, 0.6])
+    assert [texts[name]["own_coverage"][at] for name in texts] == pytest.approx([0.95, 68 / 70, 1.0, 1.0])
+    assert texts["test"]["without_count"] == 0.4
+    assert texts["all counted"]["unseen_estimate"] == 0.02
+    assert texts["all counted"]["carrying"][1] == {"share": 0.95, "size": 4, "of_vocabulary": 0.4}
+    (vocab,) = results["vocabularies"]
+    assert vocab["coverage"]["test"] == 0.6
+    assert vocab["best"]["test"] == 1.0
+    assert vocab["by_step"]["all counted"] == pytest.approx([0.9, 0.9, 0.5])
+
+
+def test_page_and_charts():
+    files = files_of(study())
+    text = files.pop("coverage.html")
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(files) == {f"plots/{name}.svg" for name in ("coverage", "missed", "vocabularies")}
+    for svg in files.values():
+        assert ET.fromstring(svg).tag.endswith("svg")
+        assert "var(--" not in svg
+    assert "r4 (4)" in files["plots/vocabularies.svg"]
+    assert "all counted" in files["plots/coverage.svg"]
+
+
+def test_page_of_a_mixture_without_anything_else():
+    parts = [Part("x", make_table([0, 3, 1])), Part("y", make_table([2, 1, 0], sources={"y": "2"}))]
+    results = measure_coverage(Part("mix", mix_tables(parts)))
+    assert results["texts"][0]["unseen_estimate"] is None
+    text = files_of(results)["coverage.html"]
+    assert "weighted mixture" in text
+    assert "Expected unseen</div>" not in text
+    assert not any("Good-Turing" in line for line in summary_lines(results))
+
+
+def test_page_with_ceilings():
+    results = study()
+    curve = [0.5] * len(results["sizes"])
+    domain = {
+        "positions": 7,
+        "static": curve,
+        "oracle": curve,
+        "greedy": curve,
+        "vocabularies": {"r4": {"size": 4, "static": 0.25, "oracle": 0.5, "greedy": 0.125}},
+    }
+    results["ceilings"] = {
+        "target": "toy", "rows": 12, "padded_rows": 2, "sizes": results["sizes"], "domains": {"en": domain},
+    }  # fmt: skip
+    files = files_of(results)
+    text = files["coverage.html"]
+    assert "12.50%" in text
+    assert "2 of them padding" in text
+    assert "plots/ceiling-1.svg" in files
+    assert any("2 padded rows" in line for line in summary_lines(results))
+
+
+def test_terminal_tables():
+    results = study()
+    assert coverage_table(results).row_count == len(results["sizes"])
+    assert vocabulary_table(results).row_count == 2
+
+
+def test_curves_of_many_texts_can_be_told_apart():
+    looks = [(text_colour(index) % 7, text_colour(index) // 7) for index in range(20)]
+    assert len(set(looks)) == 20
+    domains = {f"d{number}": [0, 1, 1] for number in range(9)}
+    table = make_table(np.sum(list(domains.values()), axis=0), domains)
+    (chart, *_) = coverage_charts(measure_coverage(Part("many", table)))
+    assert len({(colour % 7, hint) for colour, _, hint in chart.legend}) == 10
+
+
+def test_refusals():
+    empty = make_table([0] * 10)
+    with pytest.raises(DataError, match="no tokens"):
+        measure_coverage(Part("empty", empty))
+    with pytest.raises(DataError, match="no tokens"):
+        study(heldout=[Part("empty", empty)])
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        study(heldout=[Part("other", make_table(COUNTS, fingerprint="g"))])
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        study(vocabs={"v": make_subset(np.array(COUNTS), 3, [], fingerprint="g")})
+    with pytest.raises(UsageError, match="one name"):
+        study(heldout=[Part("a", make_table(COUNTS))])
+
+
+def test_a_chart_of_what_is_missed_when_nothing_is():
+    from vocabforge.evaluate.plots import Line, line_chart
+
+    line = Line([1, 2, 4], [0.0, 0.0, 0.0], 0, "all")
+    assert "<svg" in line_chart("missed", ("size", "outside"), [line], log_y=True)

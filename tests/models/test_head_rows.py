@@ -1,0 +1,219 @@
+"""LM head rows read from the disk against transformers' own weights."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
+
+from tests.support import DATA, needs_data, tiny_target
+from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.models import head_rows
+from vocabforge.models.head_rows import HEADS, check_head_fits, open_head
+
+WEIGHTS = "model.safetensors"
+
+
+def reference(folder) -> np.ndarray:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.get_output_embeddings().weight.detach().numpy()
+
+
+def edit(folder, change, **config):
+    """Rewrite the weights by ``change`` and some keys of the configuration (None removes one)."""
+    tensors = load_file(folder / WEIGHTS)
+    save_file(change(tensors), folder / WEIGHTS, metadata={"format": "pt"})
+    body = json.loads((folder / "config.json").read_text("utf-8")) | config
+    body = {key: value for key, value in body.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(body), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_are_those_of_transformers(tmp_path, tied, dtype):
+    folder = tiny_target(tmp_path / "m", tie_word_embeddings=tied)
+    edit(folder, lambda t: {name: value.to(dtype) for name, value in t.items()})
+    head, expected = open_head(folder), reference(folder)
+    assert head.shape == expected.shape
+    assert head.tied is tied
+    assert head.dtype == {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
+    np.testing.assert_array_equal(head.rows(0, 61), expected)
+    np.testing.assert_array_equal(head.rows(7, 13), expected[7:13])
+    assert head.rows(7, 13).dtype == np.float32
+    ids = np.array([5, 6, 7, 60, 0, 0, 9, 8])
+    np.testing.assert_array_equal(head.at(ids), expected[ids])
+    assert head.at(ids[:0]).shape == (0, 32)
+
+
+def test_what_is_read_may_be_changed(tmp_path):
+    head = open_head(tiny_target(tmp_path / "m"))
+    before = head.rows(0, 4)
+    changed = head.rows(0, 4)
+    changed *= 0.0
+    np.testing.assert_array_equal(head.rows(0, 4), before)
+
+
+def test_shards_are_found_through_the_index(tmp_path):
+    folder = tiny_target(tmp_path / "m")
+    expected = reference(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    shutil.rmtree(folder)
+    model.save_pretrained(folder, max_shard_size="12KB")
+    assert (folder / f"{WEIGHTS}.index.json").is_file()
+    head = open_head(folder)
+    np.testing.assert_array_equal(head.rows(0, 61), expected)
+    head.source.unlink()
+    with pytest.raises(DataError, match="shards"):
+        open_head(folder)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2-silent", "neox"])
+def test_other_families(tmp_path, kind):
+    torch.manual_seed(0)
+    if kind == "neox":
+        model = GPTNeoXForCausalLM(
+            GPTNeoXConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+        )
+    else:
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
+    model.save_pretrained(tmp_path)
+    if kind == "gpt2-silent":
+        edit(tmp_path, lambda t: t, tie_word_embeddings=None)
+    head = open_head(tmp_path)
+    np.testing.assert_array_equal(head.rows(0, 40), reference(tmp_path))
+    assert head.tied is (kind != "neox")
+
+
+def test_a_stored_head_wins_over_a_tied_configuration(tmp_path):
+    folder = edit(tiny_target(tmp_path / "m"), lambda t: t, tie_word_embeddings=True)
+    head = open_head(folder)
+    assert head.name == "lm_head.weight"
+    np.testing.assert_array_equal(head.rows(0, 61), load_file(folder / WEIGHTS)["lm_head.weight"].numpy())
+
+
+def test_the_digest_is_that_of_the_rows(tmp_path, monkeypatch):
+    folder = tiny_target(tmp_path / "a", tie_word_embeddings=True)
+    first = open_head(folder).digest(50)
+    monkeypatch.setattr(head_rows, "_DIGEST_ROWS", 7)
+    assert open_head(folder).digest(50) == first, "in blocks of any size"
+    assert first != open_head(folder).digest(51)
+    other = shutil.copytree(folder, tmp_path / "b")
+    edit(other, lambda t: {**t, "lm_head.weight": t["model.embed_tokens.weight"].clone()})
+    assert open_head(other).digest(50) == first, "a stored copy of a tied head"
+    edit(other, lambda t: {**t, "lm_head.weight": t["lm_head.weight"].double()})
+    assert open_head(other).digest(50) == first, "an exact change of dtype"
+
+    def change(tensors):
+        tensors["lm_head.weight"][49, 3] += 1
+        return tensors
+
+    edit(other, change)
+    assert open_head(other).digest(50) != first
+    assert open_head(other).digest(49) == open_head(folder).digest(49)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {n: v for n, v in t.items() if "lm_head" not in n}, "no LM head"),
+        (lambda t: _renamed(t, "lm_head.qweight", torch.int32), "one plain matrix"),
+        (lambda t: _renamed(t, "lm_head.0.weight"), "one plain matrix"),
+        (lambda t: _renamed(t, "lm_head.weight", torch.int8), "packed, quantised"),
+        (lambda t: _renamed(t, "lm_head.weight", torch.float8_e4m3fn), "packed, quantised"),
+        (lambda t: {**t, "lm_head.weight": t["lm_head.weight"][None]}, "packed, quantised or no matrix"),
+        (lambda t: {**t, "output.weight": t["lm_head.weight"].clone()}, "cannot be told"),
+    ],
+)
+def test_heads_that_cannot_be_read(tmp_path, change, message):
+    with pytest.raises(DataError, match=message):
+        open_head(edit(tiny_target(tmp_path / "m"), change))
+
+
+def test_a_tied_head_of_unknown_name(tmp_path):
+    folder = tiny_target(tmp_path / "m", tie_word_embeddings=True)
+    edit(folder, lambda t: {n.replace("embed_tokens", "words"): v for n, v in t.items()})
+    with pytest.raises(DataError, match="embedding, which is its LM head"):
+        open_head(folder)
+
+
+def test_an_unknown_architecture_without_a_word_on_tying(tmp_path):
+    folder = tiny_target(tmp_path / "m", tie_word_embeddings=True)
+    edit(folder, lambda t: t, tie_word_embeddings=None, model_type="nobody-knows")
+    with pytest.raises(DataError, match="no LM head"):
+        open_head(folder)
+
+
+def _renamed(tensors, name, dtype=None):
+    value = tensors.pop("lm_head.weight")
+    return {**tensors, name: value if dtype is None else value.to(dtype)}
+
+
+def test_damaged_and_missing_files(tmp_path):
+    with pytest.raises(DataError, match="no model here"):
+        open_head(tmp_path)
+    folder = tiny_target(tmp_path / "m")
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        open_head(folder)
+
+
+def test_rows_against_the_tokenizer(tmp_path):
+    head = open_head(tiny_target(tmp_path / "m"))
+    assert check_head_fits(head, 61, tokenizer="t") == 0
+    assert check_head_fits(head, 50, tokenizer="t") == 11
+    with pytest.raises(MismatchError, match="61 rows"):
+        check_head_fits(head, 62, tokenizer="t")
+
+
+def test_the_model_is_not_loaded(tmp_path):
+    """Memory for 2,000 rows of a head of 40 MB is far below the head; mapped pages are not the process's own."""
+    rows, width = 40_000, 256
+    folder = tmp_path / "m"
+    folder.mkdir()
+    save_file({"lm_head.weight": torch.ones(rows, width)}, folder / WEIGHTS)
+    (folder / "config.json").write_text("{}")
+    import subprocess
+    import sys
+
+    from tests.support import ROOT
+
+    program = (
+        "import sys, resource\nfrom pathlib import Path\nfrom vocabforge.models.head_rows import open_head\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "head = open_head(Path(sys.argv[1])); head.rows(0, 1); before = peak()\n"
+        "assert head.rows(20000, 22000).sum() == 2000 * 256\nprint(head.shape, peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"({rows}, {width})")
+    assert int(done.stdout.split()[-1]) * 1024 < rows * width * 4 / 2
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["stories260K", "bitllama-3M"])
+def test_real_models(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in (DATA / "models" / name).iterdir():
+        if file.name.endswith(".safetensors.xz"):
+            (folder / WEIGHTS).write_bytes(lzma.decompress(file.read_bytes()))
+        elif file.suffix in (".json", ".safetensors"):
+            shutil.copyfile(file, folder / file.name)
+    head = open_head(folder)
+    stored = load_file(folder / WEIGHTS)
+    assert head.shape[0] == 512
+    assert head.tied is not any(name in stored for name in HEADS)
+    np.testing.assert_array_equal(head.rows(0, 512), stored[head.name].float().numpy())

@@ -1,0 +1,260 @@
+"""The clusters artefact: canonical order, verification, figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
+from vocabforge.vocab.cluster_figures import cluster_figures, examples, size_histogram
+from vocabforge.vocab.clusters import (
+    Clusters,
+    canonical,
+    check_count,
+    default_clusters,
+    disagreement,
+    invert,
+    load_clusters,
+    make_clusters,
+    save_clusters,
+)
+from vocabforge.vocab.kmeans import KMeansOptions
+from vocabforge.vocab.kmeans_backends import choose_backend
+from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+
+TORCH = choose_backend("torch")[0]
+
+
+def made(count=200, clusters=10, width=6, zeros=(), seed=0, **options) -> Clusters:
+    matrix = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+    matrix[list(zeros)] = 0.0
+    rows = unit_rows(ArrayRows(matrix), count, name="matrix")
+    head = {"digest": "ab" * 32, "rows": count + 3, "padded": 3, "width": width, "dtype": "F32"}
+    chosen = KMeansOptions(clusters, 5, seed=seed, **options)
+    return make_clusters(rows, chosen, TORCH, fingerprint="f" * 64, head=head)
+
+
+def given_sizes(*sizes, cosine=None, zero_cluster=None) -> Clusters:
+    """Clusters of these sizes, ids in order."""
+    assignment = np.repeat(np.arange(len(sizes)), sizes)
+    return Clusters(
+        np.arange(len(assignment)),
+        np.concatenate([[0], np.cumsum(sizes)]),
+        assignment.astype(np.int32),
+        np.ones((len(sizes), 1), dtype=np.float32),
+        np.asarray(cosine or [0.5] * len(sizes), dtype=np.float32),
+        zero_cluster,
+        "f",
+        {"width": 1, "padded": 0},
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(labels=st.lists(st.integers(0, 9), min_size=1, max_size=80))
+def test_the_canonical_order(labels):
+    _, assignment = np.unique(labels, return_inverse=True)  # every cluster is in use
+    count = int(assignment.max()) + 1
+    order, permutation, offsets = canonical(assignment, count)
+    assert sorted(permutation.tolist()) == list(range(len(labels)))
+    slabs = [permutation[a:b].tolist() for a, b in pairwise(offsets)]
+    assert [set(slab) for slab in slabs] == [set(np.flatnonzero(assignment == old)) for old in order]
+    assert all(slab == sorted(slab) and slab for slab in slabs)
+    assert [slab[0] for slab in slabs] == sorted(slab[0] for slab in slabs)
+    inverse = invert(permutation)
+    assert (permutation[inverse] == np.arange(len(labels))).all()
+    assert (inverse[permutation] == np.arange(len(labels))).all()
+
+
+def test_a_cluster_is_a_slab_of_the_permuted_head():
+    made_ = made()
+    head = np.random.default_rng(0).standard_normal((200, 6)).astype(np.float32)
+    slabs = head[made_.permutation]
+    for cluster in range(len(made_)):
+        a, b = made_.offsets[cluster], made_.offsets[cluster + 1]
+        np.testing.assert_array_equal(slabs[a:b], head[made_.assignment == cluster])
+        np.testing.assert_array_equal(made_.members(cluster), np.flatnonzero(made_.assignment == cluster))
+        unit = slabs[a:b] / np.linalg.norm(slabs[a:b], axis=1, keepdims=True)
+        mean = unit.sum(0)
+        np.testing.assert_allclose(made_.centroids[cluster], mean / np.linalg.norm(mean), atol=1e-5)
+        assert made_.cosine[cluster] == pytest.approx((unit @ made_.centroids[cluster]).mean(), abs=1e-5)
+    assert made_.sizes.sum() == made_.vocab_size == 200
+    assert (made_.permutation[made_.inverse] == np.arange(200)).all()
+
+
+def test_zero_rows_share_one_cluster():
+    made_ = made(zeros=(4, 11, 150))
+    assert made_.zero_cluster is not None
+    assert made_.members(made_.zero_cluster).tolist() == [4, 11, 150]
+    assert len(made_) == 10
+    assert (made_.centroids[made_.zero_cluster] == 0).all()
+    assert (np.linalg.norm(np.delete(made_.centroids, made_.zero_cluster, 0), axis=1) > 0.99).all()
+    assert disagreement(made_, 10, 200) is None
+    assert made().zero_cluster is None
+    figures = cluster_figures(made_)
+    assert (figures["zero_rows"], figures["padded_rows"]) == (3, 3)
+    assert figures["mean_cosine"] == pytest.approx(made_.origin["objective"], abs=1e-6)
+    assert cluster_figures(made())["zero_rows"] == 0
+
+
+def test_round_trip_and_record(tmp_path):
+    before = made(zeros=(7,), restarts=2)
+    save_clusters(before, tmp_path / "c", config={"run": {"seconds": 1.0}})
+    after = load_clusters(tmp_path / "c")
+    for name in ("permutation", "offsets", "assignment", "centroids", "cosine"):
+        left, right = getattr(before, name), getattr(after, name)
+        assert left.dtype == right.dtype
+        np.testing.assert_array_equal(left, right)
+    assert (after.zero_cluster, after.fingerprint) == (before.zero_cluster, before.fingerprint)
+    assert after.head == before.head
+    assert after.origin == json.loads(json.dumps(before.origin))
+    again = made(zeros=(7,), restarts=2)
+    save_clusters(again, tmp_path / "d", config={"run": {"seconds": 2.0}})
+    hashes = {open_artifact(tmp_path / name, "clusters").content_hash for name in "cd"}
+    assert len(hashes) == 1, "the same content, whatever a run took"
+
+
+def test_another_head_is_refused():
+    made().check_head("ab" * 32, "model")
+    with pytest.raises(MismatchError, match="another LM head"):
+        made().check_head("cd" * 32, "model")
+
+
+def _swap(array, a, b):
+    out = array.copy()
+    out[[a, b]] = out[[b, a]]
+    return out
+
+
+DAMAGE = {
+    "permutation doubled": lambda c: {"permutation": np.where(c.permutation == 3, 4, c.permutation)},
+    "permutation swapped in a cluster": lambda c: {"permutation": _swap(c.permutation, 0, 1)},
+    "permutation swapped across clusters": lambda c: {"permutation": _swap(c.permutation, 0, 199)},
+    "permutation of another type": lambda c: {"permutation": c.permutation.astype(np.int32)},
+    "offsets fall": lambda c: {"offsets": _swap(c.offsets, 3, 4)},
+    "offsets end early": lambda c: {"offsets": np.where(c.offsets == 200, 199, c.offsets)},
+    "empty cluster": lambda c: {"offsets": np.concatenate([c.offsets[:2], c.offsets[1:-2], c.offsets[-1:]])},
+    "assignment changed": lambda c: {"assignment": _swap(c.assignment, 0, c.members(1)[0])},
+    "too few centroids": lambda c: {"centroids": c.centroids[:-1]},
+    "narrow centroids": lambda c: {"centroids": np.ascontiguousarray(c.centroids[:, :-1])},
+    "centroids not finite": lambda c: {"centroids": c.centroids * np.float32(np.nan)},
+    "zero cluster out of range": lambda c: {"zero_cluster": 10},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_arrays_that_do_not_belong_together_are_refused(tmp_path, kind):
+    whole = made()
+    assert disagreement(whole, 10, 200) is None
+    broken = replace(whole, **DAMAGE[kind](whole))
+    save_clusters(broken, tmp_path / "c")
+    with pytest.raises(ArtifactError, match="belong together"):
+        load_clusters(tmp_path / "c")
+
+
+def test_a_cluster_without_ids_is_refused():
+    whole = made()
+    broken = replace(
+        whole,
+        offsets=np.append(whole.offsets, 200),
+        centroids=np.concatenate([whole.centroids, whole.centroids[:1]]),
+        cosine=np.append(whole.cosine, np.float32(0)),
+    )
+    assert "ascend" in str(disagreement(broken, 11, 200))
+
+
+def test_relabelled_clusters_are_refused(tmp_path):
+    whole = made()
+    order = np.arange(10)[::-1]
+    slabs = [whole.members(int(m)) for m in order]
+    broken = replace(
+        whole,
+        permutation=np.concatenate(slabs),
+        offsets=np.concatenate([[0], np.cumsum([len(s) for s in slabs])]),
+        assignment=invert(order)[whole.assignment].astype(np.int32),
+    )
+    assert "canonical" in str(disagreement(broken, 10, 200))
+
+
+def test_files_that_lack_something_are_refused(tmp_path):
+    save_clusters(made(), tmp_path / "c")
+    artifact = open_artifact(tmp_path / "c", "clusters")
+    arrays = load_file(artifact.file("clusters.safetensors"))
+    for name, meta in (("no-array", dict(artifact.meta)), ("no-meta", {})):
+        with write_artifact(tmp_path / name, "clusters", meta) as folder:
+            from safetensors.numpy import save_file
+
+            kept = {k: v for k, v in arrays.items() if name != "no-array" or k != "offsets"}
+            save_file(kept, folder / "clusters.safetensors")
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            load_clusters(tmp_path / name)
+    with pytest.raises(ArtifactError):
+        load_clusters(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "expected"),
+    [(261, 2), (512, 4), (32_000, 250), (99_999, 781), (100_000, 1024), (151_669, 1024), (50, 2)],
+)
+def test_the_default_number_of_clusters(vocab_size, expected):
+    assert default_clusters(vocab_size) == expected
+
+
+@pytest.mark.parametrize("clusters", [-1, 0, 1, 101, 200, 1000])
+def test_numbers_of_clusters_that_make_no_sense(clusters):
+    check_count(2, 200)
+    check_count(100, 200)
+    with pytest.raises(UsageError, match="2 to 100"):
+        check_count(clusters, 200)
+
+
+def test_making_too_many_clusters():
+    with pytest.raises(UsageError, match="2 to 100"):
+        made(clusters=101)
+    with pytest.raises(UsageError, match="fewer rows"):
+        made(clusters=100, zeros=range(110))
+
+
+def test_figures_of_known_sizes():
+    figures = cluster_figures(given_sizes(1, 1, 2, 12, cosine=[1.0, 1.0, 0.5, 0.25]))
+    assert figures["sizes"]["min"] == 1
+    assert figures["sizes"]["median"] == 1.5
+    assert figures["sizes"]["max"] == 12
+    assert figures["singletons"] == 2
+    assert figures["mean_cosine"] == pytest.approx((1 + 1 + 1 + 3) / 16)
+    entropy = -(2 / 16 * np.log(1 / 16) + 2 / 16 * np.log(2 / 16) + 12 / 16 * np.log(12 / 16))
+    assert figures["balance"] == pytest.approx(entropy / np.log(4))
+    assert figures["variation"] == pytest.approx(np.std([1, 1, 2, 12]) / 4)
+    assert figures["share_of_largest_10"] == 1.0
+    assert cluster_figures(given_sizes(*[3] * 20))["balance"] == pytest.approx(1.0)
+    assert cluster_figures(given_sizes(*[3] * 20))["share_of_largest_10"] == pytest.approx(0.5)
+    json.dumps(figures, allow_nan=False)
+
+
+def test_the_histogram_of_sizes():
+    rows = size_histogram(given_sizes(2, 3, 4, 7, 16))
+    assert [(r["from"], r["to"], r["clusters"], r["ids"]) for r in rows] == [
+        (2, 3, 2, 5),
+        (4, 7, 2, 11),
+        (8, 15, 0, 0),
+        (16, 31, 1, 16),
+    ]
+
+
+def test_examples_name_each_cluster_once():
+    shown = examples(given_sizes(5, 9, 4, 1, cosine=[0.9, 0.2, 0.5, 1.0]), str, tokens=3)
+    assert {row["why"]: row["cluster"] for row in shown} == {
+        "largest": 1,
+        "of median size": 2,
+        "smallest": 3,
+        "tightest": 0,
+    }
+    assert shown[0]["tokens"] == ["5", "6", "7"]
+    assert len({row["cluster"] for row in shown}) == len(shown)

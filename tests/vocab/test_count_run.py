@@ -1,0 +1,290 @@
+"""A counting run gives one table, however it is divided, interrupted and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import ROOT
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.corpus.sources import SourceOptions
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.count_run import count_corpus, partial_folder
+from vocabforge.vocab.counts import CountOptions
+from vocabforge.vocab.table import load_counts
+
+WORDS = ["alpha", "beta", "gamma", "déjà", "漢字", "naïve", "  ", "\n", "omega's", "x1"]
+
+
+def text_of(seed: int, words: int) -> str:
+    pick = random.Random(seed)
+    return " ".join(pick.choice(WORDS) for _ in range(words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tokenizer ``t`` and a corpus ``in`` of text, JSON lines and a packed file."""
+    import gzip
+
+    base = tmp_path_factory.mktemp("run")
+    byte_tokenizer(base / "t")
+    (base / "in" / "de").mkdir(parents=True)
+    (base / "in" / "long.txt").write_text(text_of(0, 9000), "utf-8")
+    (base / "in" / "de" / "short.txt").write_text(text_of(1, 300), "utf-8")
+    rows = [json.dumps({"text": text_of(seed, 40)}) for seed in range(2, 200)] + ["nonsense"]
+    (base / "in" / "rows.jsonl").write_text("\n".join(rows), "utf-8")
+    with gzip.open(base / "in" / "more.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(rows[:50]))
+    return base
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return load_tokenizer(folder / "t")
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tokenizer):
+    return count_corpus(tokenizer, [folder / "in"], CountOptions(), folder / "p0")
+
+
+def equal(one, other) -> bool:
+    return bool(
+        np.array_equal(one.counts, other.counts)
+        and (one.documents, one.bytes, dict(one.sources))
+        == (other.documents, other.bytes, dict(other.sources))
+    )
+
+
+def test_the_table_is_the_plain_sum(folder, tokenizer, whole):
+    texts = [(folder / "in" / name).read_text("utf-8") for name in ("long.txt", "de/short.txt")]
+    rows = (folder / "in" / "rows.jsonl").read_text("utf-8").splitlines()[:-1]
+    texts += [json.loads(row)["text"] for row in (*rows, *rows[:50])]
+    expected = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for text in texts:
+        expected += np.bincount(np.array(tokenizer.encode(text), dtype=np.int64), minlength=len(expected))
+    np.testing.assert_array_equal(whole.table.counts, expected)
+    assert whole.table.documents == len(texts)
+    assert whole.table.bytes == sum(len(text.encode()) for text in texts)
+    assert sum(whole.problems.values()) == 1
+
+
+@pytest.mark.parametrize(("shard_bytes", "workers"), [(1000, 1), (4096, 2), (1 << 20, 2)])
+def test_shards_and_workers_change_nothing(folder, tokenizer, whole, tmp_path, shard_bytes, workers):
+    run = count_corpus(
+        tokenizer, [folder / "in"], CountOptions(shard_bytes=shard_bytes, workers=workers), tmp_path / "p"
+    )
+    np.testing.assert_array_equal(run.table.counts, whole.table.counts)
+    assert (run.table.documents, run.table.bytes) == (whole.table.documents, whole.table.bytes)
+    assert dict(run.problems) == dict(whole.problems)
+    assert run.units > 4 or shard_bytes == 1 << 20
+
+
+def test_domains_are_counted_apart_in_one_pass(folder, tokenizer, whole, tmp_path):
+    domains = {"german": [f"{folder}/in/de/*.txt"], "rows": [f"{folder}/in/*.jsonl", f"{folder}/in/*.gz"]}
+    run = count_corpus(tokenizer, [folder / "in"], CountOptions(), tmp_path / "p", domains=domains)
+    np.testing.assert_array_equal(run.table.counts, whole.table.counts)
+    assert set(run.table.domains) == {"other", "german", "rows"}
+    np.testing.assert_array_equal(sum(part.counts for part in run.table.domains.values()), whole.table.counts)
+    alone = count_corpus(tokenizer, [folder / "in" / "de"], CountOptions(), tmp_path / "q")
+    np.testing.assert_array_equal(run.table.domains["german"].counts, alone.table.counts)
+    assert run.table.domains["german"].documents == 1
+
+
+def test_a_resumed_run_takes_finished_shards_over(folder, tokenizer, whole, tmp_path, capsys):
+    options = CountOptions(shard_bytes=4000)
+    first = count_corpus(tokenizer, [folder / "in"], options, tmp_path / "p")
+    files = sorted((tmp_path / "p").iterdir())
+    assert len(files) == first.units
+    files[0].unlink()
+    data = bytearray(files[1].read_bytes())
+    data[-3] ^= 4
+    files[1].write_bytes(data)
+    files[2].write_bytes(files[2].read_bytes()[:50])
+    again = count_corpus(tokenizer, [folder / "in"], options, tmp_path / "p")
+    assert equal(again.table, first.table)
+    assert again.resumed == first.units - 1
+    assert capsys.readouterr().err.count("is damaged") == 2
+
+
+def test_partial_results_of_other_input_or_options_are_not_taken(folder, tokenizer, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("aaaa bbbb cccc")
+    options = CountOptions()
+    count_corpus(tokenizer, [tmp_path / "a.txt"], options, tmp_path / "p")
+    (tmp_path / "a.txt").write_text("aaaa bbbb dddd")
+    run = count_corpus(tokenizer, [tmp_path / "a.txt"], options, tmp_path / "p")
+    assert "changed since it was counted" in capsys.readouterr().err
+    assert run.table.counts[tokenizer.encode("d")[0]] == 4
+    other = CountOptions(sources=SourceOptions(text_unit="line"))
+    assert count_corpus(tokenizer, [tmp_path / "a.txt"], other, tmp_path / "p").resumed == 0
+
+
+def test_results_are_kept_before_the_folder_is_removed(folder, tokenizer, tmp_path):
+    seen = []
+    count_corpus(
+        tokenizer,
+        [folder / "in"],
+        CountOptions(),
+        tmp_path / "p",
+        keep=lambda run: seen.append((tmp_path / "p").is_dir() and run.table.tokens),
+    )
+    assert seen[0] > 0
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("limit", [1, 500, 5000])
+def test_a_token_limit_stops_behind_a_whole_document(folder, tokenizer, tmp_path, limit):
+    options = CountOptions(max_tokens=limit)
+    run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], options, tmp_path / "p")
+    rows = (folder / "in" / "rows.jsonl").read_text("utf-8").splitlines()
+    lengths = np.cumsum([len(tokenizer.encode(json.loads(row)["text"])) for row in rows[:-1]])
+    expected = int(np.searchsorted(lengths, limit)) + 1
+    assert (run.table.documents, run.table.tokens) == (expected, lengths[expected - 1])
+    with pytest.raises(UsageError, match="in order, by one process"):
+        count_corpus(tokenizer, [folder / "in"], CountOptions(max_tokens=limit, workers=2), tmp_path / "p")
+
+
+def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
+    tables = []
+    for shard_bytes in (2000, 1 << 20):
+        options = CountOptions(sources=SourceOptions(sample=0.5, seed=7), shard_bytes=shard_bytes)
+        run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], options, tmp_path / str(shard_bytes))
+        tables.append(run.table)
+    np.testing.assert_array_equal(tables[0].counts, tables[1].counts)
+    assert 60 < tables[0].documents < 140
+    other = CountOptions(sources=SourceOptions(sample=0.5, seed=8))
+    run = count_corpus(tokenizer, [folder / "in" / "rows.jsonl"], other, tmp_path / "o")
+    assert not np.array_equal(run.table.counts, tables[0].counts)
+
+
+def test_nothing_to_count(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(DataError, match="no document"):
+        count_corpus(tokenizer, [tmp_path / "a.txt"], CountOptions(), tmp_path / "p")
+    (tmp_path / "b.jsonl").write_text("{\n{\n")
+    with pytest.raises(DataError, match=r"no document(.|\n)*2 x the line is not valid JSON"):
+        count_corpus(tokenizer, [tmp_path / "b.jsonl"], CountOptions(), tmp_path / "p")
+
+
+def command(folder: Path, output: Path, *more: str) -> list[str]:
+    words = ["count-freq", "--tokenizer", folder / "t", "--input", folder / "in", "--output", output, *more]
+    return [sys.executable, "-m", "vocabforge", *map(str, words)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def test_killed_runs_end_in_the_identical_artefact(folder, tmp_path):
+    """kill -9 at growing instants; what was finished is taken over, the artefact is the uninterrupted one."""
+    slow = ("--shard-mb", "1", "--engine", "plain", "--workers", "2")
+    big = tmp_path / "in"
+    big.mkdir()
+    (big / "big.txt").write_text(text_of(5, 700_000), "utf-8")  # several shards of 1 MB
+    (tmp_path / "t").symlink_to(folder / "t")
+    whole = subprocess.run(command(tmp_path, tmp_path / "whole", *slow), env=environment(), check=False)
+    assert whole.returncode == 0
+    kept = []
+    for _ in range(3):
+        start = subprocess.Popen(
+            command(tmp_path, tmp_path / "out", *slow),
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        partial = partial_folder(tmp_path / "out")
+        deadline = time.monotonic() + 60
+        before = len(list(partial.glob("shard-*"))) if partial.is_dir() else 0
+        while time.monotonic() < deadline and start.poll() is None:
+            if partial.is_dir() and len(list(partial.glob("shard-*"))) > before:
+                break
+            time.sleep(0.002)
+        if start.poll() is None:
+            os.killpg(start.pid, signal.SIGKILL)
+        start.communicate()
+        kept.append(len(list(partial.glob("shard-*"))) if partial.is_dir() else None)
+        assert start.returncode == -signal.SIGKILL or kept[-1] is None
+        if kept[-1] is None:
+            break
+        assert not (tmp_path / "out").exists()
+    assert kept[0]  # at least one run was killed with work done
+    if not (tmp_path / "out").exists():
+        done = subprocess.run(
+            command(tmp_path, tmp_path / "out", *slow),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Taking over" in done.stderr
+    assert not partial_folder(tmp_path / "out").exists()
+    one, other = (open_artifact(tmp_path / name, "counts") for name in ("whole", "out"))
+    assert one.content_hash == other.content_hash
+
+
+def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):
+    """Two launched processes, as accelerate launch or torchrun starts them; returns (code, stderr) of each."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    ranks = []
+    for rank in range(2):
+        words = command(folder, output, *more)
+        if inputs is not None:
+            words[words.index("--input") + 1] = str(inputs[rank])
+        world = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks.append(
+            subprocess.Popen(
+                words,
+                env=environment(**world, **place),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    texts = [process.communicate(timeout=120) for process in ranks]
+    return [(process.returncode, out, err) for process, (out, err) in zip(ranks, texts)]
+
+
+def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
+    done = launch(folder, tmp_path / "out", "--shard-mb", "1", "--json")
+    assert [code for code, _, _ in done] == [0, 0], done
+    table = load_counts(tmp_path / "out")
+    assert equal(table, whole.table)
+    assert json.loads(done[0][1])["skipped"] == dict(whole.problems)
+    assert done[1][1] == ""  # only rank 0 speaks
+    assert not partial_folder(tmp_path / "out").exists()
+
+
+def test_launched_processes_must_see_the_same_input(folder, tmp_path):
+    done = launch(folder, tmp_path / "out", inputs=[folder / "in", folder / "in" / "de"])
+    assert all(code for code, _, _ in done)
+    assert "do not see the same input" in done[0][2] + done[1][2]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_worker_that_dies_is_reported(folder, tokenizer, tmp_path, monkeypatch):
+    import concurrent.futures
+
+    class Dying(concurrent.futures.ProcessPoolExecutor):
+        def submit(self, fn, /, *args, **kwargs):
+            return super().submit(os._exit, 9)
+
+    monkeypatch.setattr("vocabforge.vocab.count_shards.futures.ProcessPoolExecutor", Dying)
+    with pytest.raises(VocabForgeError, match="finished shards are kept"):
+        count_corpus(tokenizer, [folder / "in"], CountOptions(workers=2), tmp_path / "p")

@@ -1,0 +1,239 @@
+"""Counting engines count what the tokenizers library counts, on whole texts and on texts cut in parts."""
+
+from __future__ import annotations
+
+import random
+import string
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.corpus.test_cutting import TEXTS
+from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, SENTENCES, built
+from vocabforge.core.errors import UsageError
+from vocabforge.core.extension import resolve
+from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
+from vocabforge.corpus.tokenizer import TextTokenizer
+from vocabforge.vocab import engine_pieces, engines
+from vocabforge.vocab.engine_fast import FastEngine
+from vocabforge.vocab.engine_parts import NotSuited
+from vocabforge.vocab.engine_pieces import Pace, PiecesEngine
+from vocabforge.vocab.engine_plain import PlainEngine
+from vocabforge.vocab.engines import ENGINES, CountEngine, choose_engine
+
+FAST = {
+    *(
+        "gpt2",
+        "gpt2_prefix",
+        "llama3",
+        "llama3_nfc",
+        "qwen2",
+        "qwen35",
+        "o200k",
+        "tekken",
+        "deepseek",
+        "starcoder",
+    ),
+    *("added_plain", "added_nfc", "added_lstrip", "added_rstrip", "added_both", "added_word"),
+    *("added_letter_lstrip", "added_spaces", "added_newline"),
+}
+SAMPLE = list(SENTENCES) * 20
+
+
+def expected(tokenizer: TextTokenizer, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Counts by the library alone, no text cut."""
+    ids = [i for text in texts for i in tokenizer.backend.encode(text, add_special_tokens=False).ids]
+    return np.bincount(np.asarray(ids, np.int64), minlength=tokenizer.vocab_size)
+
+
+def in_parts(rule: CutRule | NoCut, texts: Sequence[str], size: int) -> tuple[list[str], list[bool]]:
+    parts: list[str] = []
+    begins: list[bool] = []
+    for text in texts:
+        some = rule.parts(text, size) if isinstance(rule, CutRule) else [text]
+        parts += some
+        begins += [True, *[False] * (len(some) - 1)]
+    return parts, begins
+
+
+def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[CountEngine]:
+    made = []
+    for name in ENGINES:
+        try:
+            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule, []))
+        except NotSuited:
+            continue
+    return made
+
+
+@pytest.mark.parametrize("name", [*PROVEN, *CROSSING])
+def test_all_engines_count_alike(name: str) -> None:
+    tokenizer = built(name)
+    rule = cut_rule(tokenizer)
+    made = engines_of(tokenizer, rule)
+    assert [engine.name for engine in made][-1] == "plain"
+
+    @settings(max_examples=5, deadline=None)
+    @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(1, 4))
+    def run(texts: list[str], times: int) -> None:
+        texts = [text * times for text in texts]
+        right = expected(tokenizer, texts)
+        rows = [tokenizer.encode(text) for text in texts]
+        for size in (5, 10**6):
+            parts, begins = in_parts(rule, texts, size)
+            for engine in made:
+                counts = engine.count(parts, begins)
+                assert counts.dtype == np.int64
+                np.testing.assert_array_equal(counts, right, err_msg=engine.name)
+        for engine in made:
+            assert engine.rows(texts, [True] * len(texts)) == rows
+
+    run()
+
+
+@pytest.mark.parametrize("name", [*PROVEN, *REFUSED])
+def test_the_fastest_proven_engine_is_chosen(name: str) -> None:
+    pytest.importorskip("fastokens")
+    choice = choose_engine(built(name), SAMPLE)
+    assert choice.engine.name == ("fast" if name in FAST else "pieces" if name in PROVEN else "plain")
+    assert f"engine {choice.engine.name} counts" in choice.reasons[-1] or name == "dropout"
+    assert not any("DIFFER" in reason for reason in choice.reasons)
+    if name in REFUSED:
+        assert any(REFUSED[name][1] in reason for reason in choice.reasons)
+
+
+def test_without_fastokens_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastokens", None)
+    choice = choose_engine(built("qwen2"), SAMPLE)
+    assert choice.engine.name == "pieces"
+    assert "fastokens is not installed" in choice.reasons[0]
+
+
+def test_an_engine_asked_for_by_name() -> None:
+    for name in ("plain", "pieces"):
+        assert choose_engine(built("qwen2"), SAMPLE, only=name).engine.name == name
+    with pytest.raises(UsageError, match="no counting engine") as wrong:
+        choose_engine(built("qwen2"), SAMPLE, only="quick")
+    assert "fast, pieces, plain" in str(wrong.value)
+    with pytest.raises(UsageError, match="BertNormalizer"):
+        choose_engine(built("bert"), SAMPLE, only="fast")
+    with pytest.raises(UsageError, match="dropout"):
+        choose_engine(built("dropout"), SAMPLE, only="pieces")
+
+
+def test_an_empty_sample_is_no_obstacle() -> None:
+    choice = choose_engine(built("sp_prepend"), [])
+    assert choice.engine.name == "pieces"
+    assert choice.engine.count([], []).sum() == 0
+    assert choice.engine.count([""], [True]).sum() == 0
+
+
+@pytest.mark.parametrize("method", ["rows", "count"])
+def test_an_engine_that_errs_on_the_sample_is_not_used(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastokens")
+    right = getattr(FastEngine, method)
+
+    def wrong(self: FastEngine, texts: list[str], begins: list[bool]) -> object:
+        return right(self, [text.replace("猫", "犬") for text in texts], begins)
+
+    monkeypatch.setattr(FastEngine, method, wrong)
+    choice = choose_engine(built("qwen2"), SAMPLE)
+    assert choice.engine.name == "pieces"
+    assert "DIFFER" in choice.reasons[0]
+    with pytest.raises(UsageError, match="DIFFER"):
+        choose_engine(built("qwen2"), SAMPLE, only="fast")
+
+
+def test_cuts_that_err_on_the_sample_are_not_used() -> None:
+    tokenizer = built("qwen2")
+    rule = cut_rule(built("words"))  # cuts before any white space: not sound for this tokenizer
+    assert isinstance(rule, CutRule)
+    unsound = CutRule(
+        backend=tokenizer.backend,
+        interior=tokenizer.backend,
+        places=rule.places,
+        margin=rule.margin,
+        _cut=rule._cut,
+        _piece=rule._piece,
+        _added=rule._added,
+    )
+    texts = ["word.\n" * 5_000]
+    choice = choose_engine(tokenizer, texts, rule=unsound)
+    assert choice.engine.name == "plain"
+    assert any("DIFFER" in reason for reason in choice.reasons)
+    np.testing.assert_array_equal(choice.engine.count(texts, [True]), expected(tokenizer, texts))
+
+
+def test_pieces_forget_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_pieces, "MAX_PIECES", 20)
+    tokenizer = built("sp_stripped")
+    rule = cut_rule(tokenizer)
+    assert isinstance(rule, CutRule)
+    engine = PiecesEngine(tokenizer, rule)
+    for sentence in SENTENCES:
+        texts = [sentence, sentence + " and " + sentence]
+        np.testing.assert_array_equal(engine.count(texts, [True, True]), expected(tokenizer, texts))
+        assert all(len(memory._slots) < 80 for memory in engine._memory.values())
+
+
+def test_text_that_never_repeats_goes_the_plain_way() -> None:
+    tokenizer = built("bert")
+    rule = cut_rule(tokenizer)
+    assert isinstance(rule, CutRule)
+    noise = random.Random(3)
+    text = "".join(noise.choices(string.ascii_lowercase * 2 + " ", k=150_000))
+    assert choose_engine(tokenizer, [text]).engine.name == "plain"
+    engine = PiecesEngine(tokenizer, rule)
+    plain = PlainEngine(tokenizer, rule)
+    for _ in range(2):
+        np.testing.assert_array_equal(engine.count([text], [True]), plain.count([text], [True]))
+    assert engine._pace.rest > 0, "the engine did not notice that its pieces never come twice"
+
+
+def test_the_slower_way_rests_and_is_tried_again() -> None:
+    size, pace = engine_pieces.TIMED, Pace()
+    assert not pace.resting()
+    pace.took(size, 1.0)
+    assert pace.resting(), "the plain path is measured once"
+    pace.took_plainly(size, 2.0)
+    assert not pace.resting()
+    pace.took(size, 3.0)
+    assert [pace.resting() for _ in range(2)] == [True, False]
+    pace.took(size, 3.0)
+    assert [pace.resting() for _ in range(4)] == [True] * 3 + [False]
+    pace.took(size, 1.0)
+    assert not any(pace.resting() for _ in range(5))
+
+
+def test_counts_do_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_pieces, "TIMED", 10)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(engine_pieces, "perf_counter", lambda: noise.random() * next(clock))
+    noise = random.Random(5)
+    tokenizer = built("sp_stripped")
+    rule = cut_rule(tokenizer)
+    assert isinstance(rule, CutRule)
+    engine = PiecesEngine(tokenizer, rule)
+    for _ in range(30):
+        texts = noise.sample(SENTENCES, 3)
+        np.testing.assert_array_equal(engine.count(texts, [True] * 3), expected(tokenizer, texts))
+
+
+def test_long_words_and_long_texts() -> None:
+    texts = ["x" * 3000 + " y", " ".join(["long" * 100] * 30), "a b\n" * 40_000, " " * 5000, "\n" * 5000]
+    for name in ("qwen2", "sp_prepend", "words"):
+        tokenizer = built(name)
+        right = expected(tokenizer, texts)
+        for engine in engines_of(tokenizer, cut_rule(tokenizer)):
+            np.testing.assert_array_equal(engine.count(texts, [True] * 5), right, err_msg=engine.name)
+
+
+def test_every_engine_has_a_row() -> None:
+    files = {path.stem.removeprefix("engine_") for path in Path(engines.__file__).parent.glob("engine_*.py")}
+    assert files - {"parts"} == set(ENGINES)

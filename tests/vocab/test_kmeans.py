@@ -1,0 +1,238 @@
+"""Spherical k-means against brute force, its invariants, and agreement of backends and thread counts."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.vocab.kmeans_support import groups, units
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.vocab import kmeans, kmeans_repair, kmeans_rows
+from vocabforge.vocab.kmeans import KMeansOptions, Sweep, spherical_kmeans, sweep_rows
+from vocabforge.vocab.kmeans_backends import BACKENDS, choose_backend
+from vocabforge.vocab.kmeans_rows import unit_rows
+from vocabforge.vocab.kmeans_start import INITS, start_centroids
+
+
+def here(name):
+    """The backend, or a skip that says why it is not there."""
+    try:
+        return choose_backend(name)[0]
+    except VocabForgeError as error:
+        pytest.skip(f"{name}: {error.got}")
+
+
+TORCH = choose_backend("torch")[0]
+
+
+def plain_kmeans(matrix, centroids, iterations):
+    """The textbook: every product in float64, no blocks, no backend."""
+    x = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    for _ in range(iterations):
+        labels = (x @ centroids.T).argmax(1)
+        sums = np.stack([x[labels == m].sum(0) for m in range(len(centroids))])
+        centroids = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    return labels, centroids, np.einsum("nd,nd->n", x, centroids[labels])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_textbook_gives_the_same(name, monkeypatch):
+    monkeypatch.setattr(kmeans_rows, "_BLOCK_ROWS", 37)  # several blocks, the last one short
+    matrix, _ = groups()
+    rows = units(matrix)
+    options = KMeansOptions(12, iterations=4, seed=3)
+    start = start_centroids(rows, 12, "kmeans++", np.random.default_rng([3, 0]))
+    result = spherical_kmeans(rows, options, here(name))
+    labels, centroids, cosine = plain_kmeans(matrix.astype(np.float64), start.astype(np.float64), 4)
+    assert result.refilled == 0, "the case is one without dead clusters"
+    np.testing.assert_array_equal(result.assignment, labels)
+    np.testing.assert_allclose(result.centroids, centroids, atol=1e-6)
+    np.testing.assert_allclose(result.objective, cosine.mean(), atol=1e-6)
+    np.testing.assert_allclose(result.cosine, [cosine[labels == m].mean() for m in range(12)], atol=1e-6)
+
+
+def test_clear_groups_are_found():
+    matrix, which = groups(noise=0.05)
+    result = spherical_kmeans(units(matrix), KMeansOptions(12, restarts=5), TORCH)
+    assert len({(a, b) for a, b in zip(result.assignment, which, strict=True)}) == 12
+    assert result.converged
+    assert len(result.history) < 25
+    assert result.objective > 0.99
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(2, 60),
+    share=st.floats(0.05, 1.0),
+    distinct=st.integers(1, 40),
+    init=st.sampled_from(list(INITS)),
+)
+def test_what_always_holds(seed, count, share, distinct, init):
+    """Also with fewer directions than clusters, where clusters die all the time."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((distinct, 5))[rng.integers(0, distinct, count)] * rng.uniform(
+        0.5, 2, (count, 1)
+    )
+    clusters = max(1, int(share * count))
+    result = spherical_kmeans(units(matrix), KMeansOptions(clusters, 8, seed=seed, init=init), TORCH)
+    assert sorted(set(result.assignment.tolist())) == list(range(clusters)), "no cluster is empty"
+    np.testing.assert_allclose(np.linalg.norm(result.centroids, axis=1), 1.0, atol=1e-5)
+    assert (np.diff(result.history) > -1e-6).all(), "the objective never falls"
+    unit = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    cosine = np.einsum("nd,nd->n", unit, result.centroids[result.assignment])
+    np.testing.assert_allclose(result.objective, cosine.mean(), atol=1e-5)
+
+
+def fingerprint(result):
+    return hashlib.sha256(result.assignment.tobytes() + result.centroids.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "torch"])
+@pytest.mark.parametrize("init", INITS)
+def test_backends_agree_bit_by_bit(name, init):
+    matrix, _ = groups(900, 30, noise=1.0)
+    matrix[100:130] = matrix[100]  # equal rows, as unused tokens have them
+    options = KMeansOptions(40, 10, restarts=2, init=init)
+    expected = spherical_kmeans(units(matrix), options, TORCH)
+    got = spherical_kmeans(units(matrix), options, here(name))
+    assert fingerprint(got) == fingerprint(expected)
+    assert got.objectives == expected.objectives
+
+
+def test_float32_noise_of_a_backend_changes_nothing():
+    class Noisy:
+        name = "noisy"
+
+        def missing(self):
+            return None
+
+        def search(self, centroids):
+            rng = np.random.default_rng(0)
+
+            def search(rows):
+                scores = rows.astype(np.float64) @ centroids.T
+                scores += rng.uniform(-2e-6, 2e-6, scores.shape)  # what another summation order may do
+                ids = np.argsort(-scores, axis=1)[:, :2]
+                return ids, np.take_along_axis(scores, ids, 1).astype(np.float32)
+
+            return search
+
+    matrix, _ = groups(500, 10, width=8, noise=1.5)
+    matrix[50:80] = matrix[50]
+    twice = np.concatenate([matrix, matrix])  # also exact ties between rows that are re-seeded
+    options = KMeansOptions(60, 12, init="sample")
+    expected = spherical_kmeans(units(twice), options, TORCH)
+    assert expected.refilled > 0
+    assert fingerprint(spherical_kmeans(units(twice), options, Noisy())) == fingerprint(expected)
+
+
+def test_runs_and_thread_counts_agree_bit_by_bit():
+    rows = units(np.random.default_rng(0).standard_normal((3000, 96)))
+    before, told = torch.get_num_threads(), set()
+    try:
+        for threads in (1, 1, 2, 3):
+            torch.set_num_threads(threads)
+            result = spherical_kmeans(rows, KMeansOptions(50, 6), TORCH)
+            told.add((fingerprint(result), result.history))
+    finally:
+        torch.set_num_threads(before)
+    assert len(told) == 1
+
+
+def test_seeds_differ_and_the_best_run_is_kept():
+    rows = units(groups(noise=1.0)[0])
+    results = [spherical_kmeans(rows, KMeansOptions(12, 5, seed=s), TORCH) for s in (0, 1)]
+    assert fingerprint(results[0]) != fingerprint(results[1])
+    several = spherical_kmeans(rows, KMeansOptions(12, 5, restarts=4), TORCH)
+    assert len(set(several.objectives)) == 4
+    assert several.objective == max(several.objectives) == several.objectives[several.run]
+    assert several.objectives[0] == results[0].objective
+
+
+@pytest.mark.parametrize("ties", [(0, 1), (3, 7)])
+def test_exact_ties_go_to_the_lower_cluster(ties):
+    centroids = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0].astype(np.float32)
+    centroids[ties[1]] = centroids[ties[0]]
+    rows = units(centroids[[ties[0]] * 5])
+    sweep = sweep_rows(rows, centroids, TORCH.search(centroids))
+    assert sweep.labels.tolist() == [ties[0]] * 5
+
+
+def test_products_that_are_equal_but_for_rounding_are_ties():
+    centroids = np.array([[1.0, 0.0], [1.0 + 2e-16 * 4, 0.0], [1.0 + 1e-9, 0.0]])
+    row = np.array([[1.0, 0.0]], dtype=np.float32)
+    assert kmeans._nearest_exactly(row, centroids[:2]).tolist() == [0]
+    assert kmeans._nearest_exactly(row, centroids).tolist() == [2]
+
+
+def test_dead_clusters_take_the_farthest_different_rows():
+    axes = np.eye(6, dtype=np.float32)
+    near = axes[0] + 0.05 * axes[1:3]
+    far = np.stack([axes[0] + axes[3], axes[0] + axes[3], axes[0] + 0.9 * axes[4]])
+    rows = units(np.concatenate([np.repeat(axes[:1], 5, 0), near, far]))
+    centroids = np.stack([axes[0], axes[5], -axes[0]])
+    sweep = sweep_rows(rows, centroids, TORCH.search(centroids))
+    assert sweep.sizes.tolist() == [10, 0, 0]
+    assert kmeans_repair.refill(rows, centroids, sweep) == 2
+    assert sweep.labels.tolist() == [0] * 7 + [1, 0, 2], "the second copy of the farthest row is passed over"
+    assert sweep.sizes.tolist() == [8, 1, 1]
+    block = rows.block(0, 10)
+    np.testing.assert_allclose(sweep.sums, [block[sweep.labels == m].sum(0) for m in range(3)], atol=1e-6)
+
+
+def test_a_clusters_last_row_is_never_taken():
+    rows = units(np.eye(4)[[0, 1, 2, 2]])
+    centroids = np.eye(4, dtype=np.float32)[[3, 1, 2, 0]]
+    sweep = Sweep(
+        np.array([0, 1, 2, 2]),
+        np.array([0.0, 0.1, 1.0, 1.0], dtype=np.float32),
+        np.eye(4)[[0, 1, 2, 3]],
+        np.array([1, 1, 2, 0]),
+    )
+    kmeans_repair.refill(rows, centroids, sweep)
+    assert sorted(sweep.labels.tolist()) == [0, 1, 2, 3]
+    assert sweep.labels[0] == 0
+
+
+def test_mistakes():
+    with pytest.raises(DataError, match="zero"):
+        units(np.zeros((4, 3)))
+    with pytest.raises(UsageError, match="fewer rows"):
+        spherical_kmeans(units(groups(5)[0]), KMeansOptions(6), TORCH)
+    for changes in ({"clusters": 0}, {"iterations": 0}, {"restarts": 0}, {"seed": -1}, {"init": "best"}):
+        with pytest.raises(UsageError):
+            KMeansOptions(**{"clusters": 2, **changes})
+    with pytest.raises(UsageError, match="no such start"):
+        start_centroids(units(groups(5)[0]), 2, "best", np.random.default_rng(0))
+
+
+def test_memory_stays_below_the_matrix():
+    """Rows come from a source that is never whole in memory; no array of ours is as large as it."""
+    import tracemalloc
+
+    count, width = 60_000, 128  # 30.7 MB in float32
+
+    class Made:
+        shape = (count, width)
+
+        def at(self, ids):
+            return np.sin(ids[:, None] * np.arange(1, width + 1)[None]).astype(np.float32)
+
+        def rows(self, start, stop):
+            return self.at(np.arange(start, stop))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    tracemalloc.start()
+    rows = unit_rows(Made(), count, name="made")
+    spherical_kmeans(rows, KMeansOptions(16, 1), TORCH)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    torch.set_num_threads(threads)
+    assert peak < count * width * 4 / 2

@@ -1,0 +1,111 @@
+"""What k-means is made of: unit rows, first centroids, the choice of a backend."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from tests.vocab.kmeans_support import groups, units
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.vocab.kmeans_backends import choose_backend
+from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+from vocabforge.vocab.kmeans_start import start_centroids
+
+
+def test_plus_plus_spreads_and_sample_does_not():
+    """50 rows of one direction and one each of seven others: k-means++ takes all eight directions."""
+    rows = units(np.eye(8)[[0] * 50 + list(range(1, 8))])
+    for seed in range(5):
+        start = start_centroids(rows, 8, "kmeans++", np.random.default_rng(seed))
+        assert len({tuple(row) for row in start.tolist()}) == 8
+    start = start_centroids(rows, 8, "sample", np.random.default_rng(0))
+    assert len({tuple(row) for row in start.tolist()}) < 8
+
+
+def test_plus_plus_draws_by_distance():
+    """With one row at cosine 0.9 and one at 0.1 to the first, they are second in the ratio 0.1 : 0.9."""
+    matrix = np.array([[1, 0], [0.9, np.sqrt(1 - 0.81)], [0.1, -np.sqrt(0.99)]])
+    rows, seen = units(matrix), np.zeros(3)
+    for seed in range(600):
+        start = start_centroids(rows, 2, "kmeans++", np.random.default_rng(seed))
+        pair = [int(np.abs(matrix - row).sum(1).argmin()) for row in start]
+        if pair[0] == 0:
+            seen[pair[1]] += 1
+    assert seen[0] == 0
+    assert seen[1] / seen.sum() == pytest.approx(0.1, abs=0.06)
+
+
+def test_zero_rows_are_left_out():
+    matrix, _ = groups(50)
+    matrix[[3, 17]] = 0.0
+    matrix[20] = 1e-35  # too small for float32 to have a direction
+    rows = units(matrix)
+    assert rows.zero_ids.tolist() == [3, 17, 20]
+    assert len(rows) == 47
+    np.testing.assert_allclose(np.linalg.norm(rows.block(0, 47), axis=1), 1.0, atol=1e-6)
+    np.testing.assert_array_equal(rows.block(2, 5), rows.pick(np.array([2, 3, 4])))
+    np.testing.assert_allclose(rows.block(3, 4)[0], matrix[4] / np.linalg.norm(matrix[4]), atol=1e-6)
+
+
+def test_rows_beyond_the_count_are_never_read():
+    matrix, _ = groups(20)
+    padded = np.concatenate([matrix, np.full((4, matrix.shape[1]), np.nan, dtype=np.float32)])
+    digests = [hashlib.sha256(), hashlib.sha256()]
+    unit_rows(ArrayRows(padded), 20, name="x", digest=digests[0])
+    unit_rows(ArrayRows(matrix), 20, name="x", digest=digests[1])
+    assert digests[0].hexdigest() == digests[1].hexdigest() == hashlib.sha256(matrix.tobytes()).hexdigest()
+
+
+def test_large_and_small_numbers_have_directions():
+    matrix, _ = groups(10)
+    scaled = matrix * np.logspace(-12, 30, 10)[:, None].astype(np.float32)
+    np.testing.assert_allclose(units(scaled).block(0, 10), units(matrix).block(0, 10), atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_named(bad):
+    matrix, _ = groups(50)
+    matrix[7, 3] = bad
+    with pytest.raises(DataError, match="row 7"):
+        units(matrix)
+
+
+def test_the_choice_of_a_backend(monkeypatch):
+    from vocabforge.vocab import kmeans_faiss, kmeans_sklearn
+
+    with pytest.raises(UsageError, match="no such backend"):
+        choose_backend("fais")
+    gone = lambda module, package: f"{package} is not installed"  # noqa: E731
+    monkeypatch.setattr(kmeans_faiss, "absent", gone)
+    there = lambda *_: None  # noqa: E731
+    monkeypatch.setattr(kmeans_sklearn, "absent", there)
+    chosen, reasons = choose_backend("auto")
+    assert chosen.name == "sklearn", "scikit-learn where faiss is absent"
+    assert reasons == ["faiss-gpu: faiss with CUDA is not installed", "faiss: faiss is not installed"]
+    monkeypatch.setattr(kmeans_sklearn, "absent", gone)
+    chosen, reasons = choose_backend("auto")
+    assert (chosen.name, len(reasons)) == ("torch", 3)
+    for name in ("faiss", "faiss-gpu", "sklearn"):
+        with pytest.raises(VocabForgeError, match="not installed") as caught:
+            choose_backend(name)
+        assert "pip install" in str(caught.value)
+    monkeypatch.setattr(kmeans_faiss, "absent", there)
+    assert choose_backend("faiss")[0].name == "faiss"
+
+
+def test_faiss_on_a_gpu_comes_first(monkeypatch):
+    """The choice alone, with a stand-in for a faiss that has CUDA."""
+    from types import SimpleNamespace
+
+    from vocabforge.vocab import kmeans_faiss
+
+    monkeypatch.setattr(kmeans_faiss, "absent", lambda *_: None)
+    for cuda, expected in (
+        (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 1), "faiss-gpu"),
+        (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 0), "faiss"),
+        (SimpleNamespace(), "faiss"),
+    ):
+        monkeypatch.setattr(kmeans_faiss, "load", lambda _, cuda=cuda: cuda)
+        assert choose_backend("auto")[0].name == expected

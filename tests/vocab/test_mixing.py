@@ -1,0 +1,147 @@
+"""Addition and weighted mixture of frequency tables."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.vocab.table_factory import make_table
+from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.vocab.coverage import rank_all
+from vocabforge.vocab.domains import choose_domains
+from vocabforge.vocab.mixing import MIXTURE_TOTAL, Part, merge_tables, mix_tables
+from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.table import load_counts, save_counts
+
+V = 12
+rows = st.lists(st.integers(0, 50), min_size=V, max_size=V).filter(any)
+weights = st.floats(1e-3, 10, allow_nan=False)
+
+
+@given(st.lists(rows, min_size=1, max_size=4), st.randoms())
+def test_addition_commutes(counts, random):
+    parts = [Part(f"t{n}", make_table(row)) for n, row in enumerate(counts)]
+    merged = merge_tables(parts)
+    np.testing.assert_array_equal(merged.counts, np.sum(counts, axis=0))
+    assert (merged.documents, merged.bytes) == (len(parts), 10 * len(parts))
+    random.shuffle(parts)
+    np.testing.assert_array_equal(merge_tables(parts).counts, merged.counts)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(rows, weights), min_size=1, max_size=4), st.booleans())
+def test_mixture_is_the_definition(given_parts, as_domains):
+    parts = [Part(f"t{n}", make_table(row), weight) for n, (row, weight) in enumerate(given_parts)]
+    mixed = mix_tables(parts, as_domains=as_domains)
+    total = sum(Fraction(repr(part.weight)) for part in parts)
+    for token in range(V):
+        exact = sum(
+            Fraction(repr(part.weight)) / total * int(part.table.counts[token]) / part.table.tokens
+            for part in parts
+        )
+        assert abs(exact * MIXTURE_TOTAL - int(mixed.counts[token])) <= Fraction(1, 2)
+        assert (mixed.counts[token] > 0) == any(part.table.counts[token] > 0 for part in parts)
+    assert abs(mixed.tokens - MIXTURE_TOTAL) <= V
+    assert mixed.mode == "mixture"
+    np.testing.assert_array_equal(mix_tables(parts[::-1]).counts, mixed.counts)
+    if as_domains:
+        np.testing.assert_array_equal(sum(t.counts for t in mixed.domains.values()), mixed.counts)
+        for part in parts:
+            assert ((mixed.domains[part.name].counts > 0) == (part.table.counts > 0)).all()
+
+
+@given(rows, weights, weights)
+def test_mixture_of_equal_tables_ranks_as_the_table(row, first, second):
+    table = make_table(row)
+    mixed = mix_tables([Part("a", table, first), Part("b", table, second)])
+    np.testing.assert_array_equal(rank_all(mixed.counts), rank_all(table.counts))
+
+
+def test_a_small_corpus_weighs_what_it_is_given():
+    large, small = make_table([0, 1000, 0]), make_table([0, 0, 1])
+    mixed = mix_tables([Part("large", large, 0.3), Part("small", small, 0.7)])
+    assert (mixed.counts / MIXTURE_TOTAL).tolist() == pytest.approx([0, 0.3, 0.7])
+    entries = {entry["name"]: entry for entry in mixed.origin["parts"]}
+    assert (entries["small"]["weight"], entries["small"]["tokens"]) == (0.7, 1)
+
+
+def test_ties_stay_ties():
+    """1/3 + 1/6 and 1/6 + 1/3: in floating point the two could come apart."""
+    a, b = make_table([2, 1, 3]), make_table([1, 2, 3])
+    mixed = mix_tables([Part("a", a, 0.1), Part("b", b, 0.1)])
+    assert mixed.counts[0] == mixed.counts[1]
+
+
+def test_round_trip_and_domains(tmp_path):
+    a = make_table([3, 1, 0], {"x": [1, 1, 0], "y": [2, 0, 0]}, sources={"f": "1"})
+    b = make_table([0, 4, 4], {"y": [0, 4, 4]}, sources={"f": "2"})
+    c = make_table([1, 1, 1], sources={"h": "3"}, special=SpecialTokens(eos=(2,)))
+    merged = merge_tables([Part("a", a), Part("b", b), Part("c", c)])
+    assert {name: part.counts.tolist() for name, part in merged.domains.items()} == {
+        "x": [1, 1, 0],
+        "y": [2, 4, 4],
+        "other": [1, 1, 1],
+    }
+    assert merged.sources == {"f": "1", "f (of b)": "2", "h": "3"}
+    assert merged.special.eos == (0, 2)
+    for name, table in {"merged": merged, "mixed": mix_tables([Part("a", a, 1), Part("b", b, 2)])}.items():
+        save_counts(table, tmp_path / name)
+        again = load_counts(tmp_path / name)
+        np.testing.assert_array_equal(again.counts, table.counts)
+        assert (again.origin, list(again.domains)) == (table.origin, list(table.domains))
+    named = merge_tables([Part("a", a), Part("b", b)], as_domains=True)
+    assert {name: part.counts.tolist() for name, part in named.domains.items()} == {
+        "a": [3, 1, 0],
+        "b": [0, 4, 4],
+    }
+
+
+def test_refusals():
+    table = make_table([1, 2, 0], sources={"a.txt": "same"})
+    other = make_table([1, 2, 0], fingerprint="g")
+    again = make_table([1, 2, 0], sources={"copy.txt": "same"})
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        merge_tables([Part("a", table), Part("b", other)])
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        mix_tables([Part("a", table), Part("b", other)])
+    with pytest.raises(DataError, match=r"counted twice[\s\S]*copy.txt in b, a.txt in a"):
+        merge_tables([Part("a", table), Part("b", again)])
+    assert merge_tables([Part("a", table), Part("b", again)], allow_repeats=True).tokens == 6
+    with pytest.raises(DataError, match="different modes"):
+        merge_tables([Part("a", table), Part("b", make_table([1, 1, 1], mode="assistant"))])
+    mixture = mix_tables([Part("a", table)])
+    with pytest.raises(DataError, match="a mixture cannot be added"):
+        merge_tables([Part("a", table), Part("b", mixture)])
+    with pytest.raises(DataError, match="without tokens"):
+        mix_tables([Part("a", make_table([0, 0, 0]))])
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="not positive"):
+            mix_tables([Part("a", table, weight)])
+    with pytest.raises(DataError, match="weight is too small"):
+        mix_tables([Part("a", table, 1.0), Part("b", table, 1e-18)])
+    with pytest.raises(UsageError, match="two tables have one name"):
+        merge_tables([Part("a", table), Part("a", again)], as_domains=True, allow_repeats=True)
+    with pytest.raises(UsageError, match="no frequency table"):
+        merge_tables([])
+
+
+def test_choose_domains():
+    table = make_table([5, 5, 1], {"code": [4, 0, 0], "wiki": [1, 5, 1]}, sources={"a": "1"})
+    assert choose_domains(table, {"wiki": None}).counts.tolist() == [1, 5, 1]
+    assert choose_domains(table, {"wiki": None, "code": None}).counts.tolist() == [5, 5, 1]
+    mixed = choose_domains(table, {"wiki": 0.5, "code": 0.5})
+    assert (mixed.counts / MIXTURE_TOTAL).tolist() == pytest.approx([0.5 / 7 + 0.5, 2.5 / 7, 0.5 / 7])
+    with pytest.raises(UsageError, match="did you mean wiki"):
+        choose_domains(table, {"wikki": None})
+    with pytest.raises(UsageError, match="none: it was counted without domains"):
+        choose_domains(make_table([1, 1]), {"wiki": None})
+    with pytest.raises(UsageError, match="some have none"):
+        choose_domains(table, {"wiki": 0.5, "code": None})
+    with pytest.raises(UsageError, match="not positive"):
+        choose_domains(table, {"wiki": 0.0})
+    mixed_table = mix_tables([Part("a", make_table([1, 2])), Part("b", make_table([3, 1]))], as_domains=True)
+    assert choose_domains(mixed_table, {"a": None}).mode == "mixture"

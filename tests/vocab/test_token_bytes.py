@@ -1,0 +1,265 @@
+"""Byte forms: joined, they are the text as the tokenizer sees it, for every family of tokenizers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import re
+import unicodedata
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from tests.support import DATA, needs_data
+from tests.vocab.engine_tokenizers import PROVEN, wrapped
+from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
+from tests.vocab.real_tokenizers import real
+from vocabforge.core.errors import DataError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.special import byte_ids
+from vocabforge.vocab.token_bytes import byte_level_characters, readable, token_bytes, token_forms
+
+UNICODE = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
+TRAINED = st.text(alphabet=st.sampled_from(ALPHABET), max_size=40)
+WORDS = st.lists(
+    st.sampled_from(["the", "sea", "shells", "dog", "late", "is", "naïve", "12", "?", ",", "!"]), max_size=12
+)
+
+BYTE_LEVEL = [
+    *("gpt2", "gpt2_prefix", "gpt2_split", "gpt2_nfkc", "gpt2_accents", "llama3", "llama3_nfc"),
+    *("qwen2", "qwen2_nfd", "qwen35", "o200k", "tekken", "deepseek", "starcoder", "falcon"),
+]
+
+
+class Made(dict):
+    """Tokenizer and forms by name; a failing property need not print them."""
+
+    def __repr__(self) -> str:
+        return "made"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Tokenizer and forms of every family, by name."""
+    folder = tmp_path_factory.mktemp("families")
+    tokenizers = {name: loaded(folder / name, make()) for name, make in FAMILIES.items()}
+    return Made({name: (tokenizer, token_forms(tokenizer)) for name, tokenizer in tokenizers.items()})
+
+
+def joined(made, name: str, text: str) -> bytes:
+    tokenizer, forms = made[name]
+    parts = [forms.forms[token] for token in tokenizer.encode(text)]
+    assert None not in parts, "an unknown token"
+    return b"".join(part for part in parts if part is not None)
+
+
+def sentencepiece_text(text: str) -> str:
+    """SentencePiece's view: trimmed, runs of spaces collapsed, one space in front, its mark is a space."""
+    text = re.sub(" {2,}", " ", text.strip("\t\n\v\f\r \x85\xa0" + "".join(WHITE)))
+    return (" " + text if text else "").replace(SPACE, " ")
+
+
+WHITE = [chr(code) for code in (0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)]
+
+
+@given(UNICODE)
+@example("e\u0301 \u212b\n\n  x")
+def test_byte_level_gives_the_text_in_nfc(made, text):
+    assert joined(made, "byte_level", text) == unicodedata.normalize("NFC", text).encode()
+
+
+@given(UNICODE)
+def test_byte_level_with_a_space_in_front_and_without_a_decoder(made, text):
+    expected = unicodedata.normalize("NFC", text)
+    if expected and not expected.startswith(" "):
+        expected = " " + expected
+    assert joined(made, "byte_level_bare", text) == expected.encode()
+
+
+@given(UNICODE)
+@example("\U0001f642 <0x0A> \u2581 a")
+def test_sentencepiece_with_byte_fallback_gives_the_trimmed_text(made, text):
+    assert joined(made, "sentencepiece", text) == sentencepiece_text(text).encode()
+
+
+@given(TRAINED)
+def test_sentencepiece_without_fallback(made, text):
+    assert joined(made, "sentencepiece_plain", text) == sentencepiece_text(text).encode()
+
+
+@given(TRAINED)
+def test_unigram(made, text):
+    assert joined(made, "unigram", text) == (text if text[:1] in ("", " ") else " " + text).encode()
+
+
+@given(WORDS)
+def test_word_piece_writes_a_space_before_each_word(made, words):
+    text = re.sub(" ([?,!])", r"\1", " ".join(words))
+    # BERT drops accents, lower-cases, parts words at spaces and at each mark.
+    plain = text.replace("ï", "i").lower()
+    expected = "".join(" " + word for word in re.findall(r"\w+|[^\w\s]", plain))
+    for name in ("word_piece", "word_piece_bare"):
+        assert joined(made, name, text) == expected.encode()
+
+
+def test_word_piece_clean_up_drops_the_space_before_a_mark(made):
+    assert joined(made, "word_piece_clean", "The Dog, late?") == b" the dog, late?"
+    assert joined(made, "word_piece", "The Dog, late?") == b" the dog , late ?"
+
+
+@given(WORDS)
+def test_word_level(made, words):
+    assert joined(made, "word_level", " ".join(words)) == "".join(" " + word for word in words).encode()
+
+
+@given(st.lists(st.sampled_from(["the", "shells", "sea", "lazy"]), max_size=8))
+def test_ends_of_words_are_spaces(made, words):
+    assert joined(made, "suffix_bpe", "  ".join(words)) == "".join(word + " " for word in words).encode()
+
+
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"byte_level_bare", "word_piece_bare", "word_level"}))
+@given(data=st.data())
+@settings(max_examples=60)
+def test_any_ids_decode_to_their_joined_bytes(made, name, data):
+    """Not only ids that an encoder would give: what the decoder writes behind a first token."""
+    tokenizer, forms = made[name]
+    known = [token for token, form in enumerate(forms.forms) if form is not None]
+    (first,) = tokenizer.encode("the")[:1]
+    ids = data.draw(st.lists(st.sampled_from(known), max_size=12))
+    if name == "suffix_bpe":  # the decoder drops the last space of the text
+        ids = [*ids, first]
+    parts = b"".join(forms.forms[token] or b"" for token in ids)
+    try:
+        text = parts.decode()
+    except UnicodeDecodeError:
+        assume(False)
+    whole = tokenizer.decode([first, *ids], skip_special=False)
+    if name == "suffix_bpe":
+        assert whole + " " == "the " + text
+    else:
+        assert whole == tokenizer.decode([first]) + text
+
+
+def test_special_unknown_and_missing_ids_have_no_bytes(made, tmp_path):
+    backend = FAMILIES["byte_level"]()
+    backend.add_special_tokens([AddedToken("<|end|>")])
+    backend.add_tokens([AddedToken("<think>", normalized=False)])
+    forms = token_forms(loaded(tmp_path, backend))
+    assert forms.forms[-2:] == (None, b"<think>")
+    assert forms.special == {len(forms.forms) - 2}
+    assert forms.added == {len(forms.forms) - 1}
+    assert forms.family == "byte-level"
+    for name in ("unigram", "word_piece", "word_level", "sentencepiece"):
+        assert made[name][1].forms[0] is None
+    gap = Tokenizer(models.WordLevel({"<unk>": 0, "a": 4}, unk_token="<unk>"))
+    gap.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert token_bytes(loaded(tmp_path / "gap", gap)) == [None, None, None, None, b" a"]
+
+
+def test_the_family_is_read_from_the_parts_and_not_from_the_tokens(made, tmp_path):
+    """Tokens that look like byte tokens or GPT-2's characters are text where nothing turns them into bytes."""
+    vocab = {"<unk>": 0, "<0x41>": 1, "Ġ": 2, "##x": 3, "▁y": 4}
+    backend = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    backend.decoder = decoders.Fuse()
+    assert token_bytes(loaded(tmp_path / "a", backend)) == [None, *(t.encode() for t in list(vocab)[1:])]
+    fallback = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    fallback.decoder = decoders.Metaspace()
+    assert token_bytes(loaded(tmp_path / "b", fallback)) == [None, b"A", "Ġ".encode(), b"##x", b" y"]
+
+
+@pytest.mark.parametrize("decoder", [decoders.CTC(), None])
+def test_an_unknown_decoder_is_a_clear_error(tmp_path, decoder):
+    backend = Tokenizer(models.BPE({"a": 0}, []))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if decoder is not None:
+        backend.decoder = decoder
+    with pytest.raises(DataError, match="not known"):
+        token_bytes(loaded(tmp_path, backend))
+
+
+def test_byte_ids_have_single_bytes(made):
+    for name in ("byte_level", "byte_level_bare"):
+        tokenizer, forms = made[name]
+        assert [forms.forms[token] for token in byte_ids(tokenizer)] == [bytes([b]) for b in range(256)]
+    assert len(set(byte_level_characters())) == 256
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (b" the", "␣the"),
+        (b"\n\r\t", "\\n\\r\\t"),
+        (b"\xe4\xbd", "\\xe4\\xbd"),
+        (b"\x80\xff", "\\x80\\xff"),
+        ("é".encode() + b"\xa9", "é\\xa9"),
+        (b"\x00\x1b[31m\x7f", "\\u0000\\u001b[31m\\u007f"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("\u200b\ufeff\u3000\u00ad", "\\u200b\\ufeff\\u3000\\u00ad"),
+        ("\u0301", "◌\u0301"),
+        ("\\n", "\\\\n"),
+        ("␣", "\\u2423"),
+        ("你好🙂", "你好🙂"),
+        ("\U000e0001", "\\U000e0001"),
+        ("", ""),
+    ],
+)
+def test_readable(token, shown):
+    assert readable(token) == shown
+
+
+@given(st.lists(st.binary(max_size=6), unique=True, max_size=20))
+def test_readable_tells_tokens_apart_and_prints_on_one_line(tokens):
+    shown = [readable(token) for token in tokens]
+    assert len(set(shown)) == len(tokens)
+    assert all(len(line.splitlines()) <= 1 and (not line or line.isprintable()) for line in shown)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["tok512", "tok105"])
+def test_real_sentencepiece(name):
+    folder = DATA / "models" / ("tok512" if name == "tok512" else "babyllama-tok105")
+    tokenizer = load_tokenizer(folder)
+    forms = token_bytes(tokenizer)
+    for row in golden():
+        parts = [forms[token] for token in row[name]]
+        if name == "tok512" or None not in parts:
+            assert b"".join(parts) == sentencepiece_text(row["text"]).encode()
+    if name == "tok512":
+        assert forms[13] == b"\n"
+        assert {bytes([byte]) for byte in range(256)} <= set(forms)
+
+
+@needs_data
+def test_real_byte_level():
+    tokenizers = {name: real(name) for name in ("qwen3", "gpt2", "o200k")}
+    forms = {name: token_bytes(tokenizer) for name, tokenizer in tokenizers.items()}
+    for name, path, size in (("qwen3", "qwen/qwen", 151_643), ("o200k", "o200k/o200k_base", 199_998)):
+        packed = (DATA / "tokenizers" / f"{path}.tiktoken.xz").read_bytes()
+        lines = (line.split() for line in lzma.decompress(packed).splitlines())
+        assert forms[name][:size] == [base64.b64decode(token) for token, _ in lines]
+    odd = "<think>\u200f e\u0301\r\n \u3000\x00 \U0001f468\u200d\U0001f469 don't 12345 \u0e01\u0e33"
+    for text in (*(row["text"] for row in golden()), odd):
+        for name, tokenizer in tokenizers.items():
+            expected = unicodedata.normalize("NFC", text) if name == "qwen3" else text
+            assert b"".join(forms[name][token] for token in tokenizer.encode(text)) == expected.encode()
+
+
+@pytest.mark.parametrize("name", BYTE_LEVEL)
+def test_published_splits_and_normalisers_keep_every_byte(name):
+    """More tokenizers in the way of published ones, without a decoder."""
+    tokenizer = wrapped(PROVEN[name]())
+    forms = token_forms(tokenizer)
+    assert forms.family == "byte-level"
+    text = "The quick  fox e\u0301 don't.\n\n zzz 12345 \u4f60\u597d"
+    normalizer = tokenizer.backend.normalizer
+    expected = normalizer.normalize_str(text) if normalizer is not None else text
+    expected = " " + expected if name == "gpt2_prefix" else expected
+    assert b"".join(forms.forms[token] for token in tokenizer.encode(text)) == expected.encode()
+
+
+def golden() -> list[dict]:
+    lines = (DATA / "tokenizers" / "golden_encodings.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,174 @@
+"""Exports to, and imports from, the formats of other projects."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.subset import VocabSubset, make_subset, save_subset
+from vocabforge.vocab.token_maps import (
+    EXPORTS,
+    ExportInputs,
+    exporters,
+    read_counts_text,
+    read_fr_spec,
+    subset_from_list,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return load_tokenizer(byte_tokenizer(tmp_path_factory.mktemp("t")))
+
+
+def inputs(tokenizer, counts, size, rows=None):
+    subset = make_subset(counts, size, [257], fingerprint=tokenizer.fingerprint, fill="lowest-id")
+    return ExportInputs(subset, counts, tokenizer, rows)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 261))
+def test_round_trips(tokenizer, tmp_path_factory, seed, size):
+    folder = tmp_path_factory.mktemp("x")
+    counts = np.random.default_rng(seed).integers(0, 5, tokenizer.vocab_size)
+    what = inputs(tokenizer, counts, size, rows=264)
+    files = {path.name: path for path in (write(folder) for write in exporters(EXPORTS, what))}
+    assert sorted(files) == sorted(["counts.txt", "d2t.safetensors", f"freq_{size}.pt", "tokens.tsv"])
+
+    listed = torch.load(files[f"freq_{size}.pt"], weights_only=True)
+    assert type(listed) is list
+    assert {type(token) for token in listed} == {int}
+    assert listed == what.subset.ranked.tolist()
+    again, missing = subset_from_list(read_fr_spec(files[f"freq_{size}.pt"]), tokenizer, source="x")
+    assert again.digest() == what.subset.digest()
+    assert missing == []
+
+    maps = load_file(files["d2t.safetensors"])
+    assert (maps["d2t"].dtype, maps["t2d"].dtype, maps["t2d"].shape) == (np.int64, np.bool_, (264,))
+    np.testing.assert_array_equal(np.arange(size) + maps["d2t"], np.flatnonzero(maps["t2d"]))
+
+    table = read_counts_text(files["counts.txt"], tokenizer)
+    np.testing.assert_array_equal(table.counts, counts)
+    assert table.fingerprint == tokenizer.fingerprint
+
+    rows = [line.split("\t") for line in files["tokens.tsv"].read_text("utf-8").splitlines()]
+    assert rows[0] == ["rank", "id", "count", "token"]
+    assert [int(row[0]) for row in rows[1:]] == list(range(1, size + 1))
+    assert [int(row[1]) for row in rows[1:]] == listed
+    assert rows[1][3] == "<|end|>"
+    assert all(int(row[2]) == counts[int(row[1])] for row in rows[1:])
+
+
+def test_exports_stand_in_the_manifest(tokenizer, tmp_path):
+    what = inputs(tokenizer, np.ones(261, dtype=np.int64), 9)
+    save_subset(what.subset, tmp_path / "s", exports=exporters(["fr-spec", "d2t"], what))
+    artifact = open_artifact(tmp_path / "s", "subset")
+    assert {"freq_9.pt", "d2t.safetensors", "subset.safetensors"} == set(artifact.manifest["files"])
+    (tmp_path / "s" / "freq_9.pt").write_bytes(b"changed")
+    with pytest.raises(Exception, match="another size"):
+        open_artifact(tmp_path / "s", "subset")
+
+
+def test_equal_subsets_give_equal_files(tokenizer, tmp_path):
+    what = inputs(tokenizer, np.ones(261, dtype=np.int64), 9)
+    hashes = []
+    for name in ("a", "b"):
+        save_subset(what.subset, tmp_path / name, exports=exporters(EXPORTS, what))
+        hashes.append(open_artifact(tmp_path / name).content_hash)
+    assert hashes[0] == hashes[1]
+
+
+def test_what_an_export_lacks(tokenizer):
+    subset = VocabSubset.full(261, tokenizer.fingerprint)
+    with pytest.raises(UsageError, match="did you mean fr-spec"):
+        exporters(["fr-spek"], ExportInputs(subset))
+    with pytest.raises(UsageError, match="there is no tokenizer"):
+        exporters(["text"], ExportInputs(subset))
+    with pytest.raises(UsageError, match="needs counts"):
+        exporters(["counts-text"], ExportInputs(subset))
+
+
+class Bomb:
+    """Unpickling it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    mark = tmp_path / "ran"
+    torch.save([1, Bomb(mark)], tmp_path / "new.pt")
+    torch.save([1, Bomb(mark)], tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps([1, Bomb(mark)]))
+    for name in ("new.pt", "old.pt", "bare.pt"):
+        with pytest.raises(DataError, match="more than a plain list"):
+            read_fr_spec(tmp_path / name)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, [1, 2.0], [True, 2], [], ["1"], torch.tensor([1, 2]), (1, 2), [[1]], 5, [1, 2**80]]
+)
+def test_what_is_no_list_of_ids(tmp_path, value):
+    torch.save(value, tmp_path / "x.pt")
+    with pytest.raises(DataError, match=r"no list of token ids|is no token id|more than a plain list"):
+        read_fr_spec(tmp_path / "x.pt")
+
+
+def test_broken_lists(tmp_path):
+    with pytest.raises(DataError, match="missing"):
+        read_fr_spec(tmp_path / "none.pt")
+    torch.save([1, 2], tmp_path / "x.pt")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "x.pt").read_bytes()[:100])
+    (tmp_path / "text.pt").write_text("1\n2\n")
+    (tmp_path / "empty.pt").write_bytes(b"")
+    for name in ("cut.pt", "text.pt", "empty.pt"):
+        with pytest.raises(DataError):
+            read_fr_spec(tmp_path / name)
+
+
+def test_lists_with_faults(tokenizer):
+    subset, missing = subset_from_list(np.array([5, 3, 257]), tokenizer, source="x")
+    assert (subset.ranked.tolist(), missing) == ([5, 3, 257], [])
+    assert subset_from_list(np.array([5, 3]), tokenizer, source="x")[1] == [257]
+    with pytest.raises(DataError, match=r"more than once[\s\S]*repeated: 3"):
+        subset_from_list(np.array([3, 5, 3]), tokenizer, source="x")
+    with pytest.raises(DataError, match=r"does not have[\s\S]*2 ids: -1, 261"):
+        subset_from_list(np.array([-1, 261, 5]), tokenizer, source="x")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1"] * 260, "not those of this tokenizer"),
+        (["1"] * 262, "not those of this tokenizer"),
+        (["1"] * 260 + ["-1"], "no count"),
+        (["1"] * 260 + ["1.5"], "no count"),
+        (["9" * 18] * 261, "not those of this tokenizer"),
+        (["é"], "cannot be read"),
+    ],
+)
+def test_counts_with_faults(tokenizer, tmp_path, lines, message):
+    (tmp_path / "c.txt").write_text("\n".join(lines), "utf-8")
+    with pytest.raises(DataError, match=message):
+        read_counts_text(tmp_path / "c.txt", tokenizer)
+
+
+def test_counts_with_padded_rows(tokenizer, tmp_path):
+    (tmp_path / "c.txt").write_text("1\n" * 261 + "0\n" * 3)
+    assert read_counts_text(tmp_path / "c.txt", tokenizer).tokens == 261

@@ -1,0 +1,249 @@
+"""``vocabforge cluster-vocab``: cluster the rows of a target's LM head (DynaSpec)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import JsonOption, OverwriteOption, print_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..corpus.tokenizer import TextTokenizer
+    from ..models.head_rows import HeadRows
+    from ..vocab.clusters import Clusters
+    from ..vocab.kmeans import KMeansOptions
+
+
+class Init(str, Enum):
+    """How k-means starts."""
+
+    plus_plus = "kmeans++"
+    sample = "sample"
+
+
+class BackendName(str, Enum):
+    """What finds the nearest centroids."""
+
+    auto = "auto"
+    faiss_gpu = "faiss-gpu"
+    faiss = "faiss"
+    sklearn = "sklearn"
+    torch = "torch"
+
+
+TargetOption = Annotated[
+    Path, typer.Option("--target", metavar="DIR", help="Target model folder (config.json, *.safetensors).")
+]
+OutputOption = Annotated[
+    Path, typer.Option("--output", metavar="DIR", help="Folder of the clusters to write.")
+]
+TokenizerOption = Annotated[
+    Path | None, typer.Option("--tokenizer", metavar="PATH", help="Tokenizer [default: the target's].")
+]
+ClustersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters", metavar="M", help="Number of clusters [default: 1024; V / 128 below V = 100,000]."
+    ),
+]
+IterationsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=1, help="At most so many iterations; fewer where nothing changes any more."
+    ),
+]
+RestartsOption = Annotated[
+    int, typer.Option("--restarts", metavar="N", min=1, help="Runs from different starts; the best is kept.")
+]
+SeedOption = Annotated[
+    int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Start of the random streams.")
+]
+InitOption = Annotated[Init, typer.Option(help="First centroids: k-means++, or rows drawn at random.")]
+BackendOption = Annotated[
+    BackendName,
+    typer.Option(
+        metavar="NAME",
+        help="What finds the nearest centroids: **faiss-gpu**, **faiss**, **sklearn** or **torch**; **auto** "
+        "takes the first of them that is there. All give the same clusters.",
+    ),
+]
+TextOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--text",
+        metavar="PATH",
+        help="Text or conversations on which recall is measured; loads the whole target. May be repeated.",
+    ),
+]
+ContextsOption = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Tokens of --text on which recall is measured.")
+]
+DtypeOption = Annotated[
+    str, typer.Option("--dtype", help="Of the target for --text: float32, bfloat16 or float16.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Of the target for --text: cpu, cuda, cuda:1 …")
+]
+_WINDOW = 512
+
+
+def cluster_vocab(
+    target: TargetOption,
+    output: OutputOption,
+    clusters: ClustersOption = None,
+    iterations: IterationsOption = 25,
+    restarts: RestartsOption = 1,
+    seed: SeedOption = 0,
+    init: InitOption = Init.plus_plus,
+    backend: BackendOption = BackendName.auto,
+    text: TextOption = None,
+    contexts: ContextsOption = 2048,
+    tokenizer: TokenizerOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Cluster the vocabulary by the directions of the target's LM head rows (spherical k-means, DynaSpec).
+
+    The rows are read from the safetensors files block by block; the model itself is loaded only for --text.
+    The artefact at --output holds a permutation of the vocabulary in which every cluster is one contiguous
+    slab. Padded rows of the head are left out.
+
+    Example: `vocabforge cluster-vocab --target model/ --output clusters/ --text held_out.txt`
+    """
+    from ..core.artifact import check_output
+    from ..core.progress import say
+    from ..corpus.tokenizer import load_tokenizer
+    from ..models.head_rows import check_head_fits, open_head
+    from ..vocab.cluster_figures import cluster_figures, examples
+    from ..vocab.clusters import check_count, default_clusters, save_clusters
+    from ..vocab.kmeans import KMeansOptions
+
+    check_output(output, overwrite=overwrite)
+    head = open_head(target)
+    loaded = load_tokenizer(tokenizer or target)
+    padded = check_head_fits(head, loaded.vocab_size, tokenizer=loaded.source)
+    count = default_clusters(loaded.vocab_size) if clusters is None else clusters
+    check_count(count, loaded.vocab_size)
+    if padded:
+        say(f"{padded:,} padded rows of the head are left out")
+    options = KMeansOptions(count, iterations, restarts, seed, init.value)
+    hidden = _capture(target, loaded, text, (contexts, dtype, device)) if text else None
+    made, run = _cluster(head, loaded, options, backend.value)
+    recall = None if hidden is None else _recall(hidden, head, made)
+    facts: dict[str, Any] = {
+        "output": str(output),
+        "figures": cluster_figures(made),
+        "head": dict(made.head),
+        "origin": dict(made.origin),
+        "recall": recall,
+        "run": run,
+    }
+    save_clusters(made, output, config=facts, overwrite=overwrite)
+    facts["examples"] = examples(made, _shower(loaded))
+    _report(facts, as_json=as_json)
+
+
+def _report(facts: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        from .cluster_tables import print_clusters
+
+        print_clusters(facts)
+
+
+def _cluster(
+    head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions, backend: str
+) -> tuple[Clusters, dict[str, Any]]:
+    """The clusters, and what making them took."""
+    import time
+
+    from ..core.memory import peak_memory
+    from ..core.progress import say
+    from ..models.head_rows import digest_start
+    from ..vocab.clusters import make_clusters
+    from ..vocab.kmeans_backends import AUTO, choose_backend
+    from ..vocab.kmeans_rows import unit_rows
+
+    begun = time.monotonic()
+    chosen, reasons = choose_backend(backend)
+    if backend == AUTO:
+        say(f"k-means backend: {chosen.name}" + (f" ({'; '.join(reasons)})" if reasons else ""))
+    digest = digest_start(tokenizer.vocab_size, head.shape[1])
+    rows = unit_rows(head, tokenizer.vocab_size, name=head.source, digest=digest)
+    if len(rows.zero_ids):
+        say(f"{len(rows.zero_ids):,} rows of the head are zero: they share one cluster")
+    facts = {
+        "digest": digest.hexdigest(),
+        "rows": head.shape[0],
+        "padded": head.shape[0] - tokenizer.vocab_size,
+        "width": head.shape[1],
+        "dtype": head.dtype,
+        "name": head.name,
+        "tied": head.tied,
+    }
+    made = make_clusters(rows, options, chosen, fingerprint=tokenizer.fingerprint, head=facts)
+    return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
+
+
+def _capture(
+    target: Path, tokenizer: TextTokenizer, text: list[Path], how: tuple[int, str, str | None]
+) -> npt.NDArray[np.float32]:
+    """Hidden states (N, d) of the target on a text, before the clustering, so that mistakes show at once."""
+    import numpy as np
+
+    from ..core.errors import UsageError
+    from ..core.progress import ProgressBar
+    from ..corpus.sources import SourceOptions, iter_documents
+    from ..decode.build import DTYPES
+    from ..evaluate.cluster_recall import hidden_states, text_windows
+    from ..models.device import choose_device
+    from ..models.target import HFTarget
+
+    limit, dtype, device = how
+    if dtype not in DTYPES:
+        raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
+    place = choose_device(device)
+    windows = text_windows(tokenizer, iter_documents(text, SourceOptions()), length=_WINDOW, limit=limit)
+    model = HFTarget.load(target, dtype=DTYPES[dtype], device=place)
+    states = []
+    with ProgressBar("target's hidden states", sum(map(len, windows)), "tokens") as bar:
+        for state in hidden_states(model, windows):
+            states.append(state)
+            bar.update(len(state))
+    return np.concatenate(states)
+
+
+def _recall(hidden: npt.NDArray[np.float32], head: HeadRows, made: Clusters) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from ..evaluate.cluster_recall import cluster_recall
+
+    rows = cluster_recall(hidden, head, made)
+    return {"contexts": len(hidden), "rows": [asdict(row) for row in rows]}
+
+
+def _shower(tokenizer: TextTokenizer) -> Callable[[int], str]:
+    """Token id -> its text on one line."""
+    from ..core.errors import DataError
+    from ..vocab.token_bytes import readable, token_bytes
+
+    try:
+        forms = token_bytes(tokenizer)
+    except DataError:  # a decoder whose bytes are not known: the tokenizer's own spelling will do
+        forms = [None] * tokenizer.vocab_size
+
+    def show(token: int) -> str:
+        form = forms[token]
+        return readable(form if form is not None else tokenizer.backend.id_to_token(token) or f"<{token}>")
+
+    return show

@@ -1,0 +1,125 @@
+"""``vocabforge compare-vocab``: what two tokenizers' vocabularies share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from ..corpus.sources import Document, SourceOptions
+    from ..vocab.overlap import Vocabulary
+
+
+class TextUnit(str, Enum):
+    """What a document of a text file is."""
+
+    file = "file"
+    line = "line"
+    paragraph = "paragraph"
+
+
+FirstArgument = Annotated[
+    Path, typer.Argument(metavar="A", help="A tokenizer.json, or the folder that holds one.")
+]
+SecondArgument = Annotated[Path, typer.Argument(metavar="B", help="The other tokenizer.")]
+FirstInputsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--input",
+        metavar="PATH …",
+        help="Texts to compare on (files or folders). Several paths may follow, and it may be repeated. "
+        "Without it, only the vocabularies are compared.",
+    ),
+]
+MoreInputsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="PATH", help="Further paths of --input.", show_default=False),
+]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="DIR", help="Folder for the pairs of equal tokens and all figures."),
+]
+TextFieldOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="JSON field with the text; by default the usual names.")
+]
+TextUnitOption = Annotated[TextUnit, typer.Option(help="What one document of a text file is.")]
+MaxDocumentsOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Stop after so many documents.")
+]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an artefact at --save.")]
+
+
+def compare_vocab(
+    a: FirstArgument,
+    b: SecondArgument,
+    more_inputs: MoreInputsArgument = None,
+    first_inputs: FirstInputsOption = None,
+    save: SaveOption = None,
+    text_field: TextFieldOption = None,
+    text_unit: TextUnitOption = TextUnit.paragraph,
+    max_documents: MaxDocumentsOption = None,
+    as_json: JsonOption = False,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Compare two tokenizers byte by byte: sizes, shared tokens, tokens that need several of the other.
+
+    With --input also on a corpus: shared tokens in use, bytes per token, common token boundaries, and texts
+    that encoding and decoding do not give back.
+
+    Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --save overlap/`
+    """
+    from ..core.artifact import check_output
+    from ..core.errors import UsageError
+    from ..corpus.sources import SourceOptions
+    from ..corpus.tokenizer import load_tokenizer
+    from ..vocab.overlap import compare, prepare, save_overlap
+
+    inputs = [*(first_inputs or []), *(more_inputs or [])]
+    if more_inputs and not first_inputs:
+        raise UsageError(
+            "more than two tokenizers were given",
+            got=", ".join(map(str, [a, b, *more_inputs])),
+            expected="A B [--input PATH …]",
+            remedy="put --input before the texts to compare on",
+        )
+    if save is not None:
+        check_output(save, overwrite=overwrite)
+    sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
+    options = SourceOptions(text_field, text_unit.value)
+    corpus = _on_corpus(*sides, inputs, options, max_documents) if inputs else None
+    overlap = compare(*sides, corpus=corpus)
+    if save is not None:
+        config = {"a": str(a.resolve()), "b": str(b.resolve()), "input": [str(path) for path in inputs]}
+        save_overlap(overlap, save, config=config, overwrite=overwrite)
+    if as_json:
+        print_json({**overlap.to_json(), "output": str(save) if save is not None else None})
+        return
+    from rich.console import Console
+
+    from .compare_tables import overlap_tables
+
+    out = Console()
+    for table in overlap_tables(overlap):
+        out.print(table)
+    if save is not None:
+        typer.echo(f"Written to {save}")
+
+
+def _on_corpus(
+    a: Vocabulary, b: Vocabulary, inputs: list[Path], options: SourceOptions, limit: int | None
+) -> dict[str, Any]:
+    from ..core.progress import ProgressBar
+    from ..corpus.sources import expand_paths, iter_documents
+    from ..vocab.overlap_corpus import compare_on_corpus
+
+    stored = sum(path.stat().st_size for path in expand_paths(inputs))
+    with ProgressBar("comparing", None if limit else stored, "B") as bar:
+        read: Iterator[Document] = iter_documents(inputs, options, on_bytes=bar.update)
+        return compare_on_corpus(a, b, islice(read, limit))

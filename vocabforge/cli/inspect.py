@@ -1,0 +1,108 @@
+"""``vocabforge inspect``: show what an artefact holds and where it comes from."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from ..core.artifact import Artifact
+    from .inspection.parts import View
+
+_COMMAND_LENGTH = 400
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of any artefact.")],
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Rows of each list.")] = 10,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH",
+            help="Tokenizer to show texts with [default: the one that the artefact's record leads to].",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify an artefact and show what it holds: counts, draft vocabulary, clusters, drafter, evaluation, ...
+
+    Tokens are shown readably: a space as ␣, bytes that are no text as \\\\xNN.
+
+    Example: `vocabforge inspect counts/ --top 20`
+    """
+    from ..core.artifact import open_artifact
+    from ..core.errors import ArtifactError
+    from ..core.extension import load_attribute
+    from .inspection import VIEWS
+    from .inspection.names import names_for
+    from .inspection.parts import Request
+
+    artifact = open_artifact(path)
+    if artifact.kind not in VIEWS:
+        raise ArtifactError(
+            "this version knows no artefact of this kind",
+            got=artifact.kind,
+            expected=", ".join(VIEWS),
+            source=path,
+            remedy="use the version that wrote it",
+        )
+    names = names_for(artifact, tokenizer)
+    view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
+    header = _header(artifact)
+    if as_json:
+        print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
+        return
+    _print(header, view)
+
+
+def _header(artifact: Artifact) -> dict[str, Any]:
+    """What every artefact has; the files are verified by now."""
+    manifest = artifact.manifest
+    versions = manifest.get("versions") or {}
+    command = [str(word) for word in manifest.get("command") or ()]
+    if command and Path(command[0]).name in ("vocabforge", "__main__.py"):
+        command[0] = "vocabforge"
+    return {
+        "kind": artifact.kind,
+        "path": str(artifact.path),
+        "created": manifest.get("created"),
+        "command": shlex.join(command),
+        "version": versions.get("vocabforge"),
+        "versions": dict(versions),
+        "git_revision": manifest.get("git_revision"),
+        "content_hash": artifact.content_hash,
+        "parents": dict(manifest.get("parents") or {}),
+        "files": {name: entry["bytes"] for name, entry in manifest["files"].items()},
+        "verified": True,
+    }
+
+
+def _print(header: dict[str, Any], view: View) -> None:
+    from rich.console import Console
+
+    from .inspection.parts import facts_table
+
+    out = Console()
+    command, files = header["command"], header["files"]
+    facts = {
+        "kind": header["kind"],
+        "path": header["path"],
+        "created": header["created"],
+        "command": command if len(command) <= _COMMAND_LENGTH else command[:_COMMAND_LENGTH] + "…",
+        "version": ", ".join(f"{name} {version}" for name, version in header["versions"].items()),
+        "git revision": header["git_revision"],
+        "content hash": header["content_hash"],
+        "made from": header["parents"],
+        "files": ", ".join(f"{name} ({size:,} bytes)" for name, size in files.items()),
+        "verified": f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded",
+    }
+    out.print(facts_table(facts))
+    for item in view.shown:
+        out.print()
+        out.print(item)

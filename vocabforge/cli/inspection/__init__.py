@@ -1,0 +1,17 @@
+"""What ``inspect`` shows of each kind of artefact."""
+
+from __future__ import annotations
+
+# kind -> "module:attr", called as view(artifact, request); a new kind is a row and a function.
+VIEWS: dict[str, str] = {
+    "counts": "vocabforge.cli.inspection.counts:view",
+    "subset": "vocabforge.cli.inspection.vocabulary:subset_view",
+    "clusters": "vocabforge.cli.inspection.vocabulary:clusters_view",
+    "overlap": "vocabforge.cli.inspection.vocabulary:overlap_view",
+    "coverage": "vocabforge.cli.inspection.results:coverage_view",
+    "target": "vocabforge.cli.inspection.model:target_view",
+    "checkpoint": "vocabforge.cli.inspection.model:checkpoint_view",
+    "drafter": "vocabforge.cli.inspection.model:drafter_view",
+    "export-sglang-eagle3": "vocabforge.cli.inspection.model:serving_view",
+    "evaluation": "vocabforge.cli.inspection.results:evaluation_view",
+}

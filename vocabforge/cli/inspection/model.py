@@ -1,0 +1,114 @@
+"""Targets, training checkpoints, drafters and their exports: read from headers, no weight is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import ArtifactError
+from ...core.files import read_json
+from .parts import Request, View, facts_table, json_names, scalars, table_of
+
+if TYPE_CHECKING:
+    from ...core.artifact import Artifact
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def drafter_view(artifact: Artifact, request: Request) -> View:
+    """Configuration, parameters, head and target of a native drafter."""
+    config = _json(artifact, "drafter.json")
+    return _drafter(artifact, config, _tensors(artifact, "drafter.safetensors"), ids="target_ids")
+
+
+def serving_view(artifact: Artifact, request: Request) -> View:
+    """The same of a serving folder."""
+    config = _json(artifact, "config.json")
+    return _drafter(artifact, config, _tensors(artifact, "model.safetensors"), ids="d2t")
+
+
+def _drafter(artifact: Artifact, config: Mapping[str, Any], tensors: Tensors, *, ids: str) -> View:
+    maps = ("target_ids", "d2t", "t2d")
+    weights = {name: entry for name, entry in tensors.items() if name not in maps}
+    own = math.prod(tensors[ids][1]) if ids in tensors else None
+    facts = {
+        "parameters": _parameters(weights),
+        "dtype": ", ".join(sorted({dtype for dtype, _ in weights.values()})),
+        "head": f"its own, {own:,} rows" if own is not None else "the target's",
+    }
+    meta, settings = scalars(artifact.meta), _flat(config)
+    shown = [
+        facts_table({**facts, **meta}, "Drafter"),
+        facts_table(settings, "Configuration"),
+        _tensor_table(tensors),
+    ]
+    body = {**facts, **meta, "config": dict(config), "tensors": _tensor_facts(tensors)}
+    return View(body, shown)
+
+
+def target_view(artifact: Artifact, request: Request) -> View:
+    """Figures of its training, configuration and parameters."""
+    config = _json(artifact, "config.json")
+    names = [name for name in artifact.manifest["files"] if name.endswith(".safetensors")]
+    tensors = {name: entry for file in names for name, entry in _tensors(artifact, file).items()}
+    facts = {**scalars(artifact.meta), "parameters stored": _parameters(tensors)}
+    body = {**json_names(facts), "config": config, "tensors": _tensor_facts(tensors)}
+    return View(body, [facts_table(facts, "Target"), facts_table(_flat(config), "Configuration")])
+
+
+def checkpoint_view(artifact: Artifact, request: Request) -> View:
+    """Step, what must be equal on resume, and the drafter's tensors."""
+    tensors = _tensors(artifact, "drafter.safetensors")
+    identity = dict(artifact.meta.get("identity", {}))
+    facts = {"step": artifact.meta.get("step"), "parameters": _parameters(tensors)}
+    shown = [
+        facts_table(facts, "Checkpoint"),
+        facts_table(_flat(identity), "Settings of the run"),
+        _tensor_table(tensors),
+    ]
+    return View({**facts, "identity": identity, "tensors": _tensor_facts(tensors)}, shown)
+
+
+def _json(artifact: Artifact, name: str) -> dict[str, Any]:
+    value = read_json(artifact.file(name), "configuration")
+    if not isinstance(value, dict):
+        raise ArtifactError("the configuration is not a mapping", source=artifact.path / name)
+    return value
+
+
+def _tensors(artifact: Artifact, name: str) -> Tensors:
+    """(dtype, shape) of each tensor, from the file's header."""
+    from safetensors import SafetensorError, safe_open
+
+    file = artifact.file(name)
+    try:
+        with safe_open(str(file), framework="numpy") as handle:
+            slices = {key: handle.get_slice(key) for key in sorted(handle.keys())}
+            return {key: (one.get_dtype(), tuple(one.get_shape())) for key, one in slices.items()}
+    except SafetensorError as error:
+        raise ArtifactError("the weights cannot be read", got=error, source=file) from error
+
+
+def _parameters(tensors: Tensors) -> int:
+    return sum(math.prod(shape) for _, shape in tensors.values())
+
+
+def _tensor_facts(tensors: Tensors) -> dict[str, Any]:
+    return {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in tensors.items()}
+
+
+def _tensor_table(tensors: Tensors) -> Any:
+    rows = [(name, dtype, " x ".join(map(str, shape))) for name, (dtype, shape) in tensors.items()]
+    return table_of("Tensors", ("name<", "dtype", "shape"), rows)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found

@@ -1,0 +1,265 @@
+"""Where a text may be cut without changing one token.
+
+A cut at ``p`` is proven when the ids of a text are those of ``text[:p]`` followed by those of ``text[p:]``, the
+latter encoded as text that stands behind other text (``interior``: no prefix is added, nothing is stripped
+at its left). The proof follows the tokenizer's structure, component by component (:mod:`.cut_parts`,
+:mod:`.cut_places`);
+whatever is not on the lists there means :class:`NoCut`, which names it.
+
+Two ways lead to a proof.
+
+1. A pre-tokeniser splits at ``p`` whatever stands around. Models treat pieces apart, so nothing else matters
+   (but a dropout, which draws at random).
+2. Nothing splits, the BPE model sees the whole text, as in conversions from SentencePiece. Let ``u`` be the
+   last character on the left and ``▁`` the first on the right (a replaced space). A merge across the cut
+   would make a token that holds ``u▁``; if no token holds a ``▁`` behind another character, there is none,
+   ever. Merges are taken by (rank, position), one at a time, and change only the pair's neighbours; so those
+   on the left happen in the same order with or without the right text, and the other way round. Fusing of
+   unknown characters stops at ``▁``, for ``▁`` itself is a token, and no character vanishes. The same
+   with a newline for ``▁``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+from .cut_parts import (
+    NEWLINE,
+    SPACE,
+    Normal,
+    NotProven,
+    Splits,
+    flat,
+    read_normalizer,
+    read_pre_tokenizer,
+)
+from .cut_places import Places, join_places, read_added
+from .tokenizer import TextTokenizer
+
+_FIRST_WINDOW = 256  # characters; texts have a cut within a few words
+
+
+@dataclass(frozen=True)
+class NoCut:
+    """Texts of this tokenizer are never cut.
+
+    Attributes:
+        reason: the component that is not proven.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class CutRule:
+    """Places where any text may be cut; whether one is, depends on ``margin`` characters on each side.
+
+    Attributes:
+        backend: the tokenizer.
+        interior: encodes text behind a cut that holds no added token; the backend itself if all the same.
+        places: the kinds of places, for messages.
+        margin: characters on each side that decide.
+    """
+
+    backend: Tokenizer
+    interior: Tokenizer
+    places: frozenset[str]
+    margin: int
+    _cut: re.Pattern[str]
+    _piece: re.Pattern[str]
+    _added: re.Pattern[str]
+
+    def first(self, text: str, start: int = 0) -> int | None:
+        """The smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``."""
+        found = self._cut.search(text, max(start, 1))
+        return None if found is None else found.start()
+
+    def last(self, text: str) -> int | None:
+        """The largest proven cut ``p`` with ``0 < p < len(text)``."""
+        size, stop = _FIRST_WINDOW, len(text)
+        while stop > 0:
+            start = max(len(text) - size, 1)
+            # Ends are searched whole again: a place needs what stands behind it.
+            places = [found.start() for found in self._cut.finditer(text, start)]
+            if places:
+                return places[-1]
+            size, stop = size * 4, start - 1
+        return None
+
+    def pieces(self, text: str) -> list[str]:
+        """The text in pieces, cut at all places before a space or newline; joined they are the text."""
+        return self._piece.findall(text)
+
+    def joined(self, pieces: Sequence[str]) -> str | None:
+        """The text made of pieces that stand behind a cut, if it is cut into the same again; else None."""
+        text = "".join(pieces)
+        return text if self.pieces(text) == pieces else None
+
+    def closed(self, piece: str) -> bool:
+        """Whether a piece may be followed by any other that begins with a space and a letter."""
+        return self._cut.match(piece + " aa", len(piece)) is not None
+
+    def parts(self, text: str, size: int) -> list[str]:
+        """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
+        parts, start = [], 0
+        while len(text) - start > size + size // 2:
+            stop = self.first(text, start + size)
+            if stop is None:
+                break
+            parts.append(text[start:stop])
+            start = stop
+        return [*parts, text[start:]]
+
+    def encode(self, texts: Sequence[str], begins: bool) -> list[list[int]]:
+        """Ids of texts, no special token added.
+
+        Args:
+            texts: any texts.
+            begins: False for texts that stand behind a cut.
+        """
+        if begins or self.interior is self.backend:
+            return _ids(self.backend, texts)
+        # Behind an added token a text begins anew: from the first one on, the backend is right.
+        starts = [found.start() if (found := self._added.search(text)) else len(text) for text in texts]
+        rows = _ids(self.interior, [text[:at] for text, at in zip(texts, starts)])
+        late = [index for index, at in enumerate(starts) if at < len(texts[index])]
+        for index, ids in zip(late, _ids(self.backend, [texts[index][starts[index] :] for index in late])):
+            rows[index] = rows[index] + ids
+        return rows
+
+
+def _ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    return [row.ids for row in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
+    """Where texts of this tokenizer may be cut, derived from its ``tokenizer.json`` alone."""
+    backend = tokenizer.backend
+    whole = json.loads(backend.to_str())
+    try:
+        normal = read_normalizer(whole["normalizer"])
+        splits = read_pre_tokenizer(whole["pre_tokenizer"], normal)
+        restarts = normal.restarts or _adds_prefix(splits, whole)
+        normal = replace(normal, restarts=restarts)
+        kinds, avoid = _model_kinds(whole["model"], normal, splits)
+        normalized = backend.normalizer.normalize_str if backend.normalizer is not None else None
+        kinds, banned = read_added(whole["added_tokens"], normal, kinds, normalized)
+        places = join_places(normal, splits, kinds, banned + avoid)
+        if not places.kinds & {SPACE, NEWLINE}:
+            raise NotProven("an added token that may hold any place to cut")
+    except NotProven as problem:
+        return NoCut(f"cuts are not proven for {problem}")
+    return _rule(backend, whole, places, restarts)
+
+
+def _rule(backend: Tokenizer, whole: dict[str, Any], places: Places, restarts: bool) -> CutRule:
+    contents = sorted((token["content"] for token in whole["added_tokens"]), key=len, reverse=True)
+    cut, white = (
+        places.pattern({SPACE, NEWLINE}),
+        "".join(letter for kind, letter in ((SPACE, " "), (NEWLINE, r"\n")) if kind in places.kinds),
+    )
+    return CutRule(
+        backend=backend,
+        interior=Tokenizer.from_str(json.dumps(_interior(whole))) if restarts else backend,
+        places=places.kinds,
+        margin=2,
+        _cut=re.compile(places.pattern()),
+        # A run of white space that is no cut joins what stands around it.
+        _piece=re.compile(
+            rf"[{white}]*[^{white}]+(?:(?!{cut})[{white}]+[^{white}]+)*(?:(?!{cut})[{white}]+\Z)?|[{white}]+"
+        ),
+        # No alternative at all never matches.
+        _added=re.compile("|".join(map(re.escape, contents)) or r"(?!)"),
+    )
+
+
+def _adds_prefix(splits: Splits, whole: Mapping[str, Any]) -> bool:
+    """Whether a Metaspace that does not split puts its mark before a text."""
+    steps = flat(whole["pre_tokenizer"], "pretokenizers")
+    return splits.unsplit is not None and any(
+        step["type"] == "Metaspace" and step["prepend_scheme"] != "never" for step in steps
+    )
+
+
+def _interior(whole: dict[str, Any]) -> dict[str, Any]:
+    """The tokenizer's JSON without what is done at the start of a text."""
+    steps = []
+    for step in flat(whole["normalizer"], "normalizers"):
+        if step["type"] != "Prepend":
+            steps.append({**step, "strip_left": False} if step["type"] == "Strip" else step)
+    edited = {**whole, "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None}
+    before = whole["pre_tokenizer"]
+    if before is not None and before["type"] == "Metaspace":
+        edited["pre_tokenizer"] = {**before, "prepend_scheme": "never"}
+    return edited
+
+
+def _model_kinds(model: Mapping[str, Any], normal: Normal, splits: Splits) -> tuple[frozenset[str], str]:
+    """(kinds of places the model allows, characters that must not stand left of them)."""
+    if model.get("dropout"):
+        raise NotProven("a BPE model with dropout")
+    if splits.unsplit is None:
+        return splits.kinds, ""
+    if model["type"] != "BPE":
+        raise NotProven(f"the model {model['type']} on unsplit text")
+    for name in ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
+        if model.get(name):
+            raise NotProven(f"the model's {name} on unsplit text")
+    if any(step["type"] in ("Nmt", "BertNormalizer") for step in normal.steps):
+        raise NotProven("a normalizer that turns newlines into spaces, on unsplit text")
+    if not _keeps_all(model, splits.unsplit):
+        raise NotProven("a BPE model that drops unknown characters of unsplit text")
+    if len(normal.images) != 1 and not ("▁" in normal.images and splits.unsplit.get(" ") == "▁"):
+        raise NotProven(f"the normalizer, which turns a space into {sorted(normal.images)}")
+    space = next(iter(normal.images - {"▁"}), "▁")
+    space = splits.unsplit.get(space, space)
+    newline = _newline_symbol(model, splits.unsplit)
+    kinds, problems = set(), []
+    for kind, symbol in ((SPACE, space), (NEWLINE, newline)):
+        crossing = _crossing(model["vocab"], symbol)
+        if crossing is None:
+            kinds.add(kind)
+        else:
+            problems.append(crossing)
+    # A written "▁" (or whatever a space becomes) looks like a space to the model.
+    if not kinds:
+        raise NotProven("; ".join(problems))
+    return frozenset(kinds), "" if splits.unsplit.get(" ") == "Ġ" else space.strip()
+
+
+def _keeps_all(model: Mapping[str, Any], unsplit: Mapping[str, str]) -> bool:
+    """Whether every character becomes a symbol; one that vanished would bring its neighbours together."""
+    if model["unk_token"] is not None or _all_bytes(model):
+        return True
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return unsplit.get(" ") == "Ġ" and all(letter in model["vocab"] for letter in alphabet)
+
+
+def _all_bytes(model: Mapping[str, Any]) -> bool:
+    """Whether an unknown character becomes its bytes, whichever they are."""
+    return bool(model["byte_fallback"]) and all(f"<0x{byte:02X}>" in model["vocab"] for byte in range(256))
+
+
+def _newline_symbol(model: Mapping[str, Any], unsplit: Mapping[str, str]) -> str:
+    """What a newline is when merging starts; "" if it may be fused with unknown characters."""
+    newline = unsplit.get("\n", "\n")
+    if newline in model["vocab"]:
+        return newline
+    return "<0x0A>" if _all_bytes(model) and newline == "\n" else ""
+
+
+def _crossing(vocab: Mapping[str, int], symbol: str) -> str | None:
+    """Why merges may cross a place before ``symbol``, None if they cannot."""
+    if symbol not in vocab:
+        return f"the vocabulary, which lacks {symbol or 'the newline'!r}"
+    inside = re.compile(
+        rf"(?s)(?!{re.escape(symbol)}).{re.escape(symbol)}" if len(symbol) == 1 else f"(?s).{symbol}"
+    )
+    found = next((token for token in vocab if symbol in token and inside.search(token)), None)
+    return None if found is None else f"the token {found!r}, which reaches over {symbol!r}"

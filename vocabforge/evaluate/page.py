@@ -1,0 +1,37 @@
+"""What all HTML pages share: one look, one set of filters, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .plots import METHOD_COLOURS
+
+
+def render_page(template: str, **values: Any) -> str:
+    """HTML text of a template of this package that extends ``page.html.j2``.
+
+    Filters: ``number(digits)``, ``percent(digits)`` (of a share), ``integer``; None is shown as a dash.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("vocabforge", "evaluate"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=_number, percent=_percent, integer=_integer)
+    return environment.get_template(template).render(colours=METHOD_COLOURS, **values)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _integer(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _percent(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f}%"

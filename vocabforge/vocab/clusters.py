@@ -1,0 +1,269 @@
+"""Vocabulary clusters (DynaSpec): the artefact, its canonical order, and how it is made from an LM head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ..core.artifact import open_artifact, write_artifact
+from ..core.errors import ArtifactError, MismatchError, UsageError
+from .kmeans import KMeansOptions, spherical_kmeans
+from .kmeans_backends import Backend
+from .kmeans_rows import UnitRows
+
+KIND = "clusters"
+Ids = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+_FILE = "clusters.safetensors"
+_FORMS = {
+    "permutation": np.int64,
+    "offsets": np.int64,
+    "assignment": np.int32,
+    "centroids": np.float32,
+    "cosine": np.float32,
+}
+_LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The V token ids of a tokenizer in M clusters, none of them empty.
+
+    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside
+    a cluster ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of
+    the head (those from V on) are in no cluster: no token is theirs, so a drafter must never propose them.
+    Rows that are zero have no direction and share one cluster (``zero_cluster``), whose centroid is 0.
+
+    Attributes:
+        permutation: (V,) int64 target ids; cluster m owns ``permutation[offsets[m]:offsets[m + 1]]``.
+        offsets: (M + 1,) int64.
+        assignment: (V,) int32 cluster of each id.
+        centroids: (M, d) float32 unit vectors.
+        cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
+        zero_cluster: the cluster of the zero rows, None without any.
+        fingerprint: the tokenizer's.
+        head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
+            ``name``, ``tied``.
+        origin: how: options, backend, ``objective``, ``history`` and so on.
+    """
+
+    permutation: Ids
+    offsets: Ids
+    assignment: npt.NDArray[np.int32]
+    centroids: Rows
+    cosine: Rows
+    zero_cluster: int | None
+    fingerprint: str
+    head: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.permutation)
+
+    @property
+    def sizes(self) -> Ids:
+        """(M,) ids in each cluster."""
+        return np.diff(self.offsets)
+
+    @property
+    def inverse(self) -> Ids:
+        """(V,) place of each target id in the permutation: ``permutation[inverse[id]] == id``."""
+        return invert(self.permutation)
+
+    def members(self, cluster: int) -> Ids:
+        """Target ids of a cluster, ascending."""
+        return self.permutation[self.offsets[cluster] : self.offsets[cluster + 1]]
+
+    def check_head(self, digest: str, source: object) -> None:
+        """Refuse another target than the one whose rows were clustered.
+
+        Raises:
+            MismatchError: ``digest``, of the first V rows of its head, is another.
+        """
+        if digest != self.head["digest"]:
+            raise MismatchError(
+                "the clusters were made from another LM head",
+                got=f"head rows {digest[:16]}… in {source}",
+                expected=f"head rows {self.head['digest'][:16]}…",
+                remedy="run cluster-vocab with this target",
+            )
+
+
+def default_clusters(vocab_size: int) -> int:
+    """M of METHODS section 4: 1024 from 100,000 ids on, below one for every 128 ids."""
+    return _LARGE_CLUSTERS if vocab_size >= _LARGE else max(2, round(vocab_size / _ROWS_A_CLUSTER))
+
+
+def check_count(clusters: int, vocab_size: int) -> None:
+    """Refuse a number of clusters that makes none of them useful.
+
+    Raises:
+        UsageError: below 2, or above V / 2.
+    """
+    if not 2 <= clusters <= vocab_size / 2:
+        raise UsageError(
+            "the number of clusters does not suit the vocabulary",
+            got=f"{clusters:,} clusters for {vocab_size:,} ids",
+            expected=f"2 to {vocab_size // 2:,}",
+            source="--clusters",
+        )
+
+
+def make_clusters(
+    rows: UnitRows, options: KMeansOptions, backend: Backend, *, fingerprint: str, head: Mapping[str, Any]
+) -> Clusters:
+    """Cluster the rows of an LM head into ``options.clusters``, one of them for the zero rows if there are any.
+
+    Raises:
+        UsageError: M below 2 or above V / 2, or more clusters than rows with a direction.
+    """
+    check_count(options.clusters, rows.count)
+    zero = len(rows.zero_ids) > 0
+    result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero), backend)
+    assignment = np.full(rows.count, options.clusters - 1, dtype=np.int64)
+    assignment[rows.ids] = result.assignment
+    centroids = np.zeros((options.clusters, rows.width), dtype=np.float32)
+    centroids[: len(result.centroids)] = result.centroids
+    cosine = np.zeros(options.clusters, dtype=np.float32)
+    cosine[: len(result.cosine)] = result.cosine
+    origin = {
+        "seed": options.seed,
+        "init": options.init,
+        "iterations": options.iterations,
+        "restarts": options.restarts,
+        "backend": backend.name,
+        "objective": result.objective,
+        "history": list(result.history),
+        "objectives": list(result.objectives),
+        "run": result.run,
+        "converged": result.converged,
+        "refilled": result.refilled,
+    }
+    order, permutation, offsets = canonical(assignment, options.clusters)
+    rank = invert(order)
+    return Clusters(
+        permutation,
+        offsets,
+        rank[assignment].astype(np.int32),
+        centroids[order],
+        cosine[order],
+        int(rank[-1]) if zero else None,
+        fingerprint,
+        dict(head),
+        origin,
+    )
+
+
+def canonical(assignment: Ids, clusters: int) -> tuple[Ids, Ids, Ids]:
+    """The order of :class:`Clusters` for an assignment (V,) to clusters that are all in use.
+
+    Returns:
+        order (M,): the old number of each new cluster; permutation (V,); offsets (M + 1,).
+    """
+    _, first = np.unique(assignment, return_index=True)
+    order = np.argsort(first)
+    renamed = invert(order)[assignment]
+    permutation = np.argsort(renamed, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(renamed, minlength=clusters))])
+    return order, permutation.astype(np.int64), offsets.astype(np.int64)
+
+
+def invert(permutation: Ids) -> Ids:
+    """The inverse of a permutation."""
+    inverse = np.empty(len(permutation), dtype=np.int64)
+    inverse[permutation] = np.arange(len(permutation))
+    return inverse
+
+
+def save_clusters(
+    clusters: Clusters,
+    path: Path,
+    *,
+    parents: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write the artefact (kind ``clusters``); ``config`` is for the record and not part of the content."""
+    meta = {
+        "clusters": len(clusters),
+        "vocab_size": clusters.vocab_size,
+        "zero_cluster": clusters.zero_cluster,
+        "fingerprint": clusters.fingerprint,
+        "head": dict(clusters.head),
+        "origin": dict(clusters.origin),
+    }
+    arrays = {name: np.ascontiguousarray(getattr(clusters, name)) for name in _FORMS}
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+        save_file(arrays, folder / _FILE)
+
+
+def load_clusters(path: Path) -> Clusters:
+    """Read the artefact back, verified.
+
+    Raises:
+        ArtifactError: no such artefact, or one whose arrays do not belong together.
+    """
+    artifact = open_artifact(path, KIND)
+    meta = artifact.meta
+    try:
+        arrays = load_file(artifact.file(_FILE))
+        zero = meta["zero_cluster"]
+        clusters = Clusters(
+            **{name: arrays[name] for name in _FORMS},
+            zero_cluster=None if zero is None else int(zero),
+            fingerprint=str(meta["fingerprint"]),
+            head=dict(meta["head"]),
+            origin=dict(meta["origin"]),
+        )
+        problem = disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError("the clusters cannot be read", got=error, source=path) from error
+    if problem is not None:
+        raise ArtifactError(
+            "the clusters' arrays do not belong together",
+            got=problem,
+            source=path,
+            remedy="make them again with cluster-vocab",
+        )
+    return clusters
+
+
+def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
+    """What is wrong with the arrays of M = ``count`` clusters over V = ``vocab_size`` ids, or None."""
+    shapes = {
+        "permutation": (vocab_size,),
+        "offsets": (count + 1,),
+        "assignment": (vocab_size,),
+        "centroids": (count, int(clusters.head["width"])),
+        "cosine": (count,),
+    }
+    for name, shape in shapes.items():
+        array = getattr(clusters, name)
+        if array.shape != shape or array.dtype != _FORMS[name]:
+            return f"{name} is {array.dtype} {array.shape}, not {np.dtype(_FORMS[name])} {shape}"
+    permutation, offsets = clusters.permutation, clusters.offsets
+    if not np.array_equal(np.sort(permutation), np.arange(vocab_size)):
+        return "the permutation does not hold every id once"
+    if offsets[0] != 0 or offsets[-1] != vocab_size or bool((np.diff(offsets) <= 0).any()):
+        return f"the offsets do not ascend from 0 to {vocab_size:,}"
+    if not np.array_equal(clusters.assignment[permutation], np.repeat(np.arange(count), clusters.sizes)):
+        return "the assignment is not that of the permutation"
+    _, expected, _ = canonical(clusters.assignment.astype(np.int64), count)
+    if not np.array_equal(expected, permutation):
+        return "the clusters are not in their canonical order"
+    if not np.isfinite(clusters.centroids).all():
+        return "a centroid is not finite"
+    if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
+        return f"there is no cluster {clusters.zero_cluster}"
+    return None
