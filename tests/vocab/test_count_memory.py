@@ -1,4 +1,4 @@
-"""Memory does not grow with the corpus: the worst text there is (no word twice), as one document, in a fresh process."""
+"""Memory does not grow with the corpus: no word occurs twice, one document, a fresh process."""
 
 from __future__ import annotations
 

@@ -6,33 +6,25 @@ The same inputs and options give the same table for any number of workers, launc
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections import Counter as Multiset
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..core.distributed import Group, joined
-from ..core.errors import DataError, MismatchError, UsageError
+from ..core.errors import DataError, UsageError
 from ..core.progress import ProgressBar, human_rate, say
-from ..corpus.cutting import CutRule, NoCut, cut_rule
-from ..corpus.shards import Shard, plan_shards, read_shard
-from ..corpus.sources import Problems
+from ..corpus.shards import Shard
 from ..corpus.tokenizer import TextTokenizer
-from .count_shards import ShardCounter, count_here, count_in_workers, make_units
+from .count_plan import check_same_plan, make_plan, share, stored
+from .count_shards import ShardCounter, count_here, count_in_workers
 from .counts import CountOptions
-from .engines import Choice, choose_engine
 from .partials import PartialResults, Unit, UnitResult
 from .special import SpecialTokens
-from .table import FrequencyTable, Tally
-
-_SAMPLE_SHARDS = 8
-_UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
-_SMALL_BYTES = 1 << 20  # below, the plain engine is done before a faster one is loaded
-_SAMPLE_CHARACTERS = 96 << 10
+from .table import REST, FrequencyTable, Tally
 
 
 @dataclass(frozen=True)
@@ -94,8 +86,6 @@ def count_corpus(
     if options.mode == "assistant" and tokenizer.chat_template is None:
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
-    rule = cut_rule(tokenizer)
-    cut = None if isinstance(rule, NoCut) else rule
     with joined() as group:
         if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
             raise UsageError(
@@ -103,108 +93,39 @@ def count_corpus(
                 got=f"{group.size} launched processes, {options.workers} workers",
                 expected="--max-tokens with one process and --workers 1",
             )
-        shards = plan_shards(
-            inputs, options.sources, domains=domains or {}, cut=cut, shard_bytes=options.shard_bytes
-        )
-        _check_files(shards)
-        _check_same_plan(group, shards, options, tokenizer)
-        choice = _choose(tokenizer, shards, options, cut)
+        plan = make_plan(tokenizer, inputs, options, domains or {})
+        check_same_plan(group, plan.shards, options, tokenizer)
+        special = SpecialTokens.of(tokenizer)
         partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
+        resumed = 0
         if options.max_tokens is None:
             partials.prepare()
-        units = make_units(shards, min(options.shard_bytes, _UNIT_BYTES))
-        resumed = 0 if options.max_tokens is not None else sum(partials.path(one).is_file() for one in units)
+            resumed = sum(partials.path(unit).is_file() for unit in plan.units)
         if resumed:
-            say(f"Taking over {resumed:,} of {len(units):,} parts from {folder}")
+            say(f"Taking over {resumed:,} of {len(plan.units):,} parts from {folder}")
         start = time.monotonic()
-        counter = ShardCounter(tokenizer, choice.engine, cut, options)
-        results = _count(counter, _share(units, group), partials, len(units), group)
-        table, problems = _add_up(tokenizer, options, shards, results, group, domains or {})
-        _say_problems(problems)
-        _check_counted(table, problems, inputs)
+        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
+        results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
+        tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
         run = CountRun(
-            table=table,
-            engine=choice.engine.name,
-            reasons=choice.reasons,
+            table=_table(tokenizer, special, options, tallies, _source_digests(plan.shards, digests)),
+            engine=plan.engine.name,
+            reasons=plan.reasons,
             problems=problems,
             start_s=start - began,
             seconds=time.monotonic() - start,
-            stored_bytes=_stored(shards),
-            units=len(units),
+            stored_bytes=plan.stored_bytes,
+            units=len(plan.units),
             resumed=resumed,
         )
+        _say_problems(problems)
+        _check_counted(run.table, problems, inputs)
         if keep is not None:
             if group.rank == 0:
                 keep(run)
             group.wait()
             partials.remove()
     return run
-
-
-def _check_files(shards: Sequence[Shard]) -> None:
-    for shard in shards:
-        if shard.kind != "hub" and not Path(shard.source).is_file():
-            raise DataError(
-                "the input is no ordinary file, and it is read more than once (to check it and to resume)",
-                got=shard.source,
-                remedy="write it to a file first",
-            )
-
-
-def _check_same_plan(
-    group: Group, shards: Sequence[Shard], options: CountOptions, tokenizer: TextTokenizer
-) -> None:
-    plan = json.dumps([[asdict(shard) for shard in shards], options.deciding(tokenizer)], sort_keys=True)
-    digests = group.gather((hashlib.sha256(plan.encode()).hexdigest(), len(shards)))
-    if len(set(digests)) > 1:
-        raise MismatchError(
-            "the launched processes do not see the same input",
-            got=", ".join(f"rank {rank}: {count:,} shards" for rank, (_, count) in enumerate(digests)),
-            expected="the same files, sizes and options on every machine",
-            remedy="copy the input to the same place on every machine, or use a shared file system",
-        )
-
-
-def _choose(
-    tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, cut: CutRule | None
-) -> Choice:
-    """The engine for this corpus, checked on a piece of several shards."""
-    only = options.engine
-    if only is None and all(shard.kind != "hub" for shard in shards) and _stored(shards) < _SMALL_BYTES:
-        only = "plain"
-    sample: list[str] = []
-    step = max(1, len(shards) // _SAMPLE_SHARDS)
-    for shard in shards[::step][:_SAMPLE_SHARDS]:
-        taken = 0
-        documents = read_shard(
-            shard, options.sources, cut=cut, problems=Problems(shown=0), on_bytes=lambda _: None
-        )
-        for document in documents:
-            text = document.plain_text()[: _SAMPLE_CHARACTERS - taken]
-            sample.append(text)
-            taken += len(text)
-            if taken >= _SAMPLE_CHARACTERS:
-                break
-    choice = choose_engine(tokenizer, sample, only=only)
-    for reason in choice.reasons:
-        say(reason)
-    return choice
-
-
-def _share(units: Sequence[Unit], group: Group) -> list[Unit]:
-    """This rank's units: the largest first, each to the rank with the least; then in their order."""
-    load = [0] * group.size
-    mine = []
-    for index in sorted(range(len(units)), key=lambda at: (-_stored(units[at]), at)):
-        owner = load.index(min(load))
-        load[owner] += max(1, _stored(units[index]))
-        if owner == group.rank:
-            mine.append(index)
-    return [units[index] for index in sorted(mine)]
-
-
-def _stored(shards: Sequence[Shard]) -> int:
-    return sum(shard.stored_bytes for shard in shards)
 
 
 def _count(
@@ -215,7 +136,7 @@ def _count(
     start = time.monotonic()
     name = "count tokens" if group.size == 1 else f"count tokens (rank 0 of {group.size})"
     count = count_here if counter.options.workers == 1 else count_in_workers
-    with ProgressBar(name, sum(map(_stored, mine)), "B") as bar:
+    with ProgressBar(name, sum(map(stored, mine)), "B") as bar:
 
         def progress(read: int, tokens: int) -> None:
             nonlocal counted
@@ -238,51 +159,55 @@ def _count(
 
 
 def _add_up(
-    tokenizer: TextTokenizer,
-    options: CountOptions,
-    shards: Sequence[Shard],
-    results: Mapping[Unit, UnitResult],
-    group: Group,
-    domains: Mapping[str, Sequence[str]],
-) -> tuple[FrequencyTable, dict[str, int]]:
-    """One table of all ranks' results; the parts are added in the order of the plan."""
-    names = ["", *domains]
-    width = tokenizer.vocab_size
+    width: int, results: Mapping[Unit, UnitResult], group: Group, names: Sequence[str]
+) -> tuple[dict[str, Tally], dict[Shard, str], dict[str, int]]:
+    """All ranks' results: a tally for each domain, digests of the shards that were read, skipped lines."""
     sums = np.zeros((len(names), width + 2), dtype=np.int64)  # counts, then documents and bytes
     problems: Multiset[str] = Multiset()
+    digests: dict[Shard, str] = {}
     for unit, result in results.items():
         row = sums[names.index(unit[0].domain)]
         row[:width] += result.tally.counts
         row[width] += result.tally.documents
         row[width + 1] += result.tally.bytes
         problems.update(dict(result.problems))
+        digests |= dict(zip(unit, result.digests))
     sums = group.sum(sums)
-    known: dict[Shard, str] = {}
+    tallies = {
+        name: Tally(row[:width].copy(), int(row[width]), int(row[width + 1]))
+        for name, row in zip(names, sums)
+    }
     everywhere: Multiset[str] = Multiset()
-    for digests, skipped in group.gather(
-        ({s: d for unit, result in results.items() for s, d in zip(unit, result.digests)}, dict(problems))
-    ):
-        known |= digests
+    for found, skipped in group.gather((digests, dict(problems))):
+        digests = {**digests, **found}
         everywhere.update(skipped)
-    tallies = [Tally(row[:width].copy(), int(row[width]), int(row[width + 1])) for row in sums]
-    whole = sum(tallies[1:], tallies[0])
-    apart = dict(zip(names, tallies)) if domains else {}
-    if apart and not (apart[""].documents or apart[""].tokens):
-        del apart[""]
-    if "" in apart:
-        apart = {"other": apart.pop(""), **apart}
-    table = FrequencyTable(
-        whole.counts,
-        whole.documents,
-        whole.bytes,
-        options.mode,
-        tokenizer.fingerprint,
-        _source_digests(shards, known),
-        SpecialTokens.of(tokenizer),
-        apart,
-        _origin(tokenizer, options),
+    return tallies, digests, dict(everywhere.most_common())
+
+
+def _table(
+    tokenizer: TextTokenizer,
+    special: SpecialTokens,
+    options: CountOptions,
+    tallies: Mapping[str, Tally],
+    sources: Mapping[str, str],
+) -> FrequencyTable:
+    """The table of all domains' tallies; what belongs to none is the domain ``other`` where there are some."""
+    rest, *named = tallies.values()
+    whole = sum(named, rest)
+    domains = {name: tally for name, tally in tallies.items() if name}
+    if domains and (rest.documents or rest.tokens):
+        domains[REST] = rest + domains[REST] if REST in domains else rest
+    return FrequencyTable(
+        counts=whole.counts,
+        documents=whole.documents,
+        bytes=whole.bytes,
+        mode=options.mode,
+        fingerprint=tokenizer.fingerprint,
+        sources=sources,
+        special=special,
+        domains=domains,
+        origin=_origin(tokenizer, options),
     )
-    return table, dict(everywhere.most_common())
 
 
 def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object]:
@@ -291,15 +216,15 @@ def _origin(tokenizer: TextTokenizer, options: CountOptions) -> dict[str, object
     return facts | ({"max_tokens": options.max_tokens} if options.max_tokens is not None else {})
 
 
-def _source_digests(shards: Sequence[Shard], known: Mapping[Shard, str]) -> dict[str, str]:
+def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
     """SHA-256 of each source; of one that was read in several shards, over the digests of these."""
     parts: dict[str, list[str]] = {}
     for shard in shards:
-        if shard in known:
-            parts.setdefault(shard.source, []).append(known[shard])
+        if shard in digests:
+            parts.setdefault(shard.source, []).append(digests[shard])
     return {
-        source: digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-        for source, digests in parts.items()
+        source: found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
+        for source, found in parts.items()
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core.errors import DataError, VocabForgeError
 from ..corpus.cutting import CutRule, NoCut, cut_rule
-from ..corpus.shards import Shard, read_shard, shard_digest
+from ..corpus.shards import read_shard, shard_digest
 from ..corpus.sources import Problems
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from .counts import Counter, CountOptions
@@ -26,22 +26,6 @@ from .partials import PartialResults, Unit, UnitResult
 Progress = Callable[[int, int], None]
 """Called with stored bytes read and tokens counted since the last call."""
 _SHOWN = 5
-_FILE_BYTES = 4096  # opening a file costs about as much as reading this
-
-
-def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
-    """Shards in their order, small ones of one domain together up to ``size`` stored bytes."""
-    units: list[Unit] = []
-    held = 0
-    for shard in shards:
-        weight = shard.stored_bytes + _FILE_BYTES
-        if units and units[-1][0].domain == shard.domain and held + weight <= size:
-            units[-1] = (*units[-1], shard)
-            held += weight
-        else:
-            units.append((shard,))
-            held = weight
-    return units
 
 
 @dataclass(frozen=True)
@@ -53,11 +37,6 @@ class ShardCounter:
     cut: CutRule | None
     options: CountOptions
     said: list[str] = field(default_factory=list)
-
-    @classmethod
-    def make(cls, tokenizer: TextTokenizer, options: CountOptions, engine: Any) -> ShardCounter:
-        rule = cut_rule(tokenizer)
-        return cls(tokenizer, engine, None if isinstance(rule, NoCut) else rule, options)
 
     def count(
         self, unit: Unit, progress: Progress, *, digests: Sequence[str], max_tokens: int | None = None
@@ -134,6 +113,7 @@ class _Task:
     engine: str
     options: CountOptions
     folder: Path
+    cuts: bool
     threads: int
 
 
@@ -144,8 +124,10 @@ def _start_worker(task: _Task, read: Any, counted: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
     os.environ["RAYON_NUM_THREADS"] = str(task.threads)
     tokenizer = load_tokenizer(task.tokenizer)
-    engine = choose_engine(tokenizer, (), only=task.engine).engine
-    _state["counter"] = ShardCounter.make(tokenizer, task.options, engine)
+    rule = cut_rule(tokenizer) if task.cuts else NoCut("cuts failed on the sample")
+    engine = choose_engine(tokenizer, (), only=task.engine, rule=rule).engine
+    cut = None if isinstance(rule, NoCut) else rule
+    _state["counter"] = ShardCounter(tokenizer, engine, cut, task.options)
     _state["partials"] = PartialResults(task.folder, task.options.deciding(tokenizer), tokenizer.vocab_size)
     _state["read"], _state["counted"] = read, counted
 
@@ -173,7 +155,8 @@ def count_in_workers(
     context = multiprocessing.get_context("spawn")
     read, counted = context.Value("q", 0), context.Value("q", 0)
     threads = max(1, (os.cpu_count() or 1) // options.workers)
-    task = _Task(counter.tokenizer.source, counter.engine.name, options, partials.folder, threads)
+    cuts = counter.cut is not None
+    task = _Task(counter.tokenizer.source, counter.engine.name, options, partials.folder, cuts, threads)
     pool = futures.ProcessPoolExecutor(
         min(options.workers, max(1, len(units))), context, _start_worker, (task, read, counted)
     )

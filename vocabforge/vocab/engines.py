@@ -56,10 +56,12 @@ class Choice:
     Attributes:
         engine: the fastest that is exact.
         reasons: why faster ones are not used, and what is.
+        rule: where texts may be cut on their way to it.
     """
 
     engine: CountEngine
     reasons: list[str]
+    rule: CutRule | NoCut
 
 
 def choose_engine(
@@ -93,10 +95,11 @@ def choose_engine(
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
             continue
-        return Choice(engine, [*reasons, f"engine {name} counts; checked on {_said(texts)}"])
+        return Choice(engine, [*reasons, f"engine {name} counts; checked on {_said(texts)}"], rule)
     if only in (None, "plain"):
         # Nothing equals the library but itself, text for text: no cut, no other path.
-        return Choice(PlainEngine(tokenizer, NoCut("cuts failed on the sample")), reasons)
+        uncut = NoCut("cuts failed on the sample")
+        return Choice(PlainEngine(tokenizer, uncut), reasons, uncut)
     raise UsageError(
         f"the counting engine {only} cannot be used here",
         got="; ".join(reasons),

@@ -14,12 +14,10 @@ import numpy as np
 from ..core.errors import DataError, UsageError
 from ..corpus.fingerprint import check_fingerprint
 from .special import SpecialTokens
-from .table import CountMode, Counts, FrequencyTable, Tally
+from .table import REST, CountMode, Counts, FrequencyTable, Tally
 
 MIXTURE_TOTAL = 2**53
 """Total of a mixture's counts: what a float64 still holds exactly."""
-REST = "other"
-"""Domain of the tables without domains that are joined with tables that have some."""
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 

@@ -19,6 +19,8 @@ from .special import SpecialTokens
 KIND = "counts"
 CountMode = Literal["corpus", "assistant", "mixture"]
 Counts = npt.NDArray[np.int64]
+REST = "other"
+"""Domain of what belongs to no named domain, where there are some."""
 _FILE = "counts.safetensors"
 _DOMAIN = "domain/"
 
