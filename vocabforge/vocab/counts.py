@@ -158,7 +158,10 @@ class Counter:
     def _answers(self, batch: list[Document], problems: Problems) -> Iterator[tuple[Counts, list[Document]]]:
         for document in batch:
             if document.messages is None:
-                problems.add("plain text has no assistant's turns to count", document.source, document.line)
+                if document.begins:
+                    problems.add(
+                        "plain text has no assistant's turns to count", document.source, document.line
+                    )
                 continue
             try:
                 ids, mask = render_with_mask(self._tokenizer, document.messages)
