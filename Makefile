@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
+TEST_WORKERS ?= auto
 
 .PHONY: help setup demo bitllama test check format clean
 .DEFAULT_GOAL := help
@@ -43,7 +44,7 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  --depth 5 --topk 10 --total-nodes 30 --max-new-tokens 200
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 check: $(STAMP)
 	$(BIN)/ruff check .

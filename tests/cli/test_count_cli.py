@@ -13,6 +13,8 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import ROOT
 from vocabforge.cli.app import build_app
 from vocabforge.cli.count_freq import count_freq
+from vocabforge.cli.coverage import coverage
+from vocabforge.cli.merge_freq import merge_freq
 from vocabforge.cli.select_vocab import select_vocab
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import load_counts
@@ -23,7 +25,13 @@ def run(tmp_path):
     """Runs a command line; ``@`` stands for a folder that holds a tokenizer ``t`` and a text ``a.txt``."""
     byte_tokenizer(tmp_path / "t")
     (tmp_path / "a.txt").write_text("hello world")
-    app = build_app({"count-freq": count_freq, "select-vocab": select_vocab}, ["count-freq", "select-vocab"])
+    commands = {
+        "count-freq": count_freq,
+        "select-vocab": select_vocab,
+        "merge-freq": merge_freq,
+        "coverage": coverage,
+    }
+    app = build_app(commands, list(commands))
 
     def call(line: str):
         words = [word.replace("@", f"{tmp_path}/") for word in line.split()]
@@ -54,6 +62,18 @@ def test_count_then_select(run, tmp_path):
     assert "coverage" in done.stdout
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) == ["r6", "r8"]
     assert len(load_subset(tmp_path / "many" / "r6")) == 6
+
+
+def test_names_that_look_like_markup(run, tmp_path):
+    (tmp_path / "x.txt").write_text("ha")
+    done = run("count-freq --tokenizer @t --domain q[/b]=@x.txt --input @a.txt --output @c")
+    assert (done.exit_code, "q[/b]" in done.stdout) == (0, True), done.output
+    done = run("select-vocab --counts @c --size 6 --output @s[b]")
+    assert (done.exit_code, "[b]" in done.stdout) == (0, True), done.output
+    done = run("merge-freq m[/b]=@c --output @m")
+    assert (done.exit_code, "m[/b]" in done.stdout) == (0, True), done.output
+    done = run("coverage --counts @c --heldout h[/b]=@m --output @v")
+    assert (done.exit_code, "[/b]" in done.stdout) == (0, True), done.output
 
 
 def test_repeated_input_equals_several_paths(run, tmp_path):

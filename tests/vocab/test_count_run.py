@@ -21,6 +21,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources import SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab import count_run
 from vocabforge.vocab.count_run import count_corpus, partial_folder
 from vocabforge.vocab.counts import CountOptions
 from vocabforge.vocab.table import load_counts
@@ -169,6 +170,32 @@ def test_a_sample_does_not_depend_on_shards(folder, tokenizer, tmp_path):
     assert not np.array_equal(run.table.counts, tables[0].counts)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_source_that_changes_between_its_shards_is_noticed(tokenizer, tmp_path, monkeypatch, workers):
+    source = tmp_path / "a.txt"
+    source.write_text(text_of(0, 9000), "utf-8")
+
+    def changing(*given, **named):
+        plan = make_plan(*given, **named)
+        source.write_text("x" + text_of(1, 9500), "utf-8")  # longer: no shard misses its bytes
+        return plan
+
+    make_plan = count_run.make_plan
+    monkeypatch.setattr(count_run, "make_plan", changing)
+    options = CountOptions(shard_bytes=4096, workers=workers)
+    with pytest.raises(DataError, match="changed while it was read"):
+        count_corpus(tokenizer, [source], options, tmp_path / "p")
+
+
+def test_foreign_files_beside_partial_results_stay(folder, tokenizer, tmp_path):
+    partial = tmp_path / "p"
+    (partial / "mine").mkdir(parents=True)
+    (partial / "mine" / "notes.txt").write_text("keep", "utf-8")
+    (partial / ".shard-0.safetensors.tmp-1").write_bytes(b"left by a killed run")
+    count_corpus(tokenizer, [folder / "in" / "de"], CountOptions(), partial, keep=lambda run: None)
+    assert [file.name for file in partial.rglob("*")] == ["mine", "notes.txt"]
+
+
 def test_nothing_to_count(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n")
     with pytest.raises(DataError, match="no document"):
@@ -176,6 +203,7 @@ def test_nothing_to_count(tokenizer, tmp_path):
     (tmp_path / "b.jsonl").write_text("{\n{\n")
     with pytest.raises(DataError, match=r"no document(.|\n)*2 x the line is not valid JSON"):
         count_corpus(tokenizer, [tmp_path / "b.jsonl"], CountOptions(), tmp_path / "p")
+    assert not (tmp_path / "p").exists()
 
 
 def command(folder: Path, output: Path, *more: str) -> list[str]:
@@ -271,6 +299,23 @@ def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
     assert not partial_folder(tmp_path / "out").exists()
 
 
+def test_accelerate_launch_starts_such_processes(folder, tmp_path, whole):
+    """The documented command; without --multi_gpu accelerate would start one process on a CPU."""
+    words = command(folder, tmp_path / "out", "--shard-mb", "1")[3:]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    done = subprocess.run(
+        [*launcher, "-m", "vocabforge", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 of 2" in done.stderr
+    assert equal(load_counts(tmp_path / "out"), whole.table)
+
+
 def test_launched_processes_must_see_the_same_input(folder, tmp_path):
     done = launch(folder, tmp_path / "out", inputs=[folder / "in", folder / "in" / "de"])
     assert all(code for code, _, _ in done)
@@ -288,3 +333,25 @@ def test_a_worker_that_dies_is_reported(folder, tokenizer, tmp_path, monkeypatch
     monkeypatch.setattr("vocabforge.vocab.count_shards.futures.ProcessPoolExecutor", Dying)
     with pytest.raises(VocabForgeError, match="finished shards are kept"):
         count_corpus(tokenizer, [folder / "in"], CountOptions(workers=2), tmp_path / "p")
+
+
+def test_what_a_user_should_know_is_said(folder, tokenizer, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("one<|end|>two<|end|>")
+    domains = {"x": [str(tmp_path / "a.txt")], "y": [str(tmp_path / "a.txt")]}
+    run = count_corpus(tokenizer, [], CountOptions(), tmp_path / "p", domains=domains)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "special token <|end|> stands 2 times" in said
+    assert "the domain y is empty" in said
+    assert "engine plain counts: for less than 1 MiB" in said
+    assert run.table.domains["y"].documents == 0
+
+
+def test_shards_of_unknown_size_are_units_of_their_own():
+    from vocabforge.corpus.shards import Shard
+    from vocabforge.vocab.count_plan import make_units
+
+    hub = [Shard("hub:x", "hub", at, at + 1, "", 0) for at in range(3)]
+    files = [Shard(f"{at}.txt", "text", 0, None, "ab"[at > 2], 1000) for at in range(5)]
+    units = make_units([*hub, *files], 1 << 20)
+    assert [len(unit) for unit in units] == [1, 1, 1, 3, 2]
+    assert [shard for unit in units for shard in unit] == [*hub, *files]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.vocab.kmeans_support import groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.vocab.kmeans_backends import choose_backend
+from vocabforge.vocab.kmeans_backends import absent, choose_backend
 from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
 from vocabforge.vocab.kmeans_start import start_centroids
 
@@ -109,3 +109,12 @@ def test_faiss_on_a_gpu_comes_first(monkeypatch):
     ):
         monkeypatch.setattr(kmeans_faiss, "load", lambda _, cuda=cuda: cuda)
         assert choose_backend("auto")[0].name == expected
+
+
+def test_a_backend_whose_library_is_broken_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "broken_faiss.py").write_text("raise ImportError('libomp.so is missing')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert absent("broken_faiss", "faiss") == (
+        "faiss is installed but cannot be imported: libomp.so is missing"
+    )
+    assert absent("no_faiss_at_all", "faiss") == "faiss is not installed"

@@ -63,7 +63,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            console().print("Interrupted. Nothing half-written was kept.", style="yellow")
+            console().print("Interrupted; nothing half-written is left.", style="yellow")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -52,16 +52,19 @@ def bench(
 
 
 def _print(result: dict[str, Any]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
-    shown = Table(title=title)
-    shown.add_column("method")
-    for name in ("MB/s", "times encode_batch", "seconds", "start, s", "memory, MB"):
+    shown = Table(title=title, box=box.SIMPLE_HEAD)
+    shown.add_column("method", no_wrap=True)
+    for name in ("MB/s", "ratio", "seconds", "start, s", "memory, MB"):
         shown.add_column(name, justify="right")
     for method, row in result["methods"].items():
-        spread = f"{row['ratio']:.1f} ({min(row['ratios']):.1f}–{max(row['ratios']):.1f})"
+        spread = f"{row['ratio']:.1f}"
+        if len(row["ratios"]) > 1:
+            spread += f" ({min(row['ratios']):.1f}–{max(row['ratios']):.1f})"
         label = f"{method} ({row['engine']})" if row["engine"] else method
         shown.add_row(
             label,
@@ -74,7 +77,8 @@ def _print(result: dict[str, Any]) -> None:
     out = Console()
     out.print(shown)
     out.print(
-        "seconds: reading, tokenizing, counting. start: loading the tokenizer, choosing and checking the "
-        "engine. memory: highest resident memory above the loaded tokenizer's.",
+        "ratio: to encode_batch, median of the rounds. seconds: reading, tokenizing, counting. start: loading the "
+        "tokenizer, choosing and checking the engine. memory: highest resident memory above the loaded "
+        "tokenizer's.",
         style="dim",
     )

@@ -40,7 +40,7 @@ FirstInputsOption = Annotated[
 ]
 MoreInputsArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="PATH", help="Further paths of --input.", show_default=False),
+    typer.Argument(metavar="PATH", help="Texts to compare on, as with --input.", show_default=False),
 ]
 SaveOption = Annotated[
     Path | None,
@@ -82,12 +82,11 @@ def compare_vocab(
     from ..vocab.overlap import compare, prepare, save_overlap
 
     inputs = [*(first_inputs or []), *(more_inputs or [])]
-    if more_inputs and not first_inputs:
+    if any(path.name == "tokenizer.json" or (path / "tokenizer.json").is_file() for path in inputs):
         raise UsageError(
             "more than two tokenizers were given",
-            got=", ".join(map(str, [a, b, *more_inputs])),
-            expected="A B [--input PATH …]",
-            remedy="put --input before the texts to compare on",
+            got=", ".join(map(str, [a, b, *inputs])),
+            expected="A B [--input PATH …], the paths being texts",
         )
     if save is not None:
         check_output(save, overwrite=overwrite)

@@ -235,6 +235,7 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
 def _print_domains(run: CountRun) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(title="Domains")
     shown.add_column("domain", overflow="fold")
@@ -244,5 +245,5 @@ def _print_domains(run: CountRun) -> None:
         ratio = f"{part.bytes / part.tokens:.2f}" if part.tokens else "-"
         seen = int((part.counts > 0).sum())
         row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
-        shown.add_row(name, *row)
+        shown.add_row(Text(name), *row)
     Console().print(shown)

@@ -37,7 +37,11 @@ VocabOption = Annotated[
 SizeOption = Annotated[
     list[int] | None,
     typer.Option(
-        "--size", metavar="N", min=1, help="Size to print; may be repeated [default: powers of two]."
+        "--size",
+        metavar="N",
+        min=1,
+        help="Size to print; may be repeated [default: powers of two, the sizes half way between, and the whole "
+        "vocabulary].",
     ),
 ]
 TargetOption = Annotated[

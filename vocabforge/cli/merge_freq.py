@@ -137,6 +137,7 @@ def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
 def _print(table: FrequencyTable, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     out = Console(highlight=False)
     mixed = table.mode == "mixture"
@@ -146,7 +147,7 @@ def _print(table: FrequencyTable, output: Path) -> None:
     shown.add_column("weight" if mixed else "share", justify="right")
     for part in table.origin["parts"]:
         share = part["weight"] if mixed else part["tokens"] / max(table.tokens, 1)
-        shown.add_row(part["name"], f"{part['tokens']:,}", f"{share:.1%}")
+        shown.add_row(Text(part["name"]), f"{part['tokens']:,}", f"{share:.1%}")
     out.print(shown)
     out.print(
         f"{table.seen:,} of {table.vocab_size:,} ids have a count ({table.seen / table.vocab_size:.1%}). "

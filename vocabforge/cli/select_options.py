@@ -39,7 +39,10 @@ class Inputs:
         if self.domains and not self.counts:
             raise UsageError(f"{given[0]} has no domains", got=f"--domain {self.domains[0]}")
         if not self.counts and self.tokenizer is None:
-            raise UsageError(f"{given[0]} needs the tokenizer of its ids", expected="--tokenizer PATH")
+            raise UsageError(
+                f"{given[0]} needs the tokenizer of its ids",
+                expected="--tokenizer PATH, or --target with a tokenizer.json in it",
+            )
 
 
 @dataclass(frozen=True)

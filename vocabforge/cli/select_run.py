@@ -58,18 +58,21 @@ class Result:
 
     def print(self) -> None:
         """The result for people."""
+        from rich import box
         from rich.console import Console
         from rich.table import Table
 
         out = Console(highlight=False)
-        shown = Table(title="Draft vocabularies")
+        shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
         for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
             shown.add_column(name, justify="right")
-        shown.add_column("written to", overflow="fold")
         for one in self.made:
-            shown.add_row(*_cells(one.subset), str(one.place))
+            shown.add_row(*_cells(one.subset))
         out.print(shown)
-        out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
+        if any(one.subset.coverage is not None for one in self.made):
+            out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
+        for one in self.made:
+            out.print(f"Written to {one.place}", markup=False, soft_wrap=True)
         for one in self.made:
             if one.subset.schedule:
                 out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in one.subset.schedule))
@@ -92,6 +95,8 @@ def run(inputs: Inputs, choice: Choice, options: ForceOptions, output: Output, *
     Raises:
         VocabForgeError: whatever the options or the files cannot give.
     """
+    if inputs.tokenizer is None and not inputs.counts and _has_tokenizer(options.target):
+        inputs = replace(inputs, tokenizer=options.target)
     inputs.check()
     choice.check(inputs)
     tokenizer = load_tokenizer(inputs.tokenizer) if inputs.tokenizer is not None else None
@@ -168,9 +173,13 @@ def _check_places(output: Output, places: Sequence[Path]) -> None:
 
 def _spelling(target: Path | None, exports: Sequence[str]) -> TextTokenizer | None:
     """The target's tokenizer, where an export spells tokens and none was given."""
-    if "text" not in exports or target is None or not (target / "tokenizer.json").is_file():
+    if "text" not in exports or target is None or not _has_tokenizer(target):
         return None
     return load_tokenizer(target)
+
+
+def _has_tokenizer(target: Path | None) -> bool:
+    return target is not None and (target / "tokenizer.json").is_file()
 
 
 def _rows(target: Path | None, vocab_size: int) -> int | None:

@@ -72,14 +72,16 @@ KMaxOption = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Schedule: size at draft steps 0 and 1, and of the artefact."),
 ]
-KMinOption = Annotated[int | None, typer.Option(min=1, metavar="N", help="Schedule: size that it falls to.")]
+KMinOption = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Schedule: size that it never falls below.")
+]
 StepsOption = Annotated[int, typer.Option(min=1, metavar="K", help="Schedule: number of draft steps.")]
 OutputOption = Annotated[
     Path,
     typer.Option(
         "--output",
         metavar="DIR",
-        help="With one size, the artefact itself; with several, a folder with one artefact `r<N>` each.",
+        help="With one size, the artefact itself; with several, a folder with one artefact `rN` each.",
     ),
 ]
 ForceOption = Annotated[
@@ -110,7 +112,7 @@ ExportOption = Annotated[
     typer.Option(
         "--export",
         metavar="FORMAT",
-        help="Also write, inside the artefact: `fr-spec` (freq_<N>.pt), `d2t` (d2t.safetensors), `text` "
+        help="Also write, inside the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `text` "
         "(tokens.tsv, for people), `counts-text` (counts.txt, one count a line); may be repeated.",
     ),
 ]

@@ -196,7 +196,7 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         ArtifactError: no manifest, unreadable manifest, wrong kind, missing or altered file.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
-    wanted = " or ".join(kinds) if kinds else "any"
+    wanted = " or ".join(kinds) if kinds else "any kind"
     if not (path / MANIFEST).is_file():
         raise _no_artifact(path, wanted)
     manifest = _read_manifest(path)
@@ -225,13 +225,16 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
 
 def _no_artifact(path: Path, wanted: str) -> ArtifactError:
     remedy = "an interrupted run leaves no artefact: check the path or run the command again"
+    inside = sorted(one.parent.name for one in path.glob(f"*/{MANIFEST}"))
+    if inside:
+        remedy = f"there are artefacts inside it: {', '.join(inside[:8])}"
     final = Path(os.path.realpath(path))
     if aside := leftovers(final, "old"):
         remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
     return ArtifactError(
         "this is not a VocabForge artefact",
         got=f"{path} ({'no manifest.json in it' if path.is_dir() else 'no such folder'})",
-        expected=f"an artefact folder of kind {wanted}",
+        expected=f"an artefact folder ({wanted})",
         remedy=remedy,
     )
 

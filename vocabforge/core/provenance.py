@@ -32,7 +32,7 @@ def git_revision() -> str | None:
 def package_versions() -> dict[str, str]:
     """Versions of VocabForge, Python and the packages that results depend on."""
     found = {"vocabforge": __version__, "python": sys.version.split()[0]}
-    for name in ("torch", "transformers", "tokenizers", "accelerate"):
+    for name in ("torch", "transformers", "tokenizers", "fastokens", "accelerate"):
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from ..core.errors import DataError
 from ..core.files import read_json
 
-# Read only where no file names an end token, as with a bare tokenizer.json.
+# End tokens where no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
 _USUAL_EOS = (
     "</s>",
     "<|endoftext|>",
@@ -158,9 +158,12 @@ def eos_ids_of(
     if token is not None and token in vocab:
         found.append(vocab[token])
     found += eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
-    if not found:
-        found = [token_id for token_id, added in added_tokens(backend) if added.content in _USUAL_EOS]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found)) or usual_eos_ids(backend)
+
+
+def usual_eos_ids(backend: Tokenizer) -> tuple[int, ...]:
+    """Added tokens with a usual name of an end token, whether or not a file names them."""
+    return tuple(token_id for token_id, added in added_tokens(backend) if added.content in _USUAL_EOS)
 
 
 def added_tokens(backend: Tokenizer) -> list[tuple[int, Any]]:

@@ -24,11 +24,13 @@ def coverage_table(results: Results) -> Table:
 
 def vocabulary_table(results: Results) -> Table:
     """Draft vocabularies by texts, each with the best that so many ids could do below it."""
+    from rich.text import Text
+
     table = _table("Draft vocabularies: tokens inside, %", ["vocabulary", "size"], _columns(results))
     for vocab in results["vocabularies"]:
         names = [text["name"] for text in results["texts"]]
         table.add_row(
-            vocab["name"], f"{vocab['size']:,}", *(_percent(vocab["coverage"][name]) for name in names)
+            Text(vocab["name"]), f"{vocab['size']:,}", *(_percent(vocab["coverage"][name]) for name in names)
         )
         best = [_percent(vocab["best"][name]) for name in names]
         table.add_row("  best", "", *best, style="dim")
@@ -37,6 +39,8 @@ def vocabulary_table(results: Results) -> Table:
 
 def ceiling_table(results: Results) -> Table:
     """Static, oracle and greedy ceiling by size and domain."""
+    from rich.text import Text
+
     ceilings = results["ceilings"]
     columns = [(name, False) for name in ceilings["domains"]]
     title = f"Ceilings of acceptance with {ceilings['target']}, %: static / oracle / greedy"
@@ -50,22 +54,23 @@ def ceiling_table(results: Results) -> Table:
     for name in (vocab["name"] for vocab in results["vocabularies"]):
         own = [domain["vocabularies"][name] for domain in ceilings["domains"].values()]
         cells = [" / ".join(_percent(one[kind]) for kind in ("static", "oracle", "greedy")) for one in own]
-        table.add_row(name, *cells)
+        table.add_row(Text(name), *cells)
     return table
 
 
 def _columns(results: Results) -> list[tuple[str, bool]]:
-    return [(text["name"], text["role"] == HELD_OUT) for text in results["texts"]]
+    _, *others = results["texts"]  # the first is all that was counted
+    return [("all", False), *((text["name"], text["role"] == HELD_OUT) for text in others)]
 
 
 def summary_lines(results: Results) -> list[str]:
     """Sentences on the counted table, the held-out ones, and padded rows."""
     counted = results["texts"][0]
     carrying = ", ".join(
-        f"{row['share']:.0%} by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
+        f"{row['share']:.0%} of them by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
         for row in counted["carrying"]
     )
-    lines = [f"Of all counted tokens are carried: {carrying} of a vocabulary of {results['vocab_size']:,}."]
+    lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
     if counted["unseen_estimate"] is not None:
         lines.append(
             f"Expected share of further tokens without a count (Good-Turing): {counted['unseen_estimate']:.4%}."
@@ -84,9 +89,10 @@ def summary_lines(results: Results) -> list[str]:
 def _table(title: str, heads: Sequence[str], columns: Sequence[tuple[str, bool]]) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
-        title=title,
+        title=Text(title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -97,7 +103,7 @@ def _table(title: str, heads: Sequence[str], columns: Sequence[tuple[str, bool]]
         table.add_column(head, justify="left" if head == "vocabulary" else "right", no_wrap=head == "size")
     for name, held_out in columns:
         table.add_column(
-            f"{name}\n(held out)" if held_out else name, justify="right", overflow="fold", min_width=5
+            Text(f"{name}\n(held out)" if held_out else name), justify="right", overflow="fold", min_width=5
         )
     return table
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ _SMALL_BYTES = 1 << 20  # below, the plain engine is done before a faster one is
 _SAMPLE_SHARDS = 8
 _SAMPLE_CHARACTERS = 96 << 10
 
+Stamp = tuple[int, int]
+"""Size and time of the last change of a file."""
+
 
 @dataclass(frozen=True)
 class CountPlan:
@@ -37,6 +41,8 @@ class CountPlan:
         engine: counts texts.
         cut: where long texts are cut while they are read, None for nowhere.
         reasons: why no faster engine was taken.
+        stamps: of each source when it was divided, None where there is no file: places to divide are those
+            of exactly this file.
     """
 
     shards: Sequence[Shard]
@@ -44,6 +50,7 @@ class CountPlan:
     engine: CountEngine
     cut: CutRule | None
     reasons: Sequence[str]
+    stamps: Mapping[str, Stamp | None]
 
     @property
     def stored_bytes(self) -> int:
@@ -69,18 +76,35 @@ def make_plan(
             inputs, options.sources, domains=domains, cut=_cutter(rule), shard_bytes=options.shard_bytes
         )
         _check_files(found)
+        for name in set(domains) - {shard.domain for shard in found}:
+            say(f"Note: the domain {name} is empty, every file that it names belongs to an earlier domain")
         return found
 
     shards = divide(rule)
+    stamps = file_stamps(shards)
     choice = _choose(tokenizer, shards, options, rule)
     if choice.rule is not rule:  # the sample disproved the rule: nothing is cut then
         shards = divide(choice.rule)
+        stamps = file_stamps(shards)
     units = make_units(shards, min(options.shard_bytes, _UNIT_BYTES))
-    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons)
+    return CountPlan(shards, units, choice.engine, _cutter(choice.rule), choice.reasons, stamps)
 
 
 def _cutter(rule: CutRule | NoCut) -> CutRule | None:
     return None if isinstance(rule, NoCut) else rule
+
+
+def file_stamps(shards: Iterable[Shard]) -> dict[str, Stamp | None]:
+    """The stamp of each shard's source, None where there is no file."""
+    stamps: dict[str, Stamp | None] = {}
+    for source in {shard.source for shard in shards}:
+        try:
+            facts = os.stat(source)
+        except OSError:
+            stamps[source] = None
+        else:
+            stamps[source] = (facts.st_size, facts.st_mtime_ns)
+    return stamps
 
 
 def stored(shards: Sequence[Shard]) -> int:
@@ -89,11 +113,13 @@ def stored(shards: Sequence[Shard]) -> int:
 
 
 def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
-    """Shards in their order, small ones of one domain together up to ``size`` stored bytes."""
+    """Shards in their order, small files of one domain together up to ``size`` stored bytes."""
     units: list[Unit] = []
     held = 0
     for shard in shards:
         weight = shard.stored_bytes + _FILE_BYTES
+        if shard.kind == "hub":  # of unknown size
+            weight = size + 1
         if units and units[-1][0].domain == shard.domain and held + weight <= size:
             units[-1] = (*units[-1], shard)
             held += weight
@@ -144,10 +170,15 @@ def _choose(
 ) -> Choice:
     """The engine for this corpus, checked on a piece of several shards."""
     only = options.engine
-    if options.mode == "assistant":  # conversations need each token's place, which only the library gives
+    if options.mode == "assistant":  # needs each token's place in the text, which only the library gives
+        say("conversations are rendered and encoded one by one, by the tokenizers library")
         return Choice(PlainEngine(tokenizer, rule), [], rule)
     if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < _SMALL_BYTES:
-        only = "plain"
+        reason = (
+            f"engine plain counts: for less than {_SMALL_BYTES >> 20} MiB no faster one is worth its start"
+        )
+        say(reason)
+        return Choice(PlainEngine(tokenizer, rule), [reason], rule)
     sample: list[str] = []
     step = max(1, len(shards) // _SAMPLE_SHARDS)
     for shard in shards[::step][:_SAMPLE_SHARDS]:

@@ -104,7 +104,7 @@ def count_corpus(
         if resumed:
             say(f"Taking over {resumed:,} of {len(plan.units):,} parts from {folder}")
         start = time.monotonic()
-        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options)
+        counter = ShardCounter(tokenizer, plan.engine, plan.cut, options, plan.stamps)
         results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
         tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
         run = CountRun(
@@ -119,6 +119,10 @@ def count_corpus(
             resumed=resumed,
         )
         _say_problems(problems)
+        _say_special(tokenizer, run.table)
+        if not run.table.tokens:
+            group.wait()
+            partials.remove()  # of nothing there is nothing to go on from
         _check_counted(run.table, problems, inputs)
         if keep is not None:
             if group.rank == 0:
@@ -231,6 +235,19 @@ def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> di
 def _say_problems(problems: Mapping[str, int]) -> None:
     if problems:
         say("Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in problems.items()))
+
+
+def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
+    """Special tokens that stood in the text, such as ends of documents: they may be meant as separators."""
+    if table.mode != "corpus":
+        return
+    special = table.special
+    for token in sorted({*special.eos, *special.control, *special.others}):
+        if count := int(table.counts[token]):
+            say(
+                f"Note: the special token {tokenizer.backend.id_to_token(token)} stands {count:,} times in the text "
+                "and is counted as such; --separator makes documents of the text instead"
+            )
 
 
 def _check_counted(table: FrequencyTable, problems: Mapping[str, int], inputs: Sequence[str | Path]) -> None:

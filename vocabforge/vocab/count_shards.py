@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..corpus.cutting import CutRule, NoCut, cut_rule
 from ..corpus.shards import read_shard, shard_digest
 from ..corpus.sources import Problems
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from .count_plan import Stamp, file_stamps
 from .counts import Counter, CountOptions
 from .engines import choose_engine
 from .partials import PartialResults, Unit, UnitResult
@@ -30,12 +31,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class ShardCounter:
-    """What counts shards: tokenizer, engine, rule for cutting long texts, options."""
+    """What counts shards: tokenizer, engine, rule for cutting long texts, options, files as they were planned."""
 
     tokenizer: TextTokenizer
     engine: Any
     cut: CutRule | None
     options: CountOptions
+    stamps: Mapping[str, Stamp | None]
     said: list[str] = field(default_factory=list)
 
     def count(
@@ -44,9 +46,8 @@ class ShardCounter:
         """The unit's result, and whether it was read to its end (False: ``max_tokens`` was reached).
 
         Raises:
-            DataError: a source is damaged, or changed while it was read.
+            DataError: a source is damaged, or changed since the work was divided.
         """
-        before = _stamps(unit)
         problems = Problems(strict=self.options.sources.strict, shown=_SHOWN - len(self.said))
         counter = Counter(self.tokenizer, self.engine, self.options.mode, max_tokens)
         documents = itertools.chain.from_iterable(
@@ -61,27 +62,14 @@ class ShardCounter:
         )
         counter.add(documents, problems, lambda tokens: progress(0, tokens))
         self.said.extend(problems.first)
-        for shard, then, now in zip(unit, before, _stamps(unit)):
-            if then != now:
+        for source, now in file_stamps(unit).items():
+            if self.stamps[source] != now:
                 raise DataError(
                     "the input changed while it was read",
-                    source=shard.source,
+                    source=source,
                     remedy="run again when nothing writes to it; finished shards are kept",
                 )
         return UnitResult(counter.tally, tuple(digests), dict(problems.kinds)), not counter.full
-
-
-def _stamps(unit: Unit) -> list[tuple[int, int] | None]:
-    """Size and time of the last change of each shard's file, None where there is no file."""
-    stamps: list[tuple[int, int] | None] = []
-    for shard in unit:
-        try:
-            facts = os.stat(shard.source)
-        except OSError:
-            stamps.append(None)
-        else:
-            stamps.append((facts.st_size, facts.st_mtime_ns))
-    return stamps
 
 
 def count_here(
@@ -115,6 +103,7 @@ class _Task:
     folder: Path
     cuts: bool
     threads: int
+    stamps: Mapping[str, Stamp | None]
 
 
 _state: dict[str, Any] = {}
@@ -127,7 +116,7 @@ def _start_worker(task: _Task, read: Any, counted: Any) -> None:
     rule = cut_rule(tokenizer) if task.cuts else NoCut("cuts failed on the sample")
     engine = choose_engine(tokenizer, (), only=task.engine, rule=rule).engine
     cut = None if isinstance(rule, NoCut) else rule
-    _state["counter"] = ShardCounter(tokenizer, engine, cut, task.options)
+    _state["counter"] = ShardCounter(tokenizer, engine, cut, task.options, task.stamps)
     _state["partials"] = PartialResults(task.folder, task.options.deciding(tokenizer), tokenizer.vocab_size)
     _state["read"], _state["counted"] = read, counted
 
@@ -156,7 +145,15 @@ def count_in_workers(
     read, counted = context.Value("q", 0), context.Value("q", 0)
     threads = max(1, (os.cpu_count() or 1) // options.workers)
     cuts = counter.cut is not None
-    task = _Task(counter.tokenizer.source, counter.engine.name, options, partials.folder, cuts, threads)
+    task = _Task(
+        counter.tokenizer.source,
+        counter.engine.name,
+        options,
+        partials.folder,
+        cuts,
+        threads,
+        counter.stamps,
+    )
     pool = futures.ProcessPoolExecutor(
         min(options.workers, max(1, len(units))), context, _start_worker, (task, read, counted)
     )

@@ -78,7 +78,13 @@ def choose_backend(name: str = AUTO) -> tuple[Backend, list[str]]:
 
 def absent(module: str, package: str) -> str | None:
     """Why an optional module cannot be imported, or None."""
-    return None if importlib.util.find_spec(module) else f"{package} is not installed"
+    if importlib.util.find_spec(module) is None:
+        return f"{package} is not installed"
+    try:
+        load(module)
+    except (ImportError, OSError) as error:  # there, but a library that it needs is not
+        return f"{package} is installed but cannot be imported: {error}"
+    return None
 
 
 def load(module: str) -> Any:

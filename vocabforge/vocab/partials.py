@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,8 +98,12 @@ class PartialResults:
         atomic_write(self.path(unit), data)
 
     def remove(self) -> None:
-        """Forget all results (the artefact that they went into is written)."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Forget all results (the artefact that they went into is written); what else lies there stays."""
+        for pattern in ("shard-*.safetensors", ".shard-*.safetensors.tmp-*"):
+            for file in self.folder.glob(pattern):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+        self.kept()
 
     def kept(self) -> bool:
         """Whether there is a result to go on from; an empty folder is removed."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ..corpus.tokenizer import TextTokenizer
+from ..corpus.tokenizer_files import added_tokens, usual_eos_ids
 from .token_bytes import byte_level_characters, is_byte_level
 
 
@@ -18,18 +19,29 @@ class SpecialTokens:
         control: special tokens that the chat template writes.
         tools: added tokens for tool calls and thinking that the chat template writes.
         bytes: the 256 single bytes, empty where the tokenizer does not have all of them.
+        others: special added tokens that are neither end nor control tokens.
     """
 
     eos: tuple[int, ...] = ()
     control: tuple[int, ...] = ()
     tools: tuple[int, ...] = ()
     bytes: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> SpecialTokens:
-        """Those of a tokenizer; end tokens above its highest id are no tokens of it and left out."""
-        eos = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
-        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer))
+        """Those of a tokenizer; end tokens above its highest id are no tokens of it and left out.
+
+        Tokens with a usual name of an end token count as such though no file names them: files often name
+        the end of a turn only, and a drafter must be able to draft every end.
+        """
+        named = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
+        eos = tuple(dict.fromkeys((*named, *usual_eos_ids(tokenizer.backend))))
+        known = {*eos, *tokenizer.control_ids}
+        others = tuple(
+            token for token, added in added_tokens(tokenizer.backend) if added.special and token not in known
+        )
+        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer), others)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[int]]) -> SpecialTokens:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ EXPORTS: dict[str, str] = {
     "text": "vocabforge.vocab.token_maps:write_text",
     "counts-text": "vocabforge.vocab.token_maps:write_counts_text",
 }
+_COUNT_DIGITS = 19  # those of 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +129,7 @@ def read_fr_spec(path: Path) -> Ids:
     except pickle.UnpicklingError as error:
         raise DataError(
             "the file holds more than a plain list, and could run code if it were opened",
-            got=str(error).splitlines()[0],
+            got=_refused(error),
             expected="torch.save of a list of token ids",
             source=path,
             remedy="do not trust it; ask its author for a plain list, or a subset artefact",
@@ -199,7 +201,7 @@ def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) else "no plain text"
         raise DataError("the counts cannot be read", got=got, source=path, remedy="check the path") from error
-    bad = next((number for number, line in enumerate(lines, start=1) if not line.strip().isdigit()), None)
+    bad = next((number for number, line in enumerate(lines, start=1) if not _is_count(line.strip())), None)
     if bad is not None:
         raise DataError(
             "a line is no count",
@@ -227,6 +229,16 @@ def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
         SpecialTokens.of(tokenizer),
         origin={"made_by": "counts-text"},
     )
+
+
+def _is_count(text: str) -> bool:
+    return text.isdigit() and len(text.lstrip("0")) <= _COUNT_DIGITS
+
+
+def _refused(error: Exception) -> str:
+    """What a pickle would have called; not torch's advice to open it all the same."""
+    found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
+    return found[0].strip() if found else "no plain list"
 
 
 def _few(ids: Ids) -> str:

@@ -93,7 +93,8 @@ def _spread(counts: Ids) -> dict[str, int]:
 
 def _special(table: FrequencyTable) -> dict[str, tuple[int, ...]]:
     special = table.special
-    return {"end": special.eos, "control": special.control, "tools": special.tools}
+    seen = tuple(token for token in special.others if table.counts[token])
+    return {"end": special.eos, "control": special.control, "tools": special.tools, "other": seen}
 
 
 def _rows(ids: Ids, table: FrequencyTable, names: TokenNames) -> list[dict[str, Any]]:
