@@ -11,7 +11,7 @@ TEST_WORKERS ?= auto
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
-	@echo "make demo    count, select, train, export and evaluate on a small target made here (about 10 minutes)"
+	@echo "make demo    count, select, train, export and evaluate on a small target made here (about 6 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make test    the test suite"
 	@echo "make check   lint and types"
