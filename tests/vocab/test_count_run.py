@@ -264,11 +264,15 @@ def test_killed_runs_end_in_the_identical_artefact(folder, tmp_path):
     assert one.content_hash == other.content_hash
 
 
-def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):
-    """Two launched processes, as accelerate launch or torchrun starts them; returns (code, stderr) of each."""
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+        return found.getsockname()[1]
+
+
+def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):
+    """Two launched processes, as accelerate launch or torchrun starts them; returns (code, stderr) of each."""
+    port = free_port()
     ranks = []
     for rank in range(2):
         words = command(folder, output, *more)
@@ -303,6 +307,7 @@ def test_accelerate_launch_starts_such_processes(folder, tmp_path, whole):
     """The documented command; without --multi_gpu accelerate would start one process on a CPU."""
     words = command(folder, tmp_path / "out", "--shard-mb", "1")[3:]
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--main_process_port", str(free_port())]  # tests run side by side
     done = subprocess.run(
         [*launcher, "-m", "vocabforge", *words],
         env=environment(),

@@ -26,6 +26,7 @@ from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
 
 
@@ -155,10 +156,14 @@ def check_output(path: Path, *, overwrite: bool = False) -> None:
     final = Path(os.path.realpath(path))
     with disk_errors(path):
         mend(final)
-        if is_vacant(final):
-            check_writable(final.parent, path)
-            return
-        ours = final.is_dir() and _is_artifact(final)
+        for _ in range(_LOOKS):
+            if is_vacant(final):
+                check_writable(final.parent, path)
+                return
+            ours = final.is_dir() and _is_artifact(final)
+            if ours:
+                break
+            time.sleep(_LOOK_S)  # another writer may be replacing it at this moment
     if not ours:
         raise UsageError(
             "the output exists and is not an artefact of VocabForge",
