@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +26,7 @@ def overlap_tables(overlap: Overlap) -> list[RenderableType]:
 
 
 def _table(title: str, overlap: Overlap) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for letter, side in (("A", overlap.a), ("B", overlap.b)):
         table.add_column(Text(f"{letter}: {side.name}"), justify="right", overflow="fold")
@@ -74,7 +75,9 @@ def _shared(overlap: Overlap) -> Table:
 def _needed(overlap: Overlap) -> Table:
     """Tokens by how many of the other side they need: per id and, with a corpus, per occurrence."""
     sides = {"A": overlap.a, "B": overlap.b}
-    table = Table(title="Tokens of the other side that a token needs", title_justify="left")
+    table = Table(
+        title="Tokens of the other side that a token needs", title_justify="left", box=box.SIMPLE_HEAD
+    )
     table.add_column("", justify="right")
     columns = []
     for letter, side in sides.items():

@@ -233,11 +233,12 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
 
 
 def _print_domains(run: CountRun) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(title="Domains")
+    shown = Table(title="Domains", title_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("domain", overflow="fold")
     for name in ("documents", "MB", "tokens", "bytes a token", "ids that occur"):
         shown.add_column(name, justify="right")

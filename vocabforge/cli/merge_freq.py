@@ -135,13 +135,15 @@ def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
 
 
 def _print(table: FrequencyTable, output: Path) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     out = Console(highlight=False)
     mixed = table.mode == "mixture"
-    shown = Table(title="Mixed frequency tables" if mixed else "Added frequency tables")
+    title = "Mixed frequency tables" if mixed else "Added frequency tables"
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("table", overflow="fold")
     shown.add_column("tokens", justify="right")
     shown.add_column("weight" if mixed else "share", justify="right")

@@ -109,4 +109,8 @@ def _table(title: str, heads: Sequence[str], columns: Sequence[tuple[str, bool]]
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
+    if value is None:
+        return "–"
+    return (
+        f"{100 * value:.1f}" if value < 0.9995 or value == 1.0 else ">99.9"
+    )  # never 100 where a token is missing
