@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -114,10 +115,13 @@ def test_a_resumed_run_takes_finished_shards_over(folder, tokenizer, whole, tmp_
     data[-3] ^= 4
     files[1].write_bytes(data)
     files[2].write_bytes(files[2].read_bytes()[:50])
+    said = re.search(rb'documents\\": (\d)', data := files[3].read_bytes())
+    digit = said.start(1)
+    files[3].write_bytes(data[:digit] + b"%d" % ((int(data[digit : digit + 1]) + 1) % 10) + data[digit + 1 :])
     again = count_corpus(tokenizer, [folder / "in"], options, tmp_path / "p")
     assert equal(again.table, first.table)
     assert again.resumed == first.units - 1
-    assert capsys.readouterr().err.count("is damaged") == 2
+    assert capsys.readouterr().err.count("is damaged") == 3
 
 
 def test_partial_results_of_other_input_or_options_are_not_taken(folder, tokenizer, tmp_path, capsys):

@@ -68,7 +68,9 @@ class PartialResults:
             with safe_open(path, framework="numpy") as file:
                 meta = json.loads(file.metadata()["result"])
                 ids, counts = file.get_tensor("ids"), file.get_tensor("counts")
-            if meta["checksum"] != _checksum(ids, counts) or (len(ids) and ids[-1] >= self.vocab_size):
+            if meta.pop("checksum") != _checksum(meta, ids, counts) or (
+                len(ids) and ids[-1] >= self.vocab_size
+            ):
                 raise ValueError("its checksum does not hold")
             for shard, then, now in zip(unit, meta["digests"], digests, strict=True):
                 if then != now:
@@ -92,9 +94,9 @@ class PartialResults:
             "bytes": result.tally.bytes,
             "digests": result.digests,
             "problems": dict(result.problems),
-            "checksum": _checksum(ids, counts),
         }
-        data = save({"ids": ids, "counts": counts}, metadata={"result": json.dumps(meta)})
+        result_json = json.dumps({**meta, "checksum": _checksum(meta, ids, counts)})
+        data = save({"ids": ids, "counts": counts}, metadata={"result": result_json})
         atomic_write(self.path(unit), data)
 
     def remove(self) -> None:
@@ -117,5 +119,7 @@ class PartialResults:
             self.folder.mkdir(parents=True, exist_ok=True)
 
 
-def _checksum(ids: np.ndarray, counts: np.ndarray) -> str:
-    return hashlib.sha256(ids.tobytes() + counts.tobytes()).hexdigest()
+def _checksum(meta: Mapping[str, Any], ids: np.ndarray, counts: np.ndarray) -> str:
+    """Over all that the file says, so that no flipped bit of it is believed."""
+    facts = json.dumps(meta, sort_keys=True).encode()
+    return hashlib.sha256(facts + ids.tobytes() + counts.tobytes()).hexdigest()
