@@ -71,5 +71,6 @@ def tiny_drafter(target: Any, *, seed: int = 1, own_head: int | None = None, tar
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0.0, 0.3)
-    drafter.init_from_target()
+        if drafter.has_own_head:
+            drafter.lm_head.weight.copy_(drafter.target_head[drafter.target_ids])
     return drafter.eval()

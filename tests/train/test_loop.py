@@ -170,7 +170,7 @@ def test_memory_for_captured_states_changes_no_bit(
     place: Path, whole: dict[str, torch.Tensor], gigabytes: float
 ) -> None:
     name = f"memory{gigabytes}"
-    run = trainer(place, name, run={"capture_memory_gb": gigabytes})
+    run = trainer(place, name, capture={"memory_gb": gigabytes})
     run.run()
     kept = len(run._capture._kept)
     rows = len(run.data.train) + len(run.data.heldout)

@@ -156,7 +156,7 @@ def figures_of(target: HFTarget, hidden_rows: list[Tensor], drafter: Eagle3Draft
     count = len(hidden_rows)
     hidden = torch.stack([torch.zeros(32), *hidden_rows])[None]
     rows = RowBatch(*(torch.zeros(1, count + 1, dtype=torch.int64) for _ in range(4)))
-    batch = CapturedBatch(**vars(rows), visible=torch.empty(0), features=torch.empty(0), hidden=hidden)
+    batch = CapturedBatch(**vars(rows), features=torch.empty(0), hidden=hidden)
     counted = torch.tensor([[True] * count + [False]])
     g = torch.randn(1, count + 1, 32, requires_grad=True)
     return step_figures(drafter, target, batch, TTTStep(0, g, counted))

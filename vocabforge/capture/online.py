@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..models.target import HFTarget, TargetStates, document_mask
+from ..models.target import HFTarget, TargetStates
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,16 @@ class CapturedBatch(RowBatch):
     """Packed rows with what the target made of them.
 
     Attributes:
-        visible: bool (B, 1, T, T) causal attention inside documents.
         features: (B, T, n_aux * H) auxiliary layer outputs.
         hidden: (B, T, H) target hidden states as the LM head reads them.
     """
 
-    visible: Tensor
     features: Tensor
     hidden: Tensor
+
+    def states(self, reads: Literal["aux", "hidden"]) -> Tensor:
+        """What a drafter fuses: the auxiliary layers' outputs, or the final hidden states."""
+        return self.features if reads == "aux" else self.hidden
 
 
 class OnlineCapture:
@@ -65,7 +68,6 @@ class OnlineCapture:
         device = rows.input_ids.device  # kept rows lie in the host's memory
         return CapturedBatch(
             **vars(rows),
-            visible=document_mask(rows.document),
             features=torch.cat([s.features.to(device) for s in states]),
             hidden=torch.cat([s.hidden.to(device) for s in states]),
         )

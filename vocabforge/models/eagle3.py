@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ from ..core.errors import ConfigError, MismatchError
 from .eagle3_layers import MidLayer, RMSNorm
 from .kv_cache import KVCache
 from .rope import RopeSettings, rope_tables
+from .ttt_attention import TTTState, ttt_attention
+
+
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -96,18 +100,6 @@ class Eagle3Config:
             ) from error
 
 
-@dataclass
-class TTTKeys:
-    """Keys and values a training-time-test unroll has made so far.
-
-    Attributes:
-        k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
-    """
-
-    k: list[Tensor] = field(default_factory=list)
-    v: list[Tensor] = field(default_factory=list)
-
-
 class Eagle3Drafter(nn.Module):
     """EAGLE-3 drafter over a frozen target embedding and either the target's or its own LM head.
 
@@ -121,6 +113,8 @@ class Eagle3Drafter(nn.Module):
         MismatchError: the target's tensors do not have the configured sizes.
     """
 
+    kind = "eagle3"
+    reads: Literal["aux", "hidden"] = "aux"
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
@@ -159,11 +153,30 @@ class Eagle3Drafter(nn.Module):
         """The rows that score draft tokens: (R, H) or (V, H)."""
         return self.lm_head.weight if self.has_own_head else self.target_head
 
-    def init_from_target(self) -> None:
-        """Start the own head from the target's rows of the same tokens."""
+    @property
+    def positions(self) -> int:
+        """Length of the rotary tables."""
+        return int(self.cos.shape[0])
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start at the target's scale.
+
+        - an own head takes the target's rows of the same tokens;
+        - the final norm's weight takes the root mean square of the target's hidden states, a dimension at a
+          time, so that the first logits are as large as the target's;
+        - ``fc`` is scaled so that g0 has a root mean square of 1, beside which a fresh layer's output is a
+          perturbation.
+
+        Args:
+            features: (N, n_aux * H) of real tokens.
+            hidden: (N, H) of the same tokens.
+        """
         if self.has_own_head:
-            with torch.no_grad():
-                self.lm_head.weight.copy_(self.target_head[self.target_ids])
+            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+        self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())  # (H,)
+        fused = self.fuse(features.to(self.fc.weight.dtype))
+        self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
 
     def ensure_positions(self, count: int) -> None:
         """Lengthen the rotary tables to at least ``count`` positions.
@@ -192,7 +205,7 @@ class Eagle3Drafter(nn.Module):
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embedding)
 
-    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, visible: Tensor, keys: TTTKeys) -> Tensor:
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """One step of the training-time test for all rows at once.
 
         Step k feeds row t the token x_{t+1+k} at rotary position t + k; it sees the step-0 keys s <= t of its
@@ -202,17 +215,16 @@ class Eagle3Drafter(nn.Module):
             ids: (B, T) tokens fed.
             g: (B, T, H) hidden states fed.
             position: (B, T) rotary positions, already t + k.
-            visible: bool (B, 1, T, T) step-0 keys each row may see.
-            keys: keys of the earlier steps; this step's are appended.
+            state: documents, and keys of the earlier steps; this step's are appended.
 
         Returns:
             (B, T, H) the next g, before the final norm.
         """
         layer = self.midlayer
         q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
-        keys.k.append(k)
-        keys.v.append(v)
-        return layer.finish(g, _ttt_attention(q, keys, visible))
+        state.k.append(k)
+        state.v.append(v)
+        return layer.finish(g, ttt_attention(q, state))
 
     def extend(
         self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
@@ -243,37 +255,6 @@ class Eagle3Drafter(nn.Module):
     def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""
         return self.cos[position][:, None], self.sin[position][:, None]
-
-
-def _ttt_attention(q: Tensor, keys: TTTKeys, visible: Tensor) -> Tensor:
-    """Attention over the step-0 keys (causal part) and a row's own later keys (diagonal part).
-
-    Args:
-        q: (B, h, T, D).
-        keys: n steps of (B, kv, T, D).
-        visible: bool (B, 1, T, T).
-
-    Returns:
-        (B, h, T, D).
-    """
-    group = q.shape[1] // keys.k[0].shape[1]
-    if len(keys.k) == 1:  # no diagonal part yet: plain attention, which has a fused kernel
-        return F.scaled_dot_product_attention(
-            q, keys.k[0], keys.v[0], attn_mask=visible, enable_gqa=group > 1
-        )
-    k = [key.repeat_interleave(group, dim=1) for key in keys.k]
-    v = [value.repeat_interleave(group, dim=1) for value in keys.v]
-    q = q * q.shape[-1] ** -0.5
-    length = k[0].shape[2]
-    hidden = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, torch.finfo(q.dtype).min)
-    causal = q @ k[0].transpose(-1, -2) + hidden  # (B, h, T, T)
-    diagonal = [(q * key).sum(-1, keepdim=True) for key in k[1:]]  # each (B, h, T, 1)
-    weights = torch.cat([causal, *diagonal], dim=-1).float().softmax(-1).to(q.dtype)  # (B, h, T, T + n - 1)
-    shared, *own = weights.split([length] + [1] * len(diagonal), dim=-1)
-    attended = shared @ v[0]
-    for weight, value in zip(own, v[1:]):
-        attended = attended + weight * value
-    return attended
 
 
 def _check_shapes(config: Eagle3Config, embedding: Tensor, head: Tensor, target_ids: Tensor | None) -> None:

@@ -43,31 +43,89 @@ class DataConfig(StrictModel):
     strict: bool = False
 
 
+class CaptureConfig(StrictModel):
+    """Where the target's hidden states come from.
+
+    Attributes:
+        cache: folder made by ``vocabforge capture``; None runs the target in the training process.
+        dtype: of the target in memory; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
+        device_map: Hugging Face placement of a target that does not fit on one device (``auto``).
+        tp_plan: Hugging Face tensor parallelism over all processes (``auto``).
+        memory_gb: host memory for target states that are kept between epochs, in GiB a process.
+    """
+
+    cache: Path | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device_map: str | None = None
+    tp_plan: Literal["auto"] | None = None
+    memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
+
+    @model_validator(mode="after")
+    def _one_placement(self) -> CaptureConfig:
+        if self.device_map is not None and self.tp_plan is not None:
+            raise ValueError("capture.device_map and capture.tp_plan exclude each other: give one")
+        return self
+
+
 class DrafterConfig(StrictModel):
     """The drafter's architecture; what is left out is taken from the target.
 
     Attributes:
-        kind: row of the drafter table.
+        kind: row of the drafter table (``models/drafters.py``).
+        init: native drafter artefact to start from; its sizes hold, and the keys below must not contradict it.
+        freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
         head: ``target`` shares the target's frozen head; ``own`` trains a head that starts from its rows.
         vocab: subset artefact: an own head over these tokens only (EAGLE-3's reduced vocabulary).
-        aux_layers: target layers (0-based outputs) read by ``fc``; default 1, n//2 - 1, n - 4.
+        aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``; default 1, n//2 - 1, n - 4.
+        medusa_heads: number of Medusa heads, 1 to 5; other kinds ignore it.
     """
 
-    kind: Literal["eagle3"] = "eagle3"
+    kind: Literal["eagle3", "eagle1", "medusa"] = "eagle3"
+    init: Path | None = None
+    freeze: bool = False
     head: Literal["target", "own"] = "target"
     vocab: Path | None = None
     aux_layers: Annotated[list[int], Field(min_length=1)] | None = None
     intermediate_size: Positive | None = None
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
+    medusa_heads: Annotated[int, Field(ge=1, le=5)] = 5
 
     @model_validator(mode="after")
-    def _vocab_needs_own_head(self) -> DrafterConfig:
+    def _goes_together(self) -> DrafterConfig:
         if self.vocab is not None and self.head != "own":
             raise ValueError(
                 "drafter.vocab needs drafter.head: own (a full drafter is restricted by export --vocab)"
             )
+        if self.freeze and self.init is None:
+            raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
         return self
+
+
+class LowRankConfig(StrictModel):
+    """A pair W_down (d', d), W_vocab (V, d') that scores the whole vocabulary cheaply.
+
+    Attributes:
+        rank: d'; None is an eighth of the hidden size (SpecVocab uses d/8 or d/16).
+        weight: lambda, its share of the loss (SpecVocab: 0.1 beside the drafter's own loss).
+        shortlist: k, candidates a ranker hands to the LM head; a low-rank head ignores it.
+    """
+
+    rank: Positive | None = None
+    weight: Annotated[float, Field(gt=0.0)] = 0.1
+    shortlist: Positive = 2048
+
+
+class HeadsConfig(StrictModel):
+    """Draft heads trained with the drafter, or alone on a frozen one (``drafter.freeze``).
+
+    Attributes:
+        ranker: SpecVocab's ranker (METHODS section 6).
+        low_rank: SlimSpec's low-rank head (section 7): the scores themselves are the distribution.
+    """
+
+    ranker: LowRankConfig | None = None
+    low_rank: LowRankConfig | None = None
 
 
 class TTTConfig(StrictModel):
@@ -75,11 +133,38 @@ class TTTConfig(StrictModel):
 
     Attributes:
         warmup_fraction: share of training that uses one step only, before K steps.
+        feature_weight: weight of the SmoothL1 loss to the target's hidden states; None is the kind's own
+            (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
+        token_weight: weight of the soft cross-entropy; None is the kind's own (EAGLE-1: 0.1, others 1).
+        feature_noise: half width of uniform noise on the features; None is the kind's own (EAGLE-1: 0.1,
+            scaled by 512 / T as published; others 0).
     """
 
     steps: Positive = 7
     decay: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
     warmup_fraction: Fraction = 0.0
+    feature_weight: Annotated[float, Field(ge=0.0)] | None = None
+    token_weight: Annotated[float, Field(gt=0.0)] | None = None
+    feature_noise: Annotated[float, Field(ge=0.0)] | None = None
+
+
+class MemoryConfig(StrictModel):
+    """What is held and what is computed again.
+
+    Attributes:
+        loss: ``fused`` never holds (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by size.
+        attention: of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` works in blocks and merges by
+            log-sum-exp, ``flex`` is flex attention on CUDA; ``auto`` chooses.
+        checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
+        weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
+        chunk_mb: workspace of the fused loss, MiB.
+    """
+
+    loss: Literal["auto", "naive", "fused"] = "auto"
+    attention: Literal["auto", "eager", "merged", "flex"] = "auto"
+    checkpointing: bool = False
+    weights: Literal["fp32", "bf16"] = "fp32"
+    chunk_mb: Positive = 256
 
 
 class OptimConfig(StrictModel):
@@ -87,12 +172,14 @@ class OptimConfig(StrictModel):
 
     Attributes:
         steps: optimiser steps.
-        batch_size: packed rows a step.
+        batch_size: packed rows a step, over all processes.
+        micro_batch_size: packed rows a forward pass of one process; None takes its whole share at once.
         min_lr_fraction: where the cosine ends, as a share of ``lr``.
     """
 
     steps: Positive
     batch_size: Positive = 8
+    micro_batch_size: Positive | None = None
     lr: Annotated[float, Field(gt=0.0)] = 1e-4
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
@@ -102,25 +189,44 @@ class OptimConfig(StrictModel):
     min_lr_fraction: Fraction = 0.0
 
 
+class LiveConfig(StrictModel):
+    """The real decoder on held-out prompts, while training runs.
+
+    Attributes:
+        prompts: held-out prompts decoded at every evaluation; 0 switches it off.
+        max_new_tokens: tokens decoded a prompt.
+        depth, topk, total: shape of the draft tree.
+    """
+
+    prompts: Annotated[int, Field(ge=0)] = 8
+    max_new_tokens: Positive = 64
+    depth: Positive = 5
+    topk: Positive = 8
+    total: Positive = 30
+
+
 class RunConfig(StrictModel):
     """Bookkeeping of a run: how often it looks, writes and keeps.
 
     Attributes:
         mixed_precision: ``auto`` picks bf16 where the device is fast at it, else fp32.
-        keep: checkpoints kept.
-        capture_memory_gb: memory for target states that are kept between epochs, in GiB.
+        strategy: how several processes share the work; ``auto`` is what the launcher asks for.
+        keep: newest checkpoints kept; the best one is kept beside them.
+        trackers: where figures go beside metrics.jsonl: names of accelerate's trackers.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "auto"
     mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+    strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
     threads: Positive | None = None
     log_every: Positive = 20
     eval_every: Positive = 200
     eval_rows: Positive = 64
     checkpoint_every: Positive = 200
     keep: Positive = 2
-    capture_memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
+    trackers: tuple[str, ...] = ("tensorboard",)
+    live: LiveConfig = LiveConfig()
 
 
 class TrainConfig(StrictModel):
@@ -136,7 +242,10 @@ class TrainConfig(StrictModel):
     tokenizer: Path | None = None
     output: Path
     data: DataConfig
+    capture: CaptureConfig = CaptureConfig()
     drafter: DrafterConfig = DrafterConfig()
+    heads: HeadsConfig = HeadsConfig()
     ttt: TTTConfig = TTTConfig()
     optim: OptimConfig
+    memory: MemoryConfig = MemoryConfig()
     run: RunConfig = RunConfig()

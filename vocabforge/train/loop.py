@@ -51,7 +51,7 @@ class Trainer:
     meta: dict[str, Any]
 
     def __post_init__(self) -> None:
-        self._capture = OnlineCapture(self.target, int(self.config.run.capture_memory_gb * 2**30))
+        self._capture = OnlineCapture(self.target, int(self.config.capture.memory_gb * 2**30))
 
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..capture.online import CapturedBatch
-from ..models.eagle3 import Eagle3Drafter
+from ..models.drafter import Drafter
 from ..models.target import HFTarget
 from .ttt import TTTStep, shift_left, unroll
 
@@ -41,7 +41,7 @@ def soft_cross_entropy(draft_logits: Tensor, target_logits: Tensor) -> Tensor:
 
 
 def step_figures(
-    drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, step: TTTStep
+    drafter: Drafter, target: HFTarget, batch: CapturedBatch, step: TTTStep
 ) -> StepFigures:
     """Loss and counts of one step, over counted rows only.
 
@@ -65,7 +65,7 @@ def step_figures(
 
 
 def ttt_loss(
-    drafter: Eagle3Drafter, target: HFTarget, batch: CapturedBatch, *, steps: int, decay: float
+    drafter: Drafter, target: HFTarget, batch: CapturedBatch, *, steps: int, decay: float
 ) -> tuple[Tensor, list[StepFigures]]:
     """Weighted TTT loss, sum_k w_k loss_k with w_k = decay^k (EAGLE-3's 0.8^k).
 

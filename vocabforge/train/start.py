@@ -10,26 +10,11 @@ from __future__ import annotations
 import torch
 
 from ..capture.online import CapturedBatch
-from ..models.eagle3 import Eagle3Drafter
-
-_TINY = 1e-12
+from ..models.drafter import Drafter
 
 
 @torch.no_grad()
-def start_from_target(drafter: Eagle3Drafter, batch: CapturedBatch) -> None:
-    """Set the drafter's scales from captured rows.
-
-    - an own head takes the target's rows of the same tokens;
-    - the final norm's weight takes the root mean square of the target's hidden states, a dimension at a time,
-      so that the first logits are as large as the target's;
-    - ``fc`` is scaled so that g0 has a root mean square of 1, beside which a fresh layer's output is a perturbation.
-
-    Args:
-        drafter: freshly initialised; changed in place.
-        batch: some captured rows.
-    """
+def start_from_target(drafter: Drafter, batch: CapturedBatch) -> None:
+    """Set a fresh drafter's scales from some captured rows; see its ``init_from_target``."""
     real = batch.document != 0
-    drafter.init_from_target()
-    drafter.norm.weight.copy_(batch.hidden[real].float().pow(2).mean(0).sqrt())  # (H,)
-    fused = drafter.fuse(batch.features[real].to(drafter.fc.weight.dtype))
-    drafter.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
+    drafter.init_from_target(batch.states(drafter.reads)[real], batch.hidden[real])

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..capture.online import CapturedBatch
-from ..models.eagle3 import Eagle3Drafter, TTTKeys
+from ..models.drafter import Drafter
+from ..models.ttt_attention import TTTState
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,16 @@ def counted_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
     return shift_left(loss_mask, step + 1) & shift_left(loss_mask, step + 2) & same
 
 
-def unroll(drafter: Eagle3Drafter, batch: CapturedBatch, steps: int) -> Iterator[TTTStep]:
+def unroll(
+    drafter: Drafter, batch: CapturedBatch, steps: int, *, attention: str = "auto"
+) -> Iterator[TTTStep]:
     """Yield the K steps in order; gradients flow through all of them."""
-    g = drafter.fuse(batch.features)
-    keys = TTTKeys()
-    last_position = drafter.cos.shape[0] - 1
+    g = drafter.fuse(batch.states(drafter.reads))
+    state = TTTState(batch.document, attention)
     for k in range(steps):
-        # Rows that run past the table's end are never counted when the rows themselves fit it.
-        position = (batch.position + k).clamp(max=last_position)
-        g = drafter.ttt_step(shift_left(batch.input_ids, k + 1), g, position, batch.visible, keys)
+        position = batch.position + k
+        if drafter.positions is not None:
+            # Rows that run past the table's end are never counted when the rows themselves fit it.
+            position = position.clamp(max=drafter.positions - 1)
+        g = drafter.ttt_step(shift_left(batch.input_ids, k + 1), g, position, state)
         yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k))

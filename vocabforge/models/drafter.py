@@ -1,0 +1,79 @@
+"""What training asks of every drafter, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from .ttt_attention import TTTState
+
+
+class DrafterSizes(Protocol):
+    """Sizes that every kind's configuration has."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def draft_vocab_size(self) -> int | None: ...
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+    @property
+    def max_position_embeddings(self) -> int: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Drafter(Protocol):
+    """A drafter over a frozen target (all are ``nn.Module``).
+
+    Attributes:
+        kind: its row of the drafter table.
+        reads: what :meth:`fuse` takes: ``aux`` the concatenated outputs of the auxiliary layers
+            (B, T, n_aux * H), ``hidden`` the target's hidden states after the final norm (B, T, H).
+        config: its sizes.
+        target_ids: (R,) ascending target ids of the head's rows (0..V-1 over the whole vocabulary).
+        cos: (positions, D) rotary table; its length bounds the positions.
+    """
+
+    kind: str
+    reads: Literal["aux", "hidden"]
+    config: Any
+    target_ids: Tensor
+
+    @property
+    def has_own_head(self) -> bool: ...
+    @property
+    def head_weight(self) -> Tensor:
+        """(R, H) or (V, H) rows that score draft tokens."""
+        ...
+
+    @property
+    def positions(self) -> int | None:
+        """How many rotary positions there are; None where positions are not used."""
+        ...
+
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/start.py``."""
+        ...
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the first step is fed: (B, T, .) -> (B, T, H)."""
+        ...
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """One step of the unroll for all rows: tokens fed (B, T), hidden states fed (B, T, H) -> next g."""
+        ...
+
+    def read(self, g: Tensor) -> Tensor:
+        """What the LM head reads: (..., H) -> (..., H)."""
+        ...
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V)."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
