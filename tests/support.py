@@ -74,3 +74,15 @@ def tiny_drafter(target: Any, *, seed: int = 1, own_head: int | None = None, tar
         if drafter.has_own_head:
             drafter.lm_head.weight.copy_(drafter.target_head[drafter.target_ids])
     return drafter.eval()
+
+
+def ttt_loss(drafter: Any, target: Any, batch: Any, *, steps: int, decay: float, **settings: Any) -> Any:
+    """Loss and figures of one captured batch that is the whole batch of its step."""
+    from torch import nn
+
+    from vocabforge.train.step import StepSettings, TrainStep
+    from vocabforge.train.ttt import rows_by_step
+
+    step = TrainStep(drafter, nn.ModuleDict(), target.head_weight, StepSettings(decay=decay, **settings))
+    loss, figures, _ = step(batch, steps, rows_by_step(batch.loss_mask, batch.document, steps))
+    return loss, figures

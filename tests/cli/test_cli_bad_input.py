@@ -140,7 +140,7 @@ def generate(world: World, *more: object, drafter: Path | None = None, prompt: s
         (["--device", "gpu"], 2, "no such device"),
         (["--device", "meta"], 2, "no such device"),
         (["--prompt-format", "vicuna"], 2, "auto, chat, raw"),
-        (["--total-nodes", 3], 2, "7 to 511"),
+        (["--total-nodes", 3, "--depth", 5], 2, "7 to 511"),
         (["--topk", 300, "--total-nodes", 400], 2, "wider than the draft vocabulary"),
         (["--temperature", "nan"], 2, "temperature"),
         (["--temperature", "inf"], 2, "temperature"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.capture.capture_support import make_cache, make_job, splits
 from tests.cli.cli_support import assert_user_error, invoke, make_drafter, make_target, make_vocab, truncate
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
@@ -19,14 +20,21 @@ from vocabforge.cli.inspection import VIEWS
 from vocabforge.cli.table_inputs import load_part
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.extension import load_attribute
-from vocabforge.corpus.sources import Document
+from vocabforge.corpus.prepared import write_prepared
+from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions
+from vocabforge.corpus.regenerate import regenerate
+from vocabforge.corpus.regenerate_rows import Answer, Generation
+from vocabforge.corpus.regenerate_work import Run, Work
+from vocabforge.corpus.sources import Document, SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Provenance, evaluate_methods
 from vocabforge.evaluate.runner import RunSettings
+from vocabforge.models.head_io import HeadOwner, save_head
+from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
-from vocabforge.train.checkpoint import save_checkpoint
+from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.overlap_corpus import compare_on_corpus
@@ -99,6 +107,30 @@ def make_coverage(path: Path, folder: Path) -> None:
         (inside / "coverage.json").write_text(json.dumps({**results, "facts": {"measured": "now"}}), "utf-8")
 
 
+def make_prepared(path: Path, tokenizer: Path) -> None:
+    rows = [{"prompt": "why", "response": "because " * size} for size in (1, 2, 3, 20)]
+    file = path.parent / "chats.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*rows, {"prompt": 3, "response": "x"}])), "utf-8")
+    options = PrepareOptions(64, heldout=HeldoutOptions(documents=1))
+    write_prepared(path, load_tokenizer(tokenizer), [file], [], options)
+
+
+def make_responses(path: Path) -> None:
+    """Two questions, answered by nobody in particular."""
+    turns = [[{"role": "user", "content": "[bold]who?"}], [{"role": "user", "content": "what? " * 30}]]
+    file = path.parent / "questions.jsonl"
+    file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns), "utf-8")
+
+    def echo(work: Work, run: Run) -> None:
+        for conversation in work.conversations():
+            request = work.walk(conversation).request()
+            message = {"role": "assistant", "content": "[i]" + str(request.messages[0]["content"])}
+            run.keep(request, Answer(message, "stop", request.seed, completion_tokens=4))
+
+    generation = Generation(backend={"kind": "server"}, model="tiny")
+    regenerate(Work([file], SourceOptions(), generation), echo, path)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """One artefact of every kind, and the tokenizer ``tokenizer`` of most."""
@@ -118,6 +150,9 @@ def made(tmp_path_factory):
     make_coverage(folder / "coverage", folder)
     model = make_target(folder / "model")
     make_drafter(folder / "drafter", model, own_head=32, target_ids=torch.arange(32))
+    scorer = LowRankScorer(32, 264, 4)
+    owner = HeadOwner("d" * 64, "t" * 64, "k" * 64)
+    save_head(folder / "draft-head", "ranker", scorer, owner, {"shortlist": 20, "heldout": {"rows": 5}})
     exported = invoke(
         "export",
         "--drafter",
@@ -134,10 +169,15 @@ def made(tmp_path_factory):
         for file in ("config.json", "model.safetensors"):
             (inside / file).write_bytes((model / file).read_bytes())
     drafter = tiny_drafter(HFTarget.load(model))
-    optimizer = torch.optim.AdamW(drafter.parameters())
-    save_checkpoint(folder / "run", 7, drafter, optimizer, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
+    weights = {name: p.detach().contiguous() for name, p in drafter.named_parameters()}
+    state = RunState(weights, {}, {})
+    save_checkpoint(folder / "run", 7, state, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
     (folder / "run" / "step-00000007").rename(folder / "checkpoint")
     make_evaluation(folder / "evaluation")
+    make_prepared(folder / "prepared-data", tokenizer)
+    make_responses(folder / "responses")
+    job = make_job(folder / "capture", HFTarget.load(model), splits())
+    make_cache(job, HFTarget.load(model))
     return folder
 
 
@@ -242,12 +282,23 @@ def test_subset_and_clusters_and_overlap(made):
     assert len(overlap["first_pairs"]) == 1
 
 
+def test_responses(made):
+    found = facts(made / "responses", "--top", 1)["content"]
+    assert (found["rows_written"], found["answers"], found["completion_tokens"]) == (2, 2, 8)
+    assert found["generation"]["model"] == "tiny"
+    assert [row["messages"][-1]["content"] for row in found["first"]] == ["[i][bold]who?"]
+    assert "[i][bold]who?" in invoke("inspect", made / "responses").stdout
+
+
 def test_drafter_and_its_export_have_the_same_parameters(made):
     native, served = (facts(made / kind)["content"] for kind in ("drafter", "export-sglang-eagle3"))
     assert native["parameters"] == served["parameters"] > 0
     assert native["head"] == served["head"] == "its own, 32 rows"
     assert native["target_fingerprint"] == served["target_fingerprint"]
     assert facts(made / "target")["content"]["heldout_loss"] == 1.5
+    head = facts(made / "draft-head")["content"]
+    assert (head["head"], head["parameters"], head["shortlist"]) == ("ranker", 4 * (32 + 264), 20)
+    assert head["sizes"] == {"hidden_size": 32, "vocab_size": 264, "rank": 4}
     checkpoint = facts(made / "checkpoint")["content"]
     assert (checkpoint["step"], checkpoint["identity"]["optim"]) == (7, {"lr": 0.25})
 
@@ -272,7 +323,8 @@ def test_mistakes_are_told(made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["drafter", "export-sglang-eagle3", "target", "checkpoint", "evaluation", "coverage"]
+    "kind",
+    ["draft-head", "drafter", "export-sglang-eagle3", "target", "checkpoint", "evaluation", "coverage"],
 )
 def test_a_whole_artefact_without_its_parts_is_a_clear_error(tmp_path, kind):
     with write_artifact(tmp_path / kind, kind, {}):

@@ -142,8 +142,11 @@ def test_all_one_mask_says_why(tmp_path):
 
 
 def test_unstable_template_is_refused(tmp_path):
-    template = "{{ messages|length }}" + "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    counted = "{{ messages|length }}" + "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "a", template=counted))
+    assert masked_text(tokenizer, TALK[1:]) == ["Yes, 你好<|end|>", "No.\n<|end|>"]
+    backwards = "{% for m in messages[::-1] %}{{ m.content }}<|end|>{% endfor %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "b", template=backwards))
     with pytest.raises(DataError, match="writes turn 2 differently"):
         render_with_mask(tokenizer, TALK[1:])
 

@@ -6,12 +6,14 @@ import gzip
 import json
 import lzma
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import DATA, needs_data
+from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus import jsonfile, reading
 from vocabforge.corpus.sources import Problems, SourceOptions, expand_paths, iter_documents
@@ -358,3 +360,14 @@ def test_unusable_paths(tmp_path):
         expand_paths([])
     with pytest.raises(UsageError, match="separator"):
         SourceOptions(separator="")
+
+
+def test_the_manifest_in_a_folder_of_responses_is_no_text(tmp_path: Path) -> None:
+    with write_artifact(tmp_path / "responses", "responses", {}) as folder:
+        (folder / "responses.jsonl").write_text('{"text": "hello"}\n')
+    (tmp_path / "responses" / "other").mkdir()
+    foreign = tmp_path / "responses" / "other" / "manifest.json"
+    foreign.write_text('[{"text": "a manifest of somebody else"}]')
+    found = expand_paths([tmp_path / "responses"])
+    assert [path.name for path in found] == ["manifest.json", "responses.jsonl"]
+    assert found[0] == foreign

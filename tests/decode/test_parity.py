@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.dataset import TrainingSequence, pack
 from vocabforge.decode.engine import Decoder
@@ -15,7 +15,6 @@ from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads import FullHead, StaticHead
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
-from vocabforge.train.losses import step_figures, ttt_loss
 from vocabforge.train.metrics import walk_chain
 from vocabforge.train.ttt import unroll
 
@@ -29,7 +28,7 @@ class ScriptedHead:
         self.weight, self.script, self.size = weight, list(script), len(weight)
         self.logits: list[torch.Tensor] = []
 
-    def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def topk(self, hidden: torch.Tensor, k: int, state: object = None) -> tuple[torch.Tensor, torch.Tensor]:
         assert k == 1
         self.logits.append(torch.nn.functional.linear(hidden, self.weight)[0])
         return torch.zeros(1, 1), torch.tensor([[self.script.pop(0)]])
@@ -150,9 +149,8 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
     for prompt, text in zip(prompts, texts):
         batch = capture(target, packed([text], len(text)))
         with torch.no_grad():
-            hits = torch.stack(
-                [step_figures(drafter, target, batch, s).hits[0] for s in unroll(drafter, batch, 5)]
-            )
+            figures = ttt_loss(drafter, target, batch, steps=5, decay=1.0)[1]
+            hits = torch.stack([step.hits[0] for step in figures])
         # Rows near the text's end lack teachers: compare the cycles before them.
         end = len(text) - 7
         course = walk_chain(hits, len(prompt) - 1, end)

@@ -26,7 +26,7 @@ class Script:
         self.size, self._weight, self._tokens = 61, drafter.head_weight, [*tokens, 0]
         self.logprobs: list[torch.Tensor] = []
 
-    def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def topk(self, hidden: torch.Tensor, k: int, state: object = None) -> tuple[torch.Tensor, torch.Tensor]:
         assert k == 1
         self.logprobs.append((hidden @ self._weight.T)[0].log_softmax(-1))
         return torch.zeros(1, 1), torch.tensor([[self._tokens.pop(0)]])
@@ -64,7 +64,7 @@ class Watched(FullHead):
         super().__init__(weight)
         self.logprobs: list[torch.Tensor] = []
 
-    def topk(self, hidden: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def topk(self, hidden: torch.Tensor, k: int, state: object = None) -> tuple[torch.Tensor, torch.Tensor]:
         self.logprobs.append((hidden @ self.weight.T).log_softmax(-1))
         return super().topk(hidden, k)
 

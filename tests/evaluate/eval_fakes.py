@@ -105,6 +105,7 @@ class FakeMethod:
     name: str
     generator: FakeGenerator
     description: str = "for tests"
+    head: str | None = None
 
 
 def make_benchmark(rows: Sequence[tuple[int, str, tuple[str, ...]]]) -> Benchmark:

@@ -67,10 +67,11 @@ def test_packed_capture_equals_each_document_alone(folder: Path, attention: str)
 def test_features_come_in_the_order_asked_for_and_hooks_are_removed(folder: Path) -> None:
     one, two = HFTarget.load(folder, aux_layers=(1, 3)), HFTarget.load(folder, aux_layers=(3, 1))
     packed = row([[3, 4, 5]], 4)
+    before = [len(layer._forward_hooks) for layer in one.model.model.layers]
     first, second = one.capture(*packed).features, two.capture(*packed).features
     assert torch.equal(first, second.roll(32, -1))
     assert not torch.equal(first, second)
-    assert not any(layer._forward_hooks for layer in one.model.model.layers)
+    assert [len(layer._forward_hooks) for layer in one.model.model.layers] == before
 
 
 def test_document_mask_by_hand() -> None:

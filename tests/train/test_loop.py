@@ -23,7 +23,8 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.core.distributed import Group
+from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
@@ -140,28 +141,31 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
     assert list_checkpoints(place / "late" / "checkpoints")[-1].name == "step-00000009"
 
 
-def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place: Path) -> None:
+@pytest.mark.parametrize("attempt", range(2))
+def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place: Path, attempt: int) -> None:
     sections: dict[str, dict[str, Any]] = {
         "optim": {"steps": 90},
         "run": {"checkpoint_every": 3, "eval_every": 1000, "keep": 2},
     }
-    config = write_config(place, "killed", **sections)
+    config = write_config(place, f"killed{attempt}", **sections)
     command = [sys.executable, "-m", "vocabforge", "train-drafter", "--config", str(config)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
         deadline = time.monotonic() + 120
-        while not list_checkpoints(place / "killed" / "checkpoints") and time.monotonic() < deadline:
+        while (
+            not list_checkpoints(place / f"killed{attempt}" / "checkpoints") and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
             assert child.poll() is None, child.stderr.read() if child.stderr else ""
-        time.sleep(random.random() * 0.4)
+        time.sleep(random.random() * 0.8)
         child.send_signal(signal.SIGKILL)
         child.wait()
     assert child.returncode == -signal.SIGKILL
-    assert not (place / "killed" / "drafter").exists(), "killed too late to prove anything"
-    stray = place / "killed" / "checkpoints" / ".step-00000050.tmp-1"
+    assert not (place / f"killed{attempt}" / "drafter").exists(), "killed too late to prove anything"
+    stray = place / f"killed{attempt}" / "checkpoints" / ".step-00000050.tmp-1"
     stray.mkdir()
-    trainer(place, "killed", **sections).run()
+    trainer(place, f"killed{attempt}", **sections).run()
     trainer(place, "unkilled", **sections).run()
-    assert_same(weights(place / "killed"), weights(place / "unkilled"))
+    assert_same(weights(place / f"killed{attempt}"), weights(place / "unkilled"))
     assert not stray.exists(), "what a killed run was writing must not stay for ever"
 
 
@@ -172,7 +176,7 @@ def test_memory_for_captured_states_changes_no_bit(
     name = f"memory{gigabytes}"
     run = trainer(place, name, capture={"memory_gb": gigabytes})
     run.run()
-    kept = len(run._capture._kept)
+    kept = len(run.captured._kept)
     rows = len(run.data.train) + len(run.data.heldout)
     assert {0.0: kept == 0, 1e-4: 0 < kept < rows, 8.0: kept == rows}[gigabytes], (kept, rows)
     assert_same(weights(place / name), whole)
@@ -205,9 +209,9 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     trainer(place, name).run()
     newest = list_checkpoints(place / name / "checkpoints")[-1]
     if damage == "weights":
-        data = bytearray((newest / "drafter.safetensors").read_bytes())
+        data = bytearray((newest / "weights.safetensors").read_bytes())
         data[len(data) // 2] ^= 1
-        (newest / "drafter.safetensors").write_bytes(data)
+        (newest / "weights.safetensors").write_bytes(data)
     elif damage == "manifest":
         (newest / "manifest.json").write_text('{"kind": "check')
     else:
@@ -253,11 +257,27 @@ def test_every_epoch_is_a_permutation_and_no_state_is_needed(count: int, batch: 
         assert epochs[0] != [row for step in range(3) for row in batch_rows(7, 3, step, seed=4)][:7]
 
 
-def test_more_than_one_process_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="one process"):
-        trainer(place, "two")
-    assert not (place / "two").exists()
+def test_a_batch_that_cannot_be_shared_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="shared evenly"):
+        build_trainer(parse_config(TrainConfig, settings(place, "odd"), source="test"), Group(0, 2))
+    with pytest.raises(ConfigError, match="do not fill"):
+        trainer(place, "odd", optim={"batch_size": 4, "micro_batch_size": 3})
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UsageError, match="more than one process"):
+        trainer(place, "odd")
+    assert not (place / "odd").exists()
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_micro_batches_change_no_figure(place: Path, micro: int) -> None:
+    sections = {"optim": {"batch_size": 4}}
+    trainer(place, "one-pass", **sections).run()
+    trainer(place, f"micro{micro}", optim={"batch_size": 4, "micro_batch_size": micro}).run()
+    curves = [
+        [row["ttt_loss"] for row in read_jsonl_log(place / name / "metrics.jsonl") if row["kind"] == "train"]
+        for name in ("one-pass", f"micro{micro}")
+    ]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
 
 
 def test_plan_prints_and_writes_nothing(place: Path) -> None:

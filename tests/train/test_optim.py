@@ -35,7 +35,7 @@ def test_only_matrices_decay_and_frozen_parameters_are_left_out() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2, bias=False))
     model[2].weight.requires_grad_(False)
     before = [p.detach().clone() for p in model.parameters()]
-    optimizer = make_optimizer(model, OptimConfig(steps=1, lr=0.1, weight_decay=0.5))
+    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=1, lr=0.1, weight_decay=0.5))
     set_learning_rate(optimizer, 0.01)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

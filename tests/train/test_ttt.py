@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter, tiny_target, ttt_loss
 from tests.train.ttt_reference import (
     DECAY,
     REDUCED,
@@ -22,8 +22,9 @@ from tests.train.ttt_reference import (
 from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.target import HFTarget
-from vocabforge.train.losses import StepFigures, soft_cross_entropy, step_figures, ttt_loss
+from vocabforge.train.losses import StepFigures, TakenRows, split_figures, take_rows
 from vocabforge.train.ttt import TTTStep, counted_rows, shift_left, unroll
+from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,8 @@ def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool) ->
         assert int(figures[k].correct) == sum(hit for _, hit in rows)
         assert int(figures[k].outside) == len(rows) - len(losses)
         torch.testing.assert_close(figures[k].loss, torch.as_tensor(expected), rtol=1e-4, atol=1e-4)
-        expected_total = expected_total + DECAY**k * expected
+        # The divisor is the number of counted rows, which is known before the batch is divided.
+        expected_total = expected_total + DECAY**k * sum(losses) / len(rows)
         outside += len(rows) - len(losses)
     torch.testing.assert_close(total, torch.as_tensor(expected_total), rtol=1e-4, atol=1e-4)
     assert (outside > 0) == reduced, "the reduced case must have rows outside the draft vocabulary"
@@ -77,7 +79,8 @@ def row_losses(
     with torch.no_grad():
         for step in unroll(drafter, batch, STEPS):
             teacher = target.logits(shift_left(batch.hidden, step.index + 1))[row, at : at + count]
-            losses = soft_cross_entropy(drafter.logits(step.g)[row, at : at + count], teacher)
+            draft = drafter.logits(step.g)[row, at : at + count].log_softmax(-1)
+            losses = -(teacher.softmax(-1) * draft).sum(-1)
             out.append(torch.where(step.counted[row, at : at + count], losses, 0.0))
     return torch.stack(out)
 
@@ -138,7 +141,7 @@ def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
     for k in range(STEPS):  # every step alone must reach every parameter, through the chain of g
         drafter.zero_grad()
         step = list(unroll(drafter, batch, STEPS))[k]
-        step_figures(drafter, target, batch, step).loss.backward()
+        row_loss(drafter, target, take_rows([step], batch.hidden)).total.backward()
         for name, parameter in drafter.named_parameters():
             assert parameter.grad is not None, name
             assert float(parameter.grad.abs().max()) > 0, (k, name)
@@ -151,15 +154,29 @@ def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
     assert not any("embed" in name for name in trained)
 
 
+def row_loss(drafter: Eagle3Drafter, target: HFTarget, taken: TakenRows) -> RowLoss:
+    """Loss of the rows taken, each with weight 1."""
+    reduced = drafter.has_own_head
+    return vocab_loss(
+        drafter.read(taken.g),
+        drafter.head_weight,
+        taken.teacher,
+        taken.teacher_row,
+        target.head_weight,
+        target_ids=drafter.target_ids if reduced else None,
+        weight=torch.ones(len(taken.g)),
+        options=LossOptions("naive"),
+    )
+
+
 def figures_of(target: HFTarget, hidden_rows: list[Tensor], drafter: Eagle3Drafter) -> StepFigures:
     """Figures of one step whose teachers' hidden states are given and whose rows all count."""
     count = len(hidden_rows)
     hidden = torch.stack([torch.zeros(32), *hidden_rows])[None]
-    rows = RowBatch(*(torch.zeros(1, count + 1, dtype=torch.int64) for _ in range(4)))
-    batch = CapturedBatch(**vars(rows), features=torch.empty(0), hidden=hidden)
     counted = torch.tensor([[True] * count + [False]])
-    g = torch.randn(1, count + 1, 32, requires_grad=True)
-    return step_figures(drafter, target, batch, TTTStep(0, g, counted))
+    step = TTTStep(0, torch.randn(1, count + 1, 32, requires_grad=True), counted)
+    taken = take_rows([step], hidden)
+    return split_figures(row_loss(drafter, target, taken), taken, [step])[0]
 
 
 def test_of_equal_maxima_the_first_decides_what_is_outside(target: HFTarget) -> None:

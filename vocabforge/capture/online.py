@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from ..models.target import HFTarget, TargetStates
+
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class CapturedBatch(RowBatch):
     """Packed rows with what the target made of them.
 
     Attributes:
-        features: (B, T, n_aux * H) auxiliary layer outputs.
-        hidden: (B, T, H) target hidden states as the LM head reads them.
+        features: (B, T, n_aux * H) auxiliary layer outputs, in the target's dtype, zeros in padding.
+        hidden: (B, T, H) target hidden states as the LM head reads them, likewise.
     """
 
     features: Tensor
@@ -46,25 +48,52 @@ class CapturedBatch(RowBatch):
         return self.features if reads == "aux" else self.hidden
 
 
-class OnlineCapture:
-    """Runs the target row by row and keeps what fits in memory.
+class CaptureSource(Protocol):
+    """Where the target's states of packed rows come from."""
 
-    A row is captured alone, never as part of a batch: its states are then the same bits whatever it is
-    batched with, so that a resumed run, whose memory is empty, repeats the interrupted one exactly.
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
+        """The states of ``rows``; ``keys`` (one a row) are (split, row number)."""
+        ...
+
+
+class OnlineCapture:
+    """Runs the target in this process and keeps in the host's memory what recurs and fits.
+
+    Which rows share a pass decides the last bits of their states, since matrix products are split by shape. A run
+    that is resumed has an empty memory and must still repeat the interrupted one exactly, so:
+
+    - Row by row (the default on a CPU): a row is captured alone, never as part of a batch. Its states are the same
+      bits whatever it is batched with, so they may be kept and mixed freely.
+    - Together (the default on CUDA, where short rows alone leave the device idle): all rows of a call go through
+      the target at once. The rows of a call are a function of the step (or of the place in the evaluation), and so
+      are the bits. A row's states must then not be reused in another company, which a resumed run could not repeat:
+      held-out rows, which come in the same batches at every evaluation, are kept batch by batch; batches of
+      training rows do not recur, and are not kept.
+
+    With tensor parallelism every process computes every process's rows, in the order of ranks, and keeps its own:
+    all processes must call this equally often.
 
     Args:
         target: the frozen target.
         budget_bytes: memory for kept states; rows beyond it are computed again each time.
+        together: capture the rows of a call together; None chooses by the target's device.
     """
 
-    def __init__(self, target: HFTarget, budget_bytes: int) -> None:
+    def __init__(self, target: HFTarget, budget_bytes: int, *, together: bool | None = None) -> None:
         self.target = target
         self._left = budget_bytes
         self._kept: dict[object, TargetStates] = {}
+        self._together = target.device.type == "cuda" if together is None else together
 
-    def __call__(self, rows: RowBatch, keys: Sequence[object]) -> CapturedBatch:
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
         """Capture rows; ``keys`` (one a row) name them in memory."""
-        states = [self._row(rows, index, key) for index, key in enumerate(keys)]
+        if self.target.tensor_parallel:
+            states = [self._for_all_ranks(rows)]
+        elif self._together:
+            keep = any(isinstance(key, tuple) and key[0] != "train" for key in keys)
+            states = [self._states(rows, tuple(keys) if keep else None)]
+        else:
+            states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]
         device = rows.input_ids.device  # kept rows lie in the host's memory
         return CapturedBatch(
             **vars(rows),
@@ -72,13 +101,35 @@ class OnlineCapture:
             hidden=torch.cat([s.hidden.to(device) for s in states]),
         )
 
-    def _row(self, rows: RowBatch, index: int, key: object) -> TargetStates:
-        if key in self._kept:
+    def _states(self, rows: RowBatch, key: object) -> TargetStates:
+        """Of all rows at once; kept under ``key`` unless that is None."""
+        if key is not None and key in self._kept:
             return self._kept[key]
-        one = slice(index, index + 1)
-        states = self.target.capture(rows.input_ids[one], rows.position[one], rows.document[one])
+        states = self.target.capture(rows.input_ids, rows.position, rows.document)
         size = sum(t.numel() * t.element_size() for t in (states.features, states.hidden))
-        if size <= self._left:
+        if key is not None and size <= self._left:
             self._left -= size
             self._kept[key] = TargetStates(states.features.cpu(), states.hidden.cpu())
         return states
+
+    def _for_all_ranks(self, rows: RowBatch) -> TargetStates:
+        """Every rank's rows pass through the shards of all ranks; the states of this one's are returned."""
+        import torch.distributed as dist
+
+        mine = tuple(tensor.cpu() for tensor in (rows.input_ids, rows.position, rows.document))
+        everyones: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, mine)
+        found = None
+        for rank, tensors in enumerate(everyones):
+            moved = [tensor.to(self.target.device) for tensor in tensors]
+            states = self.target.capture(*moved)
+            if rank == dist.get_rank():
+                found = states
+        if found is None:
+            raise RuntimeError("this process is not among the ranks of its group")
+        return found
+
+
+def _row(rows: RowBatch, index: int) -> RowBatch:
+    one = slice(index, index + 1)
+    return RowBatch(rows.input_ids[one], rows.loss_mask[one], rows.document[one], rows.position[one])

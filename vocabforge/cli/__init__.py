@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from ..core.extension import load_attribute
 
@@ -15,7 +17,12 @@ COMMANDS: dict[str, str] = {
     "cluster-vocab": "vocabforge.cli.cluster_vocab:cluster_vocab",
     "compare-vocab": "vocabforge.cli.compare_vocab:compare_vocab",
     "inspect": "vocabforge.cli.inspect:inspect",
+    "regenerate": "vocabforge.cli.regenerate:regenerate",
+    "capture": "vocabforge.cli.capture:capture",
+    "prepare-data": "vocabforge.cli.prepare_data:prepare_data",
     "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
+    "train-router": "vocabforge.cli.train_router:train_router",
+    "report-training": "vocabforge.cli.report_training:report_training",
     "export": "vocabforge.cli.export:export",
     "eval": "vocabforge.cli.evaluate:evaluate",
     "generate": "vocabforge.cli.generate:generate",
@@ -27,6 +34,9 @@ COMMANDS: dict[str, str] = {
 
 def main() -> None:
     """Entry point of ``vocabforge`` and ``python -m vocabforge``."""
+    if not any(Path("/dev").glob("nvidia*")):
+        # Where DeepSpeed is installed, others import it, and its search for a device writes to stdout.
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
         _run()
     except KeyboardInterrupt:  # before or after the command itself, which says more

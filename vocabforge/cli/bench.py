@@ -9,29 +9,76 @@ import typer
 
 from .app import JsonOption, print_json
 
-# name -> "module:attr"; a benchmark is a function of (tokenizer, inputs, repeats=, workers=, text_unit=).
-BENCHMARKS: dict[str, str] = {"count-freq": "vocabforge.evaluate.bench_counting:bench_counting"}
+# name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
+# (recipe, overrides, options, output), the others (settings, repeats=).
+BENCHMARKS: dict[str, str] = {
+    "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
+    "draft-heads": "vocabforge.evaluate.bench_heads:bench_draft_heads",
+    "training": "vocabforge.evaluate.bench_training:bench_training",
+}
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: count-freq.")],
-    tokenizer: Annotated[Path, typer.Option(metavar="PATH", help="Tokenizer folder or tokenizer.json.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: count-freq, training or draft-heads.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="training: shapes, device, batch, length, steps, loss_rows, weights, chunk_mb, threads. "
+            "draft-heads: keys of the recipe.",
+            show_default=False,
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="count-freq: tokenizer folder or tokenizer.json.")
+    ] = None,
     inputs: Annotated[
-        list[str],
-        typer.Option("--input", metavar="PATH", help="Text or JSON files, as for count-freq; repeatable."),
-    ],
+        list[str] | None,
+        typer.Option("--input", metavar="PATH", help="count-freq: text or JSON files; repeatable."),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; the methods take turns in each.")] = 3,
-    workers: Annotated[int, typer.Option(min=1, help="Counting processes of VocabForge.")] = 1,
-    text_unit: Annotated[str, typer.Option(help="file, line or paragraph.")] = "file",
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the JSON here.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="count-freq: counting processes of VocabForge.")] = 1,
+    text_unit: Annotated[str, typer.Option(help="count-freq: file, line or paragraph.")] = "file",
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="draft-heads: recipe of train-drafter.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="draft-heads: one drafter each.")] = "0,1,2",
+    draft_vocab: Annotated[
+        str, typer.Option(metavar="R,...", help="draft-heads: sizes of static draft vocabularies.")
+    ] = "128,256",
+    shortlist: Annotated[
+        str, typer.Option(metavar="K,...", help="draft-heads: candidates of the rankers.")
+    ] = "32,64,128",
+    clusters: Annotated[int, typer.Option(min=2, help="draft-heads: clusters of the router.")] = 32,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K,...",
+            help="draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN "
+            "[default: an eighth, a quarter and a half of them].",
+        ),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="draft-heads: held-out prompts decoded.")] = 24,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="draft-heads: tokens decoded a prompt.")] = 64,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Also write the JSON to this file; draft-heads: folder of everything."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the same files with the tokenizers library and with VocabForge, and print the ratios.
+    """Measure VocabForge against plain ways of doing the same, which take turns with it.
 
-    Each measurement is a fresh process; the methods take turns; the counts must be identical. `encode_batch`
-    is the library's batch encoding followed by bincount.
+    **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
+    process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
+    pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
+    blockwise and plain attention. **draft-heads** trains one drafter a seed with every kind of draft head and
+    decodes held-out prompts with each; the same command again goes on where it stopped.
 
-    Example: `vocabforge bench count-freq --tokenizer model/ --input corpus/`
+    Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
+    `vocabforge bench training shapes=[qwen3-0.6b] length=4096`, and
+    `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
     """
     import json
 
@@ -40,27 +87,63 @@ def bench(
     from ..core.files import atomic_write_json
 
     run = resolve(BENCHMARKS, name, "benchmark")
-    if text_unit not in ("file", "line", "paragraph"):
-        raise UsageError("there is no such unit", got=text_unit, expected="file, line or paragraph")
-    result = run(tokenizer, inputs, repeats=repeats, workers=workers, text_unit=text_unit)
-    if output is not None:
+    if config is not None and name != "draft-heads":
+        raise UsageError(f"{name} takes no recipe", got=f"--config {config}")
+    if name == "count-freq":
+        if tokenizer is None or not inputs:
+            raise UsageError("count-freq needs a tokenizer and inputs", expected="--tokenizer and --input")
+        if settings:
+            raise UsageError("count-freq takes options only", got=" ".join(settings))
+        if text_unit not in ("file", "line", "paragraph"):
+            raise UsageError("there is no such unit", got=text_unit, expected="file, line or paragraph")
+        result = run(tokenizer, inputs, repeats=repeats, workers=workers, text_unit=text_unit)
+    elif name == "draft-heads":
+        from ..evaluate.bench_heads_options import HeadBenchOptions
+
+        if config is None or output is None:
+            raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
+        options = HeadBenchOptions(
+            seeds=_numbers("--seeds", seeds),
+            draft_vocabs=_numbers("--draft-vocab", draft_vocab),
+            shortlists=_numbers("--shortlist", shortlist),
+            clusters=clusters,
+            budgets=tuple(budget.split(",")) if budget else (),
+            prompts=prompts,
+            max_new_tokens=max_new_tokens,
+        )
+        result = run(config, settings or [], options, output)
+    else:
+        if tokenizer is not None or inputs:
+            raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
+        result = run(settings or [], repeats=repeats)
+    if output is not None and name != "draft-heads":
         atomic_write_json(output, json.loads(json.dumps(result)))
     if as_json:
         print_json(result)
+    elif name == "count-freq":
+        _print_counting(result)
+    elif name == "draft-heads":
+        _print_heads(result, output)
     else:
-        _print(result)
+        _print_training(result)
 
 
-def _print(result: dict[str, Any]) -> None:
+def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
     shown = Table(title=title, box=box.SIMPLE_HEAD)
-    shown.add_column("method", no_wrap=True)
-    for name in ("MB/s", "ratio", "seconds", "start, s", "memory, MB"):
+    shown.add_column(first, no_wrap=True)
+    for name in columns:
         shown.add_column(name, justify="right")
+    return shown
+
+
+def _print_counting(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
+    shown = _table(title, "method", ("MB/s", "ratio", "seconds", "start, s", "memory, MB"))
     for method, row in result["methods"].items():
         spread = f"{row['ratio']:.1f}"
         if len(row["ratios"]) > 1:
@@ -82,3 +165,69 @@ def _print(result: dict[str, Any]) -> None:
         "tokenizer's.",
         style="dim",
     )
+
+
+def _print_training(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    out = Console()
+    out.print(f"{result['device']}, torch {result['torch']}, weights {result['weights']}", style="dim")
+    for shape in result["shapes"]:
+        title = f"{shape['name']}: {shape['batch']} rows of {shape['length']:,} tokens, K = {shape['steps']}"
+        shown = _table(title, "loss + attention", ("tokens/s", "seconds", "extra MB", "peak MB"))
+        for row in shape["step"]:
+            label = f"{row['loss']} + {row['attention']}"
+            rate = None if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
+            shown.add_row(
+                label + (" + checkpointing" if row["checkpointing"] else ""), rate or "-", *_cost(row)
+            )
+        out.print(shown)
+        title = f"{shape['name']}: vocabulary loss alone, {shape['loss_rows']:,} rows, V = {shape['vocab']:,}"
+        shown = _table(title, "loss", ("seconds", "extra MB", "peak MB"))
+        for row in shape["loss"]:
+            shown.add_row(row["impl"], *_cost(row))
+        out.print(shown)
+    out.print(
+        "extra MB: highest memory above what was held before, results included. peak MB: all of the device's. "
+        "-: not known, or the memory did not suffice. Seconds are medians of the rounds.",
+        style="dim",
+    )
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    """``1,2,3`` of an option."""
+    from ..core.errors import UsageError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError("the list of numbers cannot be read", got=text, expected="1,2,3", source=option)
+    return tuple(map(int, parts))
+
+
+def _print_heads(result: dict[str, Any], output: Path | None) -> None:
+    from rich.console import Console
+
+    from ..evaluate.bench_heads_table import COLUMNS, cells
+
+    settings = result["settings"]
+    seeds = ", ".join(map(str, settings["seeds"]))
+    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
+    shown = _table(title, COLUMNS[0], COLUMNS[1:])
+    for row in result["table"]:
+        shown.add_row(*cells(row))
+    out = Console()
+    out.print(shown)
+    identical = sum(row["identical"] for row in result["table"])
+    outputs = sum(row["outputs"] for row in result["table"])
+    out.print(
+        f"{identical:,} of {outputs:,} outputs are plain decoding's. accepted length: tokens a cycle, the target's "
+        "own included. tokens scored: a row of the exact head, mean. ±: sample deviation over seeds.",
+        style="dim",
+    )
+    out.print(f"Written to {output}", style="dim")
+
+
+def _cost(row: dict[str, Any]) -> tuple[str, str, str]:
+    seconds = "-" if row["seconds"] is None else f"{row['seconds']:.4f}"
+    extra, peak = ("-" if row[key] is None else f"{row[key]:,.1f}" for key in ("extra_mb", "peak_mb"))
+    return seconds, extra, peak

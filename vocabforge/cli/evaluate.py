@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
+from .head_options import BudgetOption, HeadOption, HeadRowsOption, ShortlistOption, head_request
 
 
 def evaluate(
@@ -32,6 +33,10 @@ def evaluate(
             help="Subset artefact, as DIR or LABEL=DIR: also draft with this vocabulary.",
         ),
     ] = None,
+    head: HeadOption = None,
+    shortlist: ShortlistOption = None,
+    budget: BudgetOption = None,
+    head_rows: HeadRowsOption = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help="Only N questions, spread evenly over the benchmark."),
@@ -113,14 +118,16 @@ def evaluate(
         depth=depth,
         topk=topk,
         total_nodes=total_nodes,
+        heads=head_request(head, shortlist, budget, head_rows),
     )
     provenance = Provenance(
         target=target.resolve().name,
         environment=describe_environment(device=device, dtype=dtype),
-        parents=_parents(target, drafter, vocab or []),
+        parents=_parents(target, drafter, vocab or [], head or []),
         facts={
             f"tree {name}": value for name, value in asdict(tree_settings(depth, topk, total_nodes)).items()
-        },
+        }
+        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None},
     )
     results = evaluate_methods(
         output,
@@ -152,13 +159,15 @@ def _synchroniser(device: str) -> Callable[[], None]:
     return lambda: torch.cuda.synchronize(device)
 
 
-def _parents(target: Path, drafters: Sequence[str], vocabs: Sequence[str]) -> dict[str, str]:
+def _parents(
+    target: Path, drafters: Sequence[str], vocabs: Sequence[str], heads: Sequence[str]
+) -> dict[str, str]:
     """Hashes of what was measured, by role; folders that are no artefact of ours have none."""
     from ..core.artifact import MANIFEST, open_artifact
     from ..models.fingerprint import target_fingerprint
 
     hashes = {"target": target_fingerprint(target)}
-    for role, given in (("drafter", drafters), ("vocabulary", vocabs)):
+    for role, given in (("drafter", drafters), ("vocabulary", vocabs), ("draft head", heads)):
         for text in given:
             label, separator, folder = text.partition("=")
             path = Path(folder if separator and not Path(text).exists() else text)

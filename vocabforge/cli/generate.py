@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, print_json
+from .head_options import BudgetOption, HeadRowsOption, OneHeadOption, ShortlistOption, head_request
 
 
 def generate(
@@ -20,6 +21,10 @@ def generate(
     vocab: Annotated[
         Path | None, typer.Option("--vocab", help="Subset artefact: draft with these tokens only.")
     ] = None,
+    head: OneHeadOption = None,
+    shortlist: ShortlistOption = None,
+    budget: BudgetOption = None,
+    head_rows: HeadRowsOption = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1)] = 0,
@@ -47,6 +52,10 @@ def generate(
 
     if vocab is not None and drafter is None:
         raise UsageError("--vocab restricts a drafter", expected="--drafter DIR beside it")
+    if vocab is not None and head is not None:
+        raise UsageError(
+            "one run of generate drafts in one way", got="--vocab and --head", expected="one of them"
+        )
     methods = build_methods(
         target,
         [str(drafter)] if drafter else [],
@@ -57,6 +66,7 @@ def generate(
         depth=depth,
         topk=topk,
         total_nodes=total_nodes,
+        heads=head_request([str(head)] if head else None, shortlist, budget, head_rows),
     )
     text_tokenizer = load_tokenizer(tokenizer or target)
     chat = resolve_format(text_tokenizer, prompt_format) == "chat"
@@ -87,6 +97,7 @@ def generate(
         print_json(
             {
                 "method": methods[-1].name,
+                "head": methods[-1].head,
                 "text": text_tokenizer.decode(result.token_ids),
                 "token_ids": result.token_ids,
                 "finish": result.finish,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .inspection.parts import View
 
 _COMMAND_LENGTH = 400
+_FILES = 12
 
 
 def inspect(
@@ -99,10 +100,17 @@ def _print(header: dict[str, Any], view: View) -> None:
         "git revision": header["git_revision"],
         "content hash": header["content_hash"],
         "made from": header["parents"],
-        "files": ", ".join(f"{name} ({size:,} bytes)" for name, size in files.items()),
+        "files": _some_files(files),
         "verified": f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded",
     }
     out.print(facts_table(facts))
     for item in view.shown:
         out.print()
         out.print(item)
+
+
+def _some_files(files: dict[str, int]) -> str:
+    """Names and sizes; of a cache with thousands of files the first ones."""
+    listed = [f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES]]
+    rest = len(files) - len(listed)
+    return ", ".join(listed) + (f" and {rest:,} more" if rest else "")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from .app import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from ..train.config import TrainConfig
+
+_FOLDERS = ("checkpoints", "drafter", "best", "heads", "tensorboard", "wandb")
+_FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
 def train_drafter(
@@ -26,30 +32,64 @@ def train_drafter(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an EAGLE-3 drafter with the training-time-test (TTT) loss.
+    """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa) and its draft heads with the training-time-test (TTT) loss.
 
     The same command again resumes an interrupted run from its newest checkpoint. The finished drafter is
-    OUTPUT/drafter; OUTPUT/heldout_prompts.jsonl holds prompts for `vocabforge eval` that were not trained on.
+    OUTPUT/drafter, the best one so far OUTPUT/best, its figures OUTPUT/report.html; OUTPUT/heldout_prompts.jsonl
+    holds prompts for `vocabforge eval` that were not trained on.
 
-    Launch it plainly, or under `accelerate launch -m vocabforge train-drafter ...`.
+    Launch it plainly, or on several GPUs under
+    `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter ...`.
     """
     from ..core.config import load_config
+    from ..core.distributed import joined
     from ..core.progress import say
     from ..train.config import TrainConfig
-    from ..train.setup import build_trainer, plan
+    from ..train.plan import plan
+    from ..train.setup import build_trainer, device_of
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
         print_json(plan(settings))
         return
-    if fresh:
-        for name in ("checkpoints", "drafter"):
-            shutil.rmtree(settings.output / name, ignore_errors=True)
-        (settings.output / "metrics.jsonl").unlink(missing_ok=True)
-    path = build_trainer(settings).run()
+    with joined(device_of(settings).type) as group:
+        if fresh and group.rank == 0:
+            for name in _FOLDERS:
+                shutil.rmtree(settings.output / name, ignore_errors=True)
+            for name in _FILES:
+                (settings.output / name).unlink(missing_ok=True)
+        group.wait()
+        path = build_trainer(settings, group, _make_live).run()
+        first = group.rank == 0
+    if not first:
+        return
+    report = _report(settings)
     if as_json:
         from ..core.artifact import open_artifact
 
-        print_json({"drafter": str(path), **open_artifact(path, "drafter", verify=False).meta})
+        meta = open_artifact(path, "drafter", verify=False).meta
+        print_json({"drafter": str(path), "report": str(report), **meta})
     else:
-        say(f"The drafter is in {path}")
+        say(f"The drafter is in {path}, its figures in {report}")
+
+
+def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:
+    """The real decoder on held-out prompts: training lies to the left of decoding and is handed it from here."""
+    from ..evaluate.live import live_acceptance
+
+    ranker = config.heads.ranker
+    return live_acceptance(
+        target,
+        prompts,
+        tokenizer,
+        config.run.live,
+        chain_steps=config.ttt.steps,
+        shortlists={} if ranker is None else {"ranker": ranker.shortlist},
+        folder=config.target,
+    )
+
+
+def _report(config: TrainConfig) -> Path:
+    from ..evaluate.training_report import write_report
+
+    return write_report(config.output)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from .errors import UsageError, VocabForgeError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 _PATIENCE = timedelta(
@@ -65,7 +64,7 @@ class Group:
         dist.all_gather_object(values, value)
         return values
 
-    def sum(self, array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def sum(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Elementwise sum over all ranks, on every rank."""
         if self.size == 1:
             return array
@@ -77,26 +76,48 @@ class Group:
         dist.all_reduce(total)
         return total.numpy()
 
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; the same answer on every rank."""
+        if self.size == 1:
+            return flag
+        import torch
+        import torch.distributed as dist
+
+        value = torch.tensor(int(flag))
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value)
+
     def wait(self) -> None:
         """Return when every rank has come here."""
         self.gather(None)
 
 
+def local_rank() -> int:
+    """Rank of this process on its machine, 0 without a launcher."""
+    return _number("LOCAL_RANK", 0)
+
+
 @contextlib.contextmanager
-def joined() -> Iterator[Group]:
+def joined(device_type: str = "cpu") -> Iterator[Group]:
     """Join the launched processes for the ``with`` block.
 
+    Args:
+        device_type: ``cpu`` joins over gloo; ``cuda`` adds nccl for what lies on the GPUs.
+
     Raises:
+        UsageError: the launcher was asked for several processes and started one.
         VocabForgeError: they cannot be joined, or one of them ended inside the block.
     """
     group = Group(rank(), world_size())
     if group.size == 1:
+        _check_lone()
         yield group
         return
     import torch.distributed as dist
 
     try:
-        dist.init_process_group("gloo", rank=group.rank, world_size=group.size, timeout=_PATIENCE)
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=group.rank, world_size=group.size, timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise VocabForgeError(
             "the launched processes cannot be joined",
@@ -115,6 +136,18 @@ def joined() -> Iterator[Group]:
     finally:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _check_lone() -> None:
+    """``accelerate launch --cpu --num_processes 2`` starts one process without a word: refuse to be it."""
+    if "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ and "ACCELERATE_USE_CPU" in os.environ:
+        raise UsageError(
+            "the launcher was asked for several processes and started one",
+            got="MASTER_ADDR without WORLD_SIZE",
+            expected="as many processes as --num_processes says",
+            remedy="use recipes/accelerate/cpu_two.yaml (distributed_type MULTI_GPU with use_cpu false), or "
+            "torchrun",
+        )
 
 
 def _peer_ended(error: Exception) -> VocabForgeError:

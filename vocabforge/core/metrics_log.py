@@ -4,34 +4,51 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .distributed import rank
 from .errors import DataError
-from .files import disk_errors
+from .files import atomic_write, disk_errors
 
 
 class MetricsLog:
     """Writes one JSON object a line, flushed at once, from rank 0 only.
 
     A last line that a killed run cut short is removed, so that the log can go on behind it.
+
+    Args:
+        path: the log.
+        keep_until: the step of the checkpoint that the run goes on from (0: from the start). Rows of later steps,
+            which the run will write again, are removed in one atomic step. None keeps every row.
+
+    Attributes:
+        removed: (kind, step) of the rows that were removed.
+        listener: also given every row that is written (a tracker); None for nobody.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep_until: int | None = None) -> None:
         self.path = path
+        self.removed: frozenset[tuple[str, int]] = frozenset()
+        self.listener: Callable[[Mapping[str, Any]], None] | None = None
         if rank() == 0:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _drop_cut_line(path)
+                if keep_until is not None:
+                    self.removed = _drop_later_rows(path, keep_until)
 
     def write(self, **figures: Any) -> None:
         """Append one line; numbers that are not finite become null, as JSON has none."""
         if rank() != 0:
             return
-        line = json.dumps(_finite(figures), allow_nan=False) + "\n"
+        row = _finite(figures)
+        line = json.dumps(row, allow_nan=False) + "\n"
         with disk_errors(self.path), open(self.path, "a", encoding="utf-8") as handle:
             handle.write(line)
+        if self.listener is not None:
+            self.listener(row)
 
 
 def _drop_cut_line(path: Path) -> None:
@@ -41,6 +58,31 @@ def _drop_cut_line(path: Path) -> None:
     if data and not data.endswith(b"\n"):
         with open(path, "r+b") as handle:
             handle.truncate(data.rfind(b"\n") + 1)
+
+
+def _drop_later_rows(path: Path, step: int) -> frozenset[tuple[str, int]]:
+    """Remove the rows of steps beyond ``step``; returns (kind, step) of each."""
+    if not path.is_file():
+        return frozenset()
+    kept, removed = [], set()
+    for line in path.read_bytes().splitlines(keepends=True):
+        place = _place(line)
+        if place is not None and place[1] > step:
+            removed.add(place)
+        else:
+            kept.append(line)
+    if removed:
+        atomic_write(path, b"".join(kept))
+    return frozenset(removed)
+
+
+def _place(line: bytes) -> tuple[str, int] | None:
+    """(kind, step) of a row; None for what is no row with a step, which reading will name."""
+    try:
+        row = json.loads(line)
+        return str(row.get("kind", "")), int(row["step"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _finite(value: Any) -> Any:

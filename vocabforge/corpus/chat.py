@@ -1,143 +1,96 @@
-"""Conversations: the usual row formats, and rendering with a loss mask (the only copy of either)."""
+"""Rendering a conversation with its loss mask (the only copy): which tokens are the assistant's."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from ..core.errors import DataError
+from ..core.errors import DataError, UsageError
+from .conversation import Message, parse_conversation, read_tools
+from .template import generation_spans, template_facts
 from .tokenizer import TextTokenizer
+from .turns import Rendering, Turn, answer_start, assistant_turns, roles_of
 
-Message = dict[str, Any]
-"""``role``, ``content`` and, where the row has them, ``reasoning_content``, ``tool_calls``, ``name``."""
+__all__ = [
+    "ChatOptions",
+    "Message",
+    "RenderedChat",
+    "mask_tokens",
+    "parse_conversation",
+    "render_chats",
+    "render_with_mask",
+]
 
-_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "developer": "developer",
-    "function_call": "function_call",
-    "observation": "tool",
-    "function": "tool",
-    "tool": "tool",
-}
-_KEPT = ("reasoning_content", "tool_calls", "tool_call_id", "name")
-_PAIRS = (
-    ("prompt", "response"),
-    ("prompt", "completion"),
-    ("question", "answer"),
-    ("query", "response"),
-    ("query", "answer"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-)
+# Names by which published templates are told not to think.
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
 
 
-def parse_conversation(row: Mapping[str, Any]) -> list[Message] | None:
-    """The conversation of a JSON row, or None when the row holds none (a plain text).
+@dataclass(frozen=True)
+class ChatOptions:
+    """What a conversation's rendering holds, and which of it is learnt.
 
-    Read are ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and
-    ``content``, as text or as a list of parts), Alpaca (``instruction``, ``input``, and ``output`` or
-    ``response``) and pairs (``prompt`` and ``response`` or ``completion``, ``question`` and ``answer``,
-    ``query`` and ``response`` or ``answer``).
-
-    Raises:
-        DataError: the row looks like a conversation and is malformed.
+    Attributes:
+        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt. ``mask``:
+            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think
+            (``enable_thinking=False``), and what it writes in their place not learnt.
+        tools: ``keep``: tool lists, calls and results are rendered, calls are learnt. ``skip``: a
+            conversation with any of them is left out.
+        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns
+            behind the last question. ``each``: one rendering for each question, cut behind its answer, which
+            alone is learnt: exactly what a served target sees, at the price of repeated contexts.
+        thinking_tags: what opens and closes a thinking block within a content.
+        variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
     """
-    for name in ("messages", "conversations", "conversation"):
-        if isinstance(turns := row.get(name), list):
-            return _turns(turns, system=row.get("system"))
-    for ask, reply in _PAIRS:
-        if ask in row and reply in row:
-            return _pair(row, ask, reply)
-    return None
+
+    thinking: Literal["keep", "drop", "mask"] = "keep"
+    tools: Literal["keep", "skip"] = "keep"
+    answers: Literal["all", "last", "each"] = "all"
+    thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(self.thinking_tags):
+            raise UsageError("a thinking tag is empty", got=self.thinking_tags)
 
 
-def _turns(turns: Sequence[Any], *, system: Any = None) -> list[Message]:
-    if not turns:
-        raise DataError("the conversation is empty")
-    messages = [_message(turn) for turn in turns]
-    if isinstance(system, str) and system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
+@dataclass(frozen=True)
+class RenderedChat:
+    """A rendered conversation.
+
+    Attributes:
+        text: as the template writes it.
+        spans: (start, end) in characters, in order, of what is learnt.
+        facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
+            ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
+            the spans come from generation tags).
+    """
+
+    text: str
+    spans: Sequence[tuple[int, int]]
+    facts: Counter[str]
 
 
-def _pair(row: Mapping[str, Any], ask: str, reply: str) -> list[Message]:
-    question, answer = row[ask], row[reply]
-    if isinstance(question, list) and isinstance(answer, list):
-        return _turns([*question, *answer], system=row.get("system"))
-    if not isinstance(question, str) or not isinstance(answer, str):
-        kinds = f"{type(question).__name__} and {type(answer).__name__}"
-        raise DataError(f"{ask} and {reply} are not both texts", got=kinds)
-    if ask == "instruction" and isinstance(extra := row.get("input"), str) and extra:
-        question = f"{question}\n{extra}"
-    return _turns(
-        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
-        system=row.get("system"),
-    )
-
-
-def _message(turn: Any) -> Message:
-    if not isinstance(turn, Mapping):
-        raise DataError("a turn of the conversation is not an object", got=type(turn).__name__)
-    name = turn.get("role", turn.get("from"))
-    role = _ROLES.get(str(name).lower())
-    if role is None:
-        raise DataError("a turn of the conversation has an unknown role", got=name)
-    content = turn.get("content", turn.get("value"))
-    message: Message = {"role": role, "content": ""}
-    message |= {key: turn[key] for key in _KEPT if turn.get(key) is not None}
-    if isinstance(content, list):
-        _read_parts(content, message)
-    elif isinstance(content, str):
-        message["content"] = content
-    elif content is not None or "tool_calls" not in message:
-        raise DataError("a turn of the conversation has no text", got=f"{role}: {type(content).__name__}")
-    if role == "function_call":
-        message |= {"role": "assistant", "content": "", "tool_calls": [_tool_call(message["content"])]}
-    return message
-
-
-def _read_parts(parts: Sequence[Any], message: Message) -> None:
-    """Contents given as lists of typed parts: texts are joined, reasoning and tool calls become fields."""
-    texts: list[str] = []
-    for part in parts:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        value = part.get("text", part.get("value")) if isinstance(part, Mapping) else part
-        if not isinstance(value, str):
-            raise DataError("a part of a turn is not text", got=kind or type(part).__name__)
-        if kind in ("text", None):
-            texts.append(value)
-        elif kind == "reasoning":
-            message["reasoning_content"] = message.get("reasoning_content", "") + value
-        elif kind == "tool_call":
-            message["tool_calls"] = [*message.get("tool_calls", []), _tool_call(value)]
-        else:
-            raise DataError("a part of a turn is not text", got=kind)
-    message["content"] = "".join(texts)
-
-
-def _tool_call(text: str) -> dict[str, Any]:
-    try:
-        call = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError("a tool call is not valid JSON", got=error) from error
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise DataError("a tool call has no name", got=text[:80])
-    return {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
-
-
-def render_with_mask(tokenizer: TextTokenizer, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+def render_with_mask(
+    tokenizer: TextTokenizer,
+    messages: Sequence[Message],
+    options: ChatOptions | None = None,
+    *,
+    tools: Any = None,
+) -> tuple[list[int], list[int]]:
     """Token ids of a rendered conversation and l_t: 1 where the assistant wrote the token.
 
-    The assistant's text is found by rendering prefixes of the conversation and comparing. It starts after
-    the header that the template gives a turn to be generated and ends with the end-of-turn token; what the
-    template puts between turns (a newline, mostly) is nobody's. A token counts when it starts inside.
+    Where the template has ``{% generation %}`` tags, they decide. Else the assistant's text is found by
+    rendering prefixes of the conversation, and others, and comparing: it starts after the header that the
+    template gives a turn to be generated and ends with the end-of-turn token; what the template puts between
+    turns (a newline, mostly) is nobody's. A token counts when it starts inside.
+
+    Args:
+        tokenizer: holds the chat template.
+        messages: the conversation.
+        options: see there; by default everything is rendered and learnt.
+        tools: the row's tool list, as :func:`~vocabforge.corpus.conversation.read_tools` takes it.
 
     Returns:
         (ids, mask), both of the same length, without BOS or EOS beyond the template's own.
@@ -145,99 +98,179 @@ def render_with_mask(tokenizer: TextTokenizer, messages: Sequence[Message]) -> t
     Raises:
         DataError: no chat template, no assistant turn, a mask of only zeros or only ones, or a template whose
             rendering of earlier turns cannot be found again in the whole.
+        UsageError: ``options.answers`` is ``each``, which makes several: use :func:`render_chats`.
     """
-    spans = assistant_spans(tokenizer, messages)
-    text = tokenizer.render(messages)
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    mask = [0] * len(ids)
-    span = iter([*spans, (len(text), len(text))])
-    start, end = next(span)
+    options = options or ChatOptions()
+    if options.answers == "each":
+        raise UsageError("answers: each makes several renderings of a conversation", expected="all or last")
+    (chat,) = render_chats(tokenizer, messages, options, tools=tools)
+    ids, offsets = tokenizer.encode_with_offsets(chat.text)
+    return ids, mask_tokens(chat, offsets, messages)
+
+
+def mask_tokens(
+    chat: RenderedChat, offsets: Sequence[tuple[int, int]], messages: Sequence[Message]
+) -> list[int]:
+    """l_t from the tokens' places in the rendered text.
+
+    Raises:
+        DataError: the mask is all zero or all one.
+    """
+    mask = [0] * len(offsets)
+    last = (len(chat.text), len(chat.text))
+    spans = iter([*chat.spans, last])
+    start, end = next(spans)
     for index, (at, _) in enumerate(offsets):
-        while at >= end and end < len(text):
-            start, end = next(span)
+        while at >= end and end < len(chat.text):
+            start, end = next(spans)
         mask[index] = int(start <= at < end)
     if not any(mask):
-        raise DataError("the loss mask is all zero: the assistant's turns are empty", got=_roles(messages))
+        raise DataError("the loss mask is all zero: the assistant's turns are empty", got=roles_of(messages))
     if all(mask):
         raise DataError(
             "the loss mask is all one: the chat template writes nothing but the assistant's text",
-            got=_roles(messages),
+            got=roles_of(messages),
             expected="a conversation with a prompt",
         )
-    return ids, mask
+    return mask
 
 
-def assistant_spans(tokenizer: TextTokenizer, messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """(start, end) in characters of the rendered conversation, one for each assistant turn.
+def render_chats(
+    tokenizer: TextTokenizer, messages: Sequence[Message], options: ChatOptions, *, tools: Any = None
+) -> Iterator[RenderedChat]:
+    """The renderings of a conversation: one, or with ``answers: each`` one for each question.
 
-    A first turn of the assistant answers no prompt, and is left out. See :func:`render_with_mask`.
+    Raises:
+        DataError: see :func:`render_with_mask`; also for a conversation that ``options.tools`` leaves out,
+            and for tool calls that the template does not write.
     """
-    answers = [index for index, message in enumerate(messages) if index and message["role"] == "assistant"]
-    if not answers:
+    called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
+    listed = read_tools(tools)
+    if options.tools == "skip" and (called or listed):
+        raise DataError("the conversation uses tools, which are to be skipped", got=roles_of(messages))
+    if tokenizer.chat_template is None:
+        tokenizer.render(messages)  # raises
+    names = template_facts(tokenizer.chat_template or "")
+    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
+        raise DataError("the chat template does not write tool calls", got=roles_of(messages))
+    variables: dict[str, Any] = {"tools": listed} if listed else {}
+    thoughts = _thoughts(messages, options.thinking_tags)
+    if options.thinking == "drop":
+        messages = [
+            _without_thinking(message, thoughts.get(at), options.thinking_tags)
+            for at, message in enumerate(messages)
+        ]
+        variables |= {name: False for name in _THINKING_SWITCHES if name in names.names}
+    variables |= options.variables
+    for stop, first in _parts(messages, options.answers):
+        rendering = Rendering(tokenizer, messages[:stop], variables)
+        facts = Counter(thinking=int(any(at < stop for at in thoughts)), tool_list=int(listed is not None))
+        facts["tool_calls"] = int(any(message.get("tool_calls") for message in messages[:stop]))
+        if options.thinking != "drop":
+            facts["thinking_turns_left_out"] = sum(
+                first <= at < stop and thought not in rendering.whole
+                for at, (thought, _, _) in thoughts.items()
+            )
+        yield _rendered(rendering, first, options, thoughts, facts)
+
+
+Thought = tuple[str, str, str]
+"""The thinking of a turn; the block as it stands in the content (``""`` when a field holds it); the answer."""
+
+
+def _thoughts(messages: Sequence[Message], tags: tuple[str, str]) -> dict[int, Thought]:
+    """The assistant's turns with thinking, by index."""
+    opened, closed = tags
+    found: dict[int, Thought] = {}
+    for index, message in enumerate(messages):
+        content = str(message["content"])
+        if message["role"] != "assistant":
+            continue
+        if thought := str(message.get("reasoning_content") or "").strip():
+            found[index] = (thought, "", content)
+        elif closed in content:  # many leave the opening tag out: the prompt had it
+            thought, _, answer = content.partition(closed)
+            bare = answer.lstrip()
+            if opened not in (thought := thought.strip().removeprefix(opened).strip()):
+                found[index] = (thought, content[: len(content) - len(bare)], bare)
+    return found
+
+
+def _without_thinking(message: Message, thought: Thought | None, tags: tuple[str, str]) -> Message:
+    kept = {name: value for name, value in message.items() if name != "reasoning_content"}
+    if thought is not None:
+        kept["content"] = thought[2]
+    if message["role"] == "assistant" and any(tag in str(kept["content"]) for tag in tags):
+        raise DataError("an answer holds a thinking tag without its other half, so thinking stays in it")
+    return kept
+
+
+def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int]]:
+    """(messages rendered, first message learnt) of each rendering."""
+    asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
+    ends = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
+    if answers == "all" or not ends or not asked:
+        yield len(messages), 0
+        return
+    # The last turn of the assistant before each next question, and the question that it answers.
+    rounds = {max((ask for ask in asked if ask < end), default=0): end for end in ends}
+    for ask, end in list(rounds.items())[-1 if answers == "last" else 0 :]:
+        yield end + 1, ask
+
+
+def _rendered(
+    rendering: Rendering,
+    first: int,
+    options: ChatOptions,
+    thoughts: Mapping[int, Thought],
+    facts: Counter[str],
+) -> RenderedChat:
+    messages, template = rendering.messages, rendering.tokenizer.chat_template or ""
+    if not any(at and message["role"] == "assistant" for at, message in enumerate(messages)):
         raise DataError(
             "the conversation has no assistant turn that answers, so its loss mask is all zero",
-            got=f"roles: {_roles(messages)}",
+            got=f"roles: {roles_of(messages)}",
         )
-    whole = tokenizer.render(messages)
-    spans: list[tuple[int, int]] = []
-    for index in answers:
-        head = tokenizer.render(messages[:index], add_generation_prompt=True)
-        if not whole.startswith(head):
-            raise _unstable(tokenizer, messages, index, "what stands before it")
-        upto = tokenizer.render(messages[: index + 1])
-        end = len(upto) if whole.startswith(upto) else _end_by_substitution(tokenizer, messages, index, whole)
-        if end < len(head):
-            raise _unstable(tokenizer, messages, index, "its own text")
-        spans.append((len(head), len(head) + _without_tail(tokenizer, whole[len(head) : end])))
-    return spans
+    learnt = [at for at, m in enumerate(messages) if m["role"] == "assistant" and m.get("loss_weight") != 0]
+    if not any(at >= first for at in learnt):
+        raise DataError(
+            "every turn of the assistant has loss weight 0, so the loss mask is all zero",
+            got=f"roles: {roles_of(messages)}",
+        )
+    marked = None
+    if template_facts(template).marks_generation:
+        marked = generation_spans(
+            template,
+            rendering.whole,
+            messages,
+            variables={**rendering.tokenizer.special_text, **rendering.variables},
+            source=rendering.tokenizer.source.parent,
+        )
+        if marked is not None and not marked:
+            raise DataError(
+                "the chat template's generation tags enclose nothing, so the loss mask is all zero",
+                got=f"roles: {roles_of(messages)}",
+                source=rendering.tokenizer.source.parent,
+            )
+        facts["marked"] = int(marked is not None)
+    everything = options.thinking == "keep" and first == 0
+    if marked is not None and everything and not any(m.get("loss_weight") == 0 for m in messages):
+        return RenderedChat(rendering.whole, marked, facts)
+    turns = assistant_turns(rendering, [at for at in learnt if at >= first])
+    spans = [_span(rendering, turn, options, thoughts) for turn in turns]
+    return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
 
 
-def _end_by_substitution(
-    tokenizer: TextTokenizer, messages: Sequence[Message], index: int, whole: str
-) -> int:
-    """End of a turn whose text the template writes differently once other turns follow it.
-
-    (Some templates drop earlier turns' thinking.) Rendering with two other contents shows, by comparing,
-    what follows the turn's text: in the whole, and as the end of the turn, in the prefix.
-    """
-    prefix = messages[: index + 1]
-    after = _common_suffix(*(_with_content(tokenizer, messages, index, text) for text in ("Xq", "Zw")))
-    tail = _common_suffix(*(_with_content(tokenizer, prefix, index, text) for text in ("Xq", "Zw")))
-    if not whole.endswith(after) or not after.startswith(tail):
-        raise _unstable(tokenizer, messages, index, "what stands behind it")
-    return len(whole) - len(after) + len(tail)
+def _span(
+    rendering: Rendering, turn: Turn, options: ChatOptions, thoughts: Mapping[int, Thought]
+) -> tuple[int, int]:
+    if options.thinking == "keep":
+        return turn.start, turn.end
+    thought = thoughts.get(turn.index) if options.thinking == "mask" else None
+    return answer_start(rendering, turn, None if thought is None else thought[1:]), turn.end
 
 
-def _with_content(tokenizer: TextTokenizer, messages: Sequence[Message], index: int, text: str) -> str:
-    plain = {"role": messages[index]["role"], "content": text}
-    return tokenizer.render([*messages[:index], plain, *messages[index + 1 :]])
-
-
-def _common_suffix(first: str, second: str) -> str:
-    length = 0
-    for left, right in zip(reversed(first), reversed(second)):
-        if left != right:
-            break
-        length += 1
-    return first[len(first) - length :]
-
-
-def _without_tail(tokenizer: TextTokenizer, turn: str) -> int:
-    """Length of a turn without the white space behind its end-of-turn token, if it has one."""
-    bare = turn.rstrip()
-    closers = (token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
-    return len(bare) if any(bare.endswith(closer) for closer in closers) else len(turn)
-
-
-def _roles(messages: Sequence[Message]) -> str:
-    return ", ".join(str(message["role"]) for message in messages)
-
-
-def _unstable(tokenizer: TextTokenizer, messages: Sequence[Message], index: int, what: str) -> DataError:
-    return DataError(
-        f"the chat template writes turn {index + 1} differently when others follow ({what}), "
-        "so the assistant's tokens cannot be told apart",
-        got=f"roles: {_roles(messages)}",
-        source=tokenizer.source.parent,
-        remedy="cut the conversation after one answer, or use a template that writes a turn always alike",
-    )
+def _shared(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What spans of both lists have in common."""
+    both = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
+    return sorted((start, end) for start, end in both if start < end)

@@ -1,33 +1,25 @@
-"""Training sequences with loss masks from files, and packing them into rows of one length."""
+"""Training sequences with loss masks from files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from ..core.errors import DataError, UsageError
-from .chat import render_with_mask
-from .sources import Document, Problems, SourceOptions, iter_documents
+from ..core.errors import DataError
+from .chat import ChatOptions, RenderedChat, mask_tokens, render_chats
+from .document import Document, SourceOptions
+from .packing import PackedRows, TrainingSequence, pack
+from .reading import Problems
+from .shards import plan_shards, read_shard
 from .tokenizer import TextTokenizer
+
+__all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter_sequences", "pack"]
 
 _BATCH_DOCUMENTS = 256
 _BATCH_CHARACTERS = 1 << 20
-
-
-@dataclass(frozen=True)
-class TrainingSequence:
-    """One document: ``ids`` and, as long, ``loss_mask`` (l_t: 1 where the assistant, or the author, wrote).
-
-    ``document`` is what it was made from, None for sequences made by hand.
-    """
-
-    ids: list[int]
-    loss_mask: list[int]
-    document: Document | None = None
+_WHOLE = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -38,10 +30,12 @@ class SequenceOptions:
         sources: how files are cut into documents.
         append_eos: end a plain text with the tokenizer's first end token (its mask is 1). Conversations
             end as their template ends them.
+        chat: what of a conversation is rendered and learnt.
     """
 
     sources: SourceOptions = field(default_factory=SourceOptions)
     append_eos: bool = False
+    chat: ChatOptions = field(default_factory=ChatOptions)
 
 
 def iter_sequences(
@@ -51,32 +45,55 @@ def iter_sequences(
     *,
     problems: Problems | None = None,
     on_bytes: Callable[[int], None] | None = None,
+    facts: Counter[str] | None = None,
 ) -> Iterator[TrainingSequence]:
-    """Sequences of all documents, in order.
+    """Sequences of all documents, in order, in bounded memory.
 
     A conversation is rendered by the chat template, with mask 1 on the assistant's tokens. A plain text gets
     the tokenizer's prefix (BOS, mask 0) and mask 1 throughout. A conversation that cannot be rendered or
-    masked is counted in ``problems`` and skipped, or an error when strict.
+    masked is counted in ``problems`` and skipped, or an error when strict. The sequences of one document (a
+    conversation may give several) come one after the other and share their ``document``.
+
+    Args:
+        tokenizer: the target's.
+        files: files, folders, globs, Hub data sets.
+        options: see there.
+        problems: collects what is skipped; by default a new one.
+        on_bytes: called with each number of stored bytes read.
+        facts: counts ``texts``, ``conversations`` (without those skipped), and how many of these have what
+            :class:`~vocabforge.corpus.chat.RenderedChat` names.
 
     Raises:
         DataError: see :func:`~vocabforge.corpus.sources.iter_documents`; also when a conversation meets a
-            tokenizer without chat template.
+            tokenizer without chat template, and for a text document of more than 64 MiB.
     """
     problems = Problems(strict=options.sources.strict) if problems is None else problems
     if options.append_eos and not tokenizer.eos_ids:
         raise DataError(
             "no end token is known to append", source=tokenizer.source, remedy="leave append_eos off"
         )
-    documents = iter_documents(files, options.sources, problems=problems, on_bytes=on_bytes)
-    for batch in batched(documents):
+    facts = Counter() if facts is None else facts
+    for batch in batched(_documents(files, options.sources, problems, on_bytes)):
         texts = iter(
             tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
         )
+        talks = iter(_conversations(tokenizer, batch, options.chat, problems, facts))
         for document in batch:
             if document.messages is None:
+                facts["texts"] += 1
                 yield _text_sequence(tokenizer, next(texts), document, append_eos=options.append_eos)
-            elif (sequence := _conversation_sequence(tokenizer, document, problems)) is not None:
-                yield sequence
+            else:
+                yield from next(talks)
+
+
+def _documents(
+    files: Iterable[Path],
+    sources: SourceOptions,
+    problems: Problems,
+    on_bytes: Callable[[int], None] | None,
+) -> Iterator[Document]:
+    for shard in plan_shards(list(files), sources, cut=None, shard_bytes=_WHOLE):
+        yield from read_shard(shard, sources, cut=None, problems=problems, on_bytes=on_bytes)
 
 
 def batched(
@@ -113,98 +130,48 @@ def _text_sequence(
     return TrainingSequence(ids, [0] * prefix + [1] * (len(ids) - prefix), document)
 
 
-def _conversation_sequence(
-    tokenizer: TextTokenizer, document: Document, problems: Problems
-) -> TrainingSequence | None:
+def _conversations(
+    tokenizer: TextTokenizer,
+    batch: list[Document],
+    options: ChatOptions,
+    problems: Problems,
+    facts: Counter[str],
+) -> list[list[TrainingSequence]]:
+    """The sequences of each conversation of a batch; all texts are encoded together, on all cores."""
+    documents = [document for document in batch if document.messages is not None]
+    rendered = [_rendered(tokenizer, document, options, problems) for document in documents]
+    texts = [chat.text for chats in rendered for chat in chats]
+    encoded = iter(tokenizer.backend.encode_batch(texts, add_special_tokens=False) if texts else ())
+    found: list[list[TrainingSequence]] = []
+    for document, chats in zip(documents, rendered):
+        found.append([])
+        for chat, row in [(chat, next(encoded)) for chat in chats]:
+            try:
+                mask = mask_tokens(chat, row.offsets, document.messages or ())
+            except DataError as error:
+                problems.add(error.message, document.source, document.line, error.got)
+                continue
+            found[-1].append(TrainingSequence(row.ids, mask, document))
+        if found[-1]:
+            facts.update(_facts_of(chats), conversations=1)
+    return found
+
+
+def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
+    """Facts of one conversation: what all its renderings share counts once."""
+    left_out = sum(chat.facts["thinking_turns_left_out"] for chat in chats)
+    flags = {name for chat in chats for name, number in chat.facts.items() if number}
+    return Counter(dict.fromkeys(flags, 1) | {"thinking_turns_left_out": left_out})
+
+
+def _rendered(
+    tokenizer: TextTokenizer, document: Document, options: ChatOptions, problems: Problems
+) -> list[RenderedChat]:
+    messages = document.messages or []
     if tokenizer.chat_template is None:
-        tokenizer.render(document.messages or ())  # raises: without a template no row of the file can be used
+        tokenizer.render(messages)  # raises: without a template no row of the file can be used
     try:
-        return TrainingSequence(*render_with_mask(tokenizer, document.messages or ()), document)
+        return list(render_chats(tokenizer, messages, options, tools=document.tools))
     except DataError as error:
         problems.add(error.message, document.source, document.line, error.got)
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class PackedRows:
-    """Sequences packed into N rows of T tokens.
-
-    Attributes:
-        input_ids: (N, T) int64, ``pad_id`` where nothing stands.
-        loss_mask: (N, T) bool, False on padding.
-        document: (N, T) int64, 1, 2, ... for the row's documents, 0 on padding.
-        position: (N, T) int64, restarts at 0 with each document, 0 on padding.
-        cut_sequences: how many sequences were longer than T.
-        cut_tokens: how many tokens they lost.
-    """
-
-    input_ids: npt.NDArray[np.int64]
-    loss_mask: npt.NDArray[np.bool_]
-    document: npt.NDArray[np.int64]
-    position: npt.NDArray[np.int64]
-    cut_sequences: int = 0
-    cut_tokens: int = 0
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    @property
-    def fill(self) -> float:
-        """Share of the places that hold a token."""
-        return float((self.document > 0).mean())
-
-
-def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> PackedRows:
-    """First-fit packing: each sequence goes whole into the first row with room; longer ones are cut.
-
-    Args:
-        sequences: what to pack; empty ones are left out.
-        length: T, tokens a row.
-        pad_id: token id of the padding.
-
-    Raises:
-        UsageError: ``length`` below 1.
-        DataError: there is no sequence with a token.
-    """
-    if length < 1:
-        raise UsageError("rows need at least one token", got=length)
-    whole = [sequence for sequence in sequences if sequence.ids]
-    if not whole:
-        raise DataError(
-            "there is nothing to train on: no document has a token",
-            remedy="check the input files and the options that cut them into documents",
-        )
-    lengths = np.array([len(sequence.ids) for sequence in whole], dtype=np.int64)
-    order = np.argsort(-np.minimum(lengths, length), kind="stable")
-    row_of, rows = _first_fit(np.minimum(lengths, length)[order].tolist(), length)
-    input_ids = np.full((rows, length), pad_id, dtype=np.int64)  # (N, T)
-    loss_mask = np.zeros((rows, length), dtype=np.bool_)
-    document = np.zeros((rows, length), dtype=np.int64)
-    position = np.zeros((rows, length), dtype=np.int64)
-    used, numbers = [0] * rows, [0] * rows
-    for sequence, row in zip((whole[i] for i in order), row_of):
-        size = min(len(sequence.ids), length)
-        place = slice(used[row], used[row] + size)
-        used[row] += size
-        numbers[row] += 1
-        input_ids[row, place] = sequence.ids[:size]
-        loss_mask[row, place] = np.asarray(sequence.loss_mask[:size], dtype=np.bool_)
-        document[row, place] = numbers[row]
-        position[row, place] = np.arange(size)
-    over = lengths[lengths > length]
-    return PackedRows(input_ids, loss_mask, document, position, len(over), int((over - length).sum()))
-
-
-def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
-    """Row of each size, and the number of rows."""
-    room = np.full(len(sizes), length, dtype=np.int64)
-    chosen, rows, first_open = [], 0, 0
-    for size in sizes:
-        while first_open < rows and room[first_open] == 0:
-            first_open += 1
-        fits = room[first_open : rows + 1] >= size  # the row after the last is always free
-        row = first_open + int(np.argmax(fits))
-        room[row] -= size
-        rows = max(rows, row + 1)
-        chosen.append(row)
-    return chosen, rows
+        return []

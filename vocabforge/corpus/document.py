@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ..core.errors import UsageError
-from .chat import Message
+from .conversation import Message
 from .reading import Problems, file_size
 
 TextUnit = Literal["file", "line", "paragraph"]
@@ -59,6 +59,7 @@ class Document:
         source: the file, or the Hub data set as written.
         line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
         begins: False for a piece that continues the document before it, behind a safe cut.
+        tools: the row's tool list as it stands there; see :func:`~vocabforge.corpus.conversation.read_tools`.
     """
 
     text: str | None
@@ -66,6 +67,7 @@ class Document:
     source: Path
     line: int | str
     begins: bool = True
+    tools: Any = None
 
     def plain_text(self) -> str:
         """The text; for a conversation its contents, one under the other."""

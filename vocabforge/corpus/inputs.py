@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..core.artifact import MANIFEST
 from ..core.errors import DataError, UsageError
+from ..core.files import read_json
 
 TEXT_SUFFIXES = (".txt", ".text")
 LINE_SUFFIXES = (".jsonl", ".ndjson")
@@ -127,7 +129,17 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_source(file: Path) -> bool:
-    return file.is_file() and bool(split_suffix(file)[0]) and not file.name.startswith(".")
+    if not file.is_file() or file.name.startswith(".") or not split_suffix(file)[0]:
+        return False
+    return not (file.name == MANIFEST and _is_artifacts(file))
+
+
+def _is_artifacts(manifest: Path) -> bool:
+    """Whether a manifest is that of an artefact (a folder of responses), which is no text of a corpus."""
+    try:
+        return {"schema_version", "content_hash", "files"} <= read_json(manifest, "manifest").keys()
+    except (DataError, AttributeError):
+        return False
 
 
 def _matches(pattern: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError
-from .chat import Message, parse_conversation
+from .conversation import Message, parse_conversation
 from .document import Document, SourceOptions
 from .reading import Problems
 
@@ -46,7 +46,7 @@ def row_document(
     if not _is_unicode(text, messages):
         problems.add("the row's text holds half a character (a lone surrogate)", source, place)
         return None
-    return Document(text, messages, source, place)
+    return Document(text, messages, source, place, tools=row.get("tools") if messages is not None else None)
 
 
 def _is_unicode(text: str | None, messages: list[Message] | None) -> bool:
@@ -61,7 +61,7 @@ def _is_unicode(text: str | None, messages: list[Message] | None) -> bool:
 
 
 def _conversation(row: Mapping[str, Any]) -> list[Message] | None:
-    """:func:`~vocabforge.corpus.chat.parse_conversation` of rows as tables hold them.
+    """:func:`~vocabforge.corpus.conversation.parse_conversation` of rows as tables hold them.
 
     Tables fill absent fields with None, hold lists of turns as one list for each key (``{"from": [...],
     "value": [...]}``) at times, and preference data hold the answers apart, as ``chosen`` and ``rejected``.

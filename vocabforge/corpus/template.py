@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -20,19 +22,35 @@ from ..core.errors import DataError
 _RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 
 
+_MARKS = "_generation_marks"
+# Private characters that stand for the tags while a conversation is rendered a second time.
+_MARK_PAIRS = tuple((chr(code), chr(code + 1)) for code in range(0x10FF00, 0x10FF40, 2))
+
+
 class _GenerationTag(jinja2.ext.Extension):
-    """Accepts ``{% generation %} ... {% endgeneration %}``, which only marks text for other tools."""
+    """``{% generation %} ... {% endgeneration %}``: what is between them the assistant generates.
+
+    The text is rendered as it is; see :func:`generation_spans` for where it stands.
+    """
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+        call = self.call_method("_body", [nodes.ContextReference()])
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
     @staticmethod
-    def _body(caller: Callable[[], str]) -> str:
-        return caller()
+    def _body(context: Any, caller: Callable[[], str]) -> str:
+        text = str(caller())
+        marks = context.get(_MARKS)
+        if marks is None:
+            return text
+        opened, closed, outside = marks
+        core = text if outside else text.strip()
+        at = text.find(core)
+        return f"{text[:at]}{opened}{core}{closed}{text[at + len(core) :]}"
 
 
 def _raise_exception(message: str) -> None:
@@ -56,15 +74,116 @@ def _tojson(
     )
 
 
-@functools.lru_cache(maxsize=16)
-def _compile(template: str) -> jinja2.Template:
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(template)
+    return environment
+
+
+@functools.lru_cache(maxsize=16)
+def _compile(template: str) -> jinja2.Template:
+    return _environment().from_string(template)
+
+
+@dataclass(frozen=True)
+class TemplateFacts:
+    """What can be told of a chat template without rendering anything.
+
+    Attributes:
+        marks_generation: it has ``{% generation %}`` tags.
+        names: the variables that it reads.
+        attributes: the attributes and items that it reads of messages and other values.
+    """
+
+    marks_generation: bool
+    names: frozenset[str]
+    attributes: frozenset[str]
+
+
+@functools.lru_cache(maxsize=16)
+def template_facts(template: str) -> TemplateFacts:
+    """Look at the syntax tree of a chat template.
+
+    Raises:
+        DataError: it has a syntax error.
+    """
+    try:
+        tree = _environment().parse(template)
+    except jinja2.TemplateError as error:
+        raise DataError("the chat template cannot be compiled", got=error) from error
+    items = (node.arg for node in tree.find_all(nodes.Getitem))
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return TemplateFacts(
+        any(node.identifier == _GenerationTag.identifier for node in tree.find_all(nodes.ExtensionAttribute)),
+        frozenset(meta.find_undeclared_variables(tree)),
+        frozenset(
+            {node.attr for node in tree.find_all(nodes.Getattr)}
+            | {node.value for node in items if isinstance(node, nodes.Const) and isinstance(node.value, str)}
+            | constants
+        ),
+    )
+
+
+def generation_spans(
+    template: str,
+    text: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    variables: Mapping[str, Any],
+    source: object,
+) -> list[tuple[int, int]] | None:
+    """(start, end) in characters of ``text`` of all that stands between generation tags.
+
+    The conversation is rendered again with private characters for the tags. Without them it must be ``text``
+    to the last character; then the places are exact, whatever loops, macros and filters the tags stand in.
+    Where a filter trims the marked text, the marks are moved to its first and last character that is no
+    white space. Nested tags count as the outermost.
+
+    Args:
+        template: Jinja text of the chat template.
+        text: the conversation as :func:`render_template` renders it, without a generation prompt.
+        messages: the conversation.
+        variables: further names that the template sees.
+        source: where the template came from, for error messages.
+
+    Returns:
+        the spans in order; None where marked text does not come through unchanged (it is measured, cut or
+        sorted by the template), so that the marks say nothing.
+    """
+    pair = next((pair for pair in _MARK_PAIRS if not any(mark in text for mark in pair)), None)
+    if pair is None:
+        return None
+    for outside in (True, False):
+        names = {**variables, _MARKS: (*pair, outside)}
+        marked = render_template(
+            template, messages, add_generation_prompt=False, variables=names, source=source
+        )
+        if marked.translate({ord(mark): None for mark in pair}) == text:
+            return _read_marks(marked, *pair)
+    return None
+
+
+def _read_marks(marked: str, opened: str, closed: str) -> list[tuple[int, int]] | None:
+    """Spans between marks in the text without them, None when they do not pair up."""
+    spans: list[tuple[int, int]] = []
+    at = depth = start = 0
+    for part in re.split(f"([{opened}{closed}])", marked):
+        if part == opened:
+            start = at if depth == 0 else start
+            depth += 1
+        elif part == closed:
+            depth -= 1
+            if depth < 0:
+                return None
+            if depth == 0 and at > start:
+                spans.append((start, at))
+        else:
+            at += len(part)
+    return spans if depth == 0 else None
 
 
 def render_template(

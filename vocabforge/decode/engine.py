@@ -7,7 +7,6 @@ and caches are looked at in steps of :data:`~vocabforge.decode.masks.VIEW_STEP` 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,8 +16,9 @@ from torch import Tensor
 from ..core.errors import MismatchError, UsageError
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel, LeanOutput
+from .clock import Clock
 from .masks import tree_masks, view_length
-from .proposer_eagle3 import Eagle3Proposer
+from .proposers import Proposer
 from .result import Finish, Generation
 from .tree import DraftTree, build_tree
 from .verify import Chance, SeededChance, Verdict, verify_greedy, verify_sampling
@@ -41,7 +41,7 @@ class Decoder:
     """
 
     def __init__(
-        self, target: LeanModel, proposer: Eagle3Proposer | None = None, context: int | None = None
+        self, target: LeanModel, proposer: Proposer | None = None, context: int | None = None
     ) -> None:
         limit = target.config.max_positions
         if context is not None and not 1 < context <= limit:
@@ -120,7 +120,7 @@ class Decoder:
         chance = SeededChance(seed)
         room = min(max_new_tokens, self.context - len(prompt_ids))
         self._reserve(len(prompt_ids) + room)
-        clock = _Clock(result, self.target.device)
+        clock = Clock(result, self.target.device)
         root, committed = self._prefill(prompt_ids, temperature, chance)
         result.target_forwards = -(-len(prompt_ids) // PREFILL_CHUNK)
         clock.lap("prefill")
@@ -189,8 +189,8 @@ class Decoder:
                 aux_layers=self._aux,
             )
             hidden = output.hidden[0, -1:]
-            if output.aux is not None:
-                features.append(output.aux[0])
+            if self.proposer is not None:
+                features.append(self._states(output))
         root = torch.tensor(
             _judge(self._plain, target.logits(hidden), 0, temperature, chance).tokens, device=device
         )
@@ -200,6 +200,13 @@ class Decoder:
             for start, part in zip(range(0, len(ids), PREFILL_CHUNK), features):
                 self.proposer.advance(following[start : start + len(part)], part, len(part))
         return root, len(ids)
+
+    def _states(self, output: LeanOutput) -> Tensor:
+        """(T, .) of the one sequence: what the proposer reads of the target."""
+        if self.proposer is not None and self.proposer.reads == "hidden":
+            return output.hidden[0]
+        assert output.aux is not None
+        return output.aux[0]
 
     def _draft(self, root: Tensor) -> DraftTree:
         if self.proposer is not None:
@@ -233,8 +240,7 @@ class Decoder:
             self.cache.move(committed + path, self._slots[committed : committed + len(path)])
             following = tree.tokens[path].roll(-1)
             following[accepted] = verdict.tokens[-1]
-            assert output.aux is not None
-            self.proposer.advance(following, output.aux[0, path], accepted + 1)
+            self.proposer.advance(following, self._states(output)[path], accepted + 1)
         return committed + verdict.accepted + 1
 
     def _record(self, result: Generation, tree: DraftTree, verdict: Verdict) -> None:
@@ -275,25 +281,3 @@ def _take(
         if len(result.token_ids) == room:
             return _Taken(len(result.token_ids) - before, "cache" if cut_by_cache else "length")
     return _Taken(len(result.token_ids) - before, None)
-
-
-class _Clock:
-    """Seconds by part, measured between laps; the time a consumer of the stream takes is not counted."""
-
-    def __init__(self, result: Generation, device: torch.device) -> None:
-        self._result, self._device = result, device
-        self._last = time.perf_counter()
-
-    def lap(self, part: str) -> None:
-        if self._device.type == "cuda":  # else a part's time would count where its results are first read
-            torch.cuda.synchronize(self._device)
-        now = time.perf_counter()
-        if part != "other":  # the consumer's time
-            name = "other" if part == "commit" else part
-            self._result.timings[name] = self._result.timings.get(name, 0.0) + now - self._last
-        self._last = now
-
-    def finish(self) -> None:
-        timings = self._result.timings
-        self._result.prefill_s = timings["prefill"]
-        self._result.decode_s = sum(seconds for part, seconds in timings.items() if part != "prefill")

@@ -34,4 +34,5 @@ def _integer(value: int | None) -> str:
 
 
 def _percent(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f}%"
+    # + 0.0: what rounds to nothing is shown without a sign
+    return "–" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f}%"

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Placeholder colours; `_themed` replaces each by a CSS variable of the page.
-_INK, _MUTED, _RULE, _PAPER = "#000001", "#000002", "#000003", "#000004"
-_VARIABLES = {_INK: "--ink", _MUTED: "--muted", _RULE: "--rule", _PAPER: "--paper"}
+INK, MUTED, RULE, PAPER = "#000001", "#000002", "#000003", "#000004"
+_VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"}
 METHOD_COLOURS = 7
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 MARKER_NAMES = ("dots", "squares", "diamonds", "triangles", "triangles down", "pluses", "crosses")
@@ -51,10 +51,10 @@ def dot_chart(
     def draw(axes: Axes) -> None:
         places = range(len(rows))
         for place in places:
-            axes.axhline(place, color=_RULE, linewidth=0.8, zorder=1)
+            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
             values = [value for line in series.values() if (value := line[place]) is not None]
             if len(values) > 1:
-                axes.plot([min(values), max(values)], [place, place], color=_MUTED, linewidth=1.6, zorder=2)
+                axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
         for index, line in series.items():
             known = [(value, place) for place, value in zip(places, line) if value is not None]
             axes.scatter(
@@ -63,7 +63,7 @@ def dot_chart(
                 s=46,
                 color=method_colour(index),
                 marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
-                edgecolors=_PAPER,
+                edgecolors=PAPER,
                 linewidths=1.0,
                 zorder=3,
                 label=(names or {}).get(index),
@@ -71,14 +71,14 @@ def dot_chart(
         if names:
             axes.legend(
                 frameon=False,
-                labelcolor=_INK,
+                labelcolor=INK,
                 fontsize=9,
                 loc="lower center",
                 bbox_to_anchor=(0.5, 1.0),
                 ncols=2,
             )
         if reference is not None:
-            axes.axvline(reference, color=_INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
+            axes.axvline(reference, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
         axes.set_yticks(list(places), list(rows))
         axes.get_yticklabels()[0].set_fontweight("bold")
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -86,7 +86,7 @@ def dot_chart(
             axes.set_xlim(left=0)
         axes.set_xlabel(label)
 
-    return _render(name, 0.75 + 0.3 * len(rows), draw)
+    return render_chart(name, 0.75 + 0.3 * len(rows), draw)
 
 
 def histogram_chart(name: str, series: Mapping[int, Mapping[str, int]]) -> str:
@@ -104,10 +104,10 @@ def histogram_chart(name: str, series: Mapping[int, Mapping[str, int]]) -> str:
         axes.set_xticks(range(1, longest + 1))
         axes.set_xlabel("tokens committed by one verification step")
         axes.set_ylabel("share of steps, %")
-        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
 
-    return _render(name, 2.9, draw)
+    return render_chart(name, 2.9, draw)
 
 
 def depth_chart(name: str, series: Mapping[int, Sequence[float]]) -> str:
@@ -123,15 +123,15 @@ def depth_chart(name: str, series: Mapping[int, Sequence[float]]) -> str:
                 marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
                 linewidth=2,
                 markersize=6,
-                markeredgecolor=_PAPER,
+                markeredgecolor=PAPER,
             )
         axes.set_xticks(range(1, max(deepest, 1) + 1))
         axes.set_ylim(0, 102)
         axes.set_xlabel("draft depth")
         axes.set_ylabel("steps that accept this deep, %")
-        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
 
-    return _render(name, 2.9, draw)
+    return render_chart(name, 2.9, draw)
 
 
 def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[float | None]) -> str:
@@ -142,7 +142,7 @@ def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[floa
             axes.barh(index, value or 0.0, height=0.62, color=method_colour(index))
             text = "–" if value is None else f"{value:,.1f}"
             axes.annotate(
-                text, (value or 0.0, index), (5, 0), textcoords="offset points", va="center", color=_INK
+                text, (value or 0.0, index), (5, 0), textcoords="offset points", va="center", color=INK
             )
         axes.set_yticks(range(len(names)), list(names))
         axes.set_ylim(len(names) - 0.4, -0.6)
@@ -150,7 +150,7 @@ def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[floa
         axes.set_xlim(left=0)
         axes.set_xlabel(label)
 
-    return _render(name, 0.85 + 0.36 * len(names), draw)
+    return render_chart(name, 0.85 + 0.36 * len(names), draw)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def line_chart(
                 marker=_MARKERS[line.colour // METHOD_COLOURS % len(_MARKERS)] if line.marked else None,
                 markersize=7,
                 markevery=max(1, len(known) // 8),
-                markeredgecolor=_PAPER,
+                markeredgecolor=PAPER,
                 label=line.label,
             )
         axes.set_xscale("log", base=2)
@@ -215,16 +215,16 @@ def line_chart(
             axes.set_ylim(0, ceiling)
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
-        axes.grid(axis="y", color=_RULE, linewidth=0.8)
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
         if legend:
-            axes.legend(frameon=False, labelcolor=_INK, fontsize=9)
+            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 
-    return _render(name, 3.1, draw)
+    return render_chart(name, 3.1, draw)
 
 
-def _render(name: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Draw on axes of the common look and return themed SVG text."""
+def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = _WIDTH_IN) -> str:
+    """Draw on axes of the common look (inches) and return themed SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -233,17 +233,17 @@ def _render(name: str, height: float, draw: Callable[[Any], None]) -> str:
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.size": 10,
-        "text.color": _INK,
-        "axes.labelcolor": _MUTED,
-        "axes.edgecolor": _RULE,
-        "xtick.color": _RULE,
-        "ytick.color": _RULE,
-        "xtick.labelcolor": _MUTED,
-        "ytick.labelcolor": _INK,
+        "text.color": INK,
+        "axes.labelcolor": MUTED,
+        "axes.edgecolor": RULE,
+        "xtick.color": RULE,
+        "ytick.color": RULE,
+        "xtick.labelcolor": MUTED,
+        "ytick.labelcolor": INK,
         "ytick.major.size": 0,
     }
     with rc_context(style):
-        figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()

@@ -11,9 +11,9 @@ import torch
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..corpus.fingerprint import check_fingerprint
+from ..models.drafter import Drafter
 from ..models.drafter_io import KIND as NATIVE
 from ..models.drafter_io import TargetTensors, check_target, load_native, save_drafter
-from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..vocab.subset import load_subset
@@ -29,7 +29,7 @@ FORMATS: dict[str, str] = {
 
 def write_native(
     path: Path,
-    drafter: Eagle3Drafter,
+    drafter: Drafter,
     target: Mapping[str, Any],
     meta: Mapping[str, Any],
     *,
@@ -41,9 +41,7 @@ def write_native(
     save_drafter(path, drafter.to(dtype), meta, parents=parents, overwrite=overwrite)
 
 
-def load_drafter(
-    path: Path, target: TargetTensors, target_path: Path
-) -> tuple[Eagle3Drafter, Artifact | None]:
+def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
     """Load a drafter from a native artefact, one of our exports, or a serving folder made elsewhere.
 
     Raises:
@@ -67,8 +65,8 @@ def load_drafter(
     )
 
 
-def _checked(drafter: Eagle3Drafter, layers: int, path: Path) -> Eagle3Drafter:
-    if max(drafter.config.aux_layers) >= layers:
+def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
+    if max(drafter.config.aux_layers, default=0) >= layers:
         raise MismatchError(
             "the drafter reads layers that the target does not have",
             got=f"auxiliary layers {list(drafter.config.aux_layers)} (0-based)",
@@ -79,7 +77,7 @@ def _checked(drafter: Eagle3Drafter, layers: int, path: Path) -> Eagle3Drafter:
     return drafter
 
 
-def restrict(drafter: Eagle3Drafter, vocab: Path, artifact: Artifact | None) -> Eagle3Drafter:
+def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
     """:func:`~vocabforge.export.prune.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
 
     Raises:

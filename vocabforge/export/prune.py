@@ -7,11 +7,12 @@ import dataclasses
 import torch
 
 from ..core.errors import MismatchError
-from ..models.eagle3 import Eagle3Drafter
+from ..models.drafter import Drafter
+from ..models.drafters import new_drafter
 from ..vocab.subset import VocabSubset
 
 
-def prune_head(drafter: Eagle3Drafter, subset: VocabSubset, *, source: object) -> Eagle3Drafter:
+def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
     """A copy of the drafter whose own head holds the rows of ``subset`` only; the rest is shared.
 
     SpecVocab (section 5) finds this better than training with a reduced vocabulary.
@@ -31,8 +32,8 @@ def prune_head(drafter: Eagle3Drafter, subset: VocabSubset, *, source: object) -
             remedy="prune a drafter trained with the full vocabulary",
         )
     config = dataclasses.replace(drafter.config, draft_vocab_size=len(ids))
-    pruned = Eagle3Drafter(config, drafter.embedding, drafter.target_head, ids)
+    pruned = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, ids)
     own = {name: p for name, p in drafter.state_dict().items() if name != "lm_head.weight"}
     own["lm_head.weight"] = drafter.head_weight[rows]
     pruned.load_state_dict(own)
-    return pruned.to(drafter.fc.weight).eval().requires_grad_(False)
+    return pruned.to(drafter.head_weight).eval().requires_grad_(False)

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..core.artifact import write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
+from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, assemble
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.rope import RopeSettings, parse_rope
@@ -32,7 +33,7 @@ _WEIGHTS = "model.safetensors"
 
 def write_serving(
     path: Path,
-    drafter: Eagle3Drafter,
+    drafter: Drafter,
     target: Mapping[str, Any],
     meta: Mapping[str, Any],
     *,
@@ -47,8 +48,15 @@ def write_serving(
         meta: facts for the manifest.
 
     Raises:
-        MismatchError: auxiliary layers that the layout cannot express.
+        MismatchError: another kind of drafter, or auxiliary layers that the layout cannot express.
     """
+    if drafter.kind != Eagle3Drafter.kind:
+        raise MismatchError(
+            "the EAGLE-3 serving layout holds EAGLE-3 drafters only",
+            got=f"a drafter of kind {drafter.kind}",
+            expected=Eagle3Drafter.kind,
+            remedy="export --format native, which vocabforge eval and generate read",
+        )
     tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
     if drafter.has_own_head:
         subset = _subset_of(drafter, str(meta.get("tokenizer_fingerprint", "")))
@@ -60,7 +68,7 @@ def write_serving(
         atomic_write_json(folder / "config.json", config)
 
 
-def _subset_of(drafter: Eagle3Drafter, fingerprint: str) -> VocabSubset:
+def _subset_of(drafter: Drafter, fingerprint: str) -> VocabSubset:
     ids = drafter.target_ids.cpu().numpy()
     return VocabSubset(ids, ids.copy(), drafter.config.vocab_size, fingerprint)
 

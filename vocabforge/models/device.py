@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 
 import torch
@@ -37,6 +39,12 @@ def choose_device(name: str | None) -> torch.device:
             expected=f"cuda:0 to cuda:{torch.cuda.device_count() - 1}",
         )
     return device
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether torch can compile kernels for CUDA here."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def _unknown(name: str | None) -> UsageError:

@@ -1,4 +1,4 @@
-"""What training asks of every drafter, whatever its kind."""
+"""What training and decoding ask of every drafter, whatever its kind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
+from .kv_cache import KVCache
 from .ttt_attention import TTTState
 
 
@@ -31,16 +32,20 @@ class Drafter(Protocol):
 
     Attributes:
         kind: its row of the drafter table.
+        label: the kind as people write it.
         reads: what :meth:`fuse` takes: ``aux`` the concatenated outputs of the auxiliary layers
             (B, T, n_aux * H), ``hidden`` the target's hidden states after the final norm (B, T, H).
         config: its sizes.
+        embedding, target_head: (V, H) the target's, frozen and shared; never among the parameters.
         target_ids: (R,) ascending target ids of the head's rows (0..V-1 over the whole vocabulary).
-        cos: (positions, D) rotary table; its length bounds the positions.
     """
 
     kind: str
+    label: str
     reads: Literal["aux", "hidden"]
     config: Any
+    embedding: Tensor
+    target_head: Tensor
     target_ids: Tensor
 
     @property
@@ -55,6 +60,11 @@ class Drafter(Protocol):
         """How many rotary positions there are; None where positions are not used."""
         ...
 
+    @property
+    def max_steps(self) -> int | None:
+        """Most steps of an unroll (Medusa: its heads); None where there is no bound."""
+        ...
+
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
         """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/start.py``."""
         ...
@@ -64,7 +74,10 @@ class Drafter(Protocol):
         ...
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the unroll for all rows: tokens fed (B, T), hidden states fed (B, T, H) -> next g."""
+        """One step of the unroll for all rows: tokens fed (B, T), hidden states fed (B, T, H) -> next g.
+
+        Appends one entry to ``state.k`` and ``state.v``, empty where the kind has no keys.
+        """
         ...
 
     def read(self, g: Tensor) -> Tensor:
@@ -77,3 +90,23 @@ class Drafter(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+    def to(self, *args: Any, **kwargs: Any) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+    def eval(self) -> Any: ...
+    def requires_grad_(self, requires_grad: bool = True) -> Any: ...
+
+
+class CachedDrafter(Drafter, Protocol):
+    """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
+
+    def ensure_positions(self, count: int) -> None:
+        """Make room for at least this many positions."""
+        ...
+
+    def extend(
+        self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
+    ) -> Tensor:
+        """One cached step: tokens (B, N), hidden states (B, N, H), positions (B, N) -> next g (B, N, H)."""
+        ...

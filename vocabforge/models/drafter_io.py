@@ -15,7 +15,8 @@ from ..core.artifact import Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
 from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, fill, read_headers
-from .eagle3 import Eagle3Config, Eagle3Drafter
+from .drafter import Drafter
+from .drafters import DRAFTERS, drafter_class, new_drafter
 from .target import read_target_config
 
 KIND = "drafter"
@@ -37,7 +38,7 @@ class TargetTensors:
 
 def save_drafter(
     path: Path,
-    drafter: Eagle3Drafter,
+    drafter: Drafter,
     meta: Mapping[str, Any],
     *,
     parents: Mapping[str, str] | None = None,
@@ -52,46 +53,96 @@ def save_drafter(
     tensors = {name: p.detach().cpu().contiguous() for name, p in drafter.named_parameters()}
     if drafter.has_own_head:
         tensors[TARGET_IDS] = drafter.target_ids.cpu()
-    body = {"kind": "eagle3", **drafter.config.to_dict()}
+    body = {"kind": drafter.kind, **drafter.config.to_dict()}
     with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
         save_file(tensors, folder / WEIGHTS)
         atomic_write_json(folder / CONFIG, body)
 
 
-def load_native(path: Path, target: TargetTensors) -> tuple[Eagle3Drafter, Artifact]:
-    """Load a native drafter artefact onto its target's tensors.
+def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
+    """Load a native drafter artefact of any kind onto its target's tensors, for decoding.
 
     Raises:
         ArtifactError: damaged or of another kind.
         MismatchError: the target's tensors do not fit.
     """
+    sizes, tensors, ids, artifact = _read_native(path)
+    return assemble(sizes, tensors, ids, target, source=path), artifact
+
+
+def load_trainable(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
+    """The same to be trained on: fp32 parameters with gradients, on the target's device.
+
+    Its auxiliary layers are those that the target must give: see :func:`native_sizes`.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+        MismatchError: the target's tensors do not fit.
+    """
+    sizes, tensors, ids, artifact = _read_native(path)
+    drafter = _filled(sizes, tensors, ids, target, source=path)
+    return drafter.to(target.embedding.device).train().requires_grad_(True), artifact
+
+
+def native_sizes(path: Path) -> Any:
+    """Sizes of a native drafter artefact, without its tensors; ``.kind`` names the kind.
+
+    Raises:
+        ArtifactError: damaged or of another kind.
+    """
+    return _read_sizes(open_artifact(path, KIND))
+
+
+def _read_native(path: Path) -> tuple[Any, dict[str, Tensor], Tensor | None, Artifact]:
+    """Sizes, parameters and target ids of an artefact."""
     artifact = open_artifact(path, KIND)
-    body = read_json(artifact.file(CONFIG), "drafter configuration")
-    kind = body.pop("kind", None)
-    if kind != "eagle3":
-        raise ArtifactError("this kind of drafter is not known", got=kind, expected="eagle3", source=path)
-    config = Eagle3Config.from_dict(body)
+    sizes = _read_sizes(artifact)
     tensors = load_file(artifact.file(WEIGHTS))
     ids = tensors.pop(TARGET_IDS, None)
-    return assemble(config, tensors, ids, target, source=path), artifact
+    return sizes, tensors, ids, artifact
+
+
+def _read_sizes(artifact: Artifact) -> Any:
+    body = read_json(artifact.file(CONFIG), "drafter configuration")
+    kind = body.pop("kind", None)
+    if kind not in DRAFTERS:
+        raise ArtifactError(
+            "this kind of drafter is not known", got=kind, expected=", ".join(DRAFTERS), source=artifact.path
+        )
+    return drafter_class(kind).sizes_type.from_dict(body)
 
 
 def assemble(
-    config: Eagle3Config,
+    sizes: Any,
     tensors: Mapping[str, Tensor],
     target_ids: Tensor | None,
     target: TargetTensors,
     *,
     source: object,
-) -> Eagle3Drafter:
+) -> Any:
     """A drafter from its tensors, strictly: every parameter present, none left over, every shape right.
 
     It takes the target's device and dtype.
 
+    Args:
+        sizes: of any kind; ``sizes.kind`` names it.
+
     Raises:
         ArtifactError: a tensor is missing, unknown or of another shape.
     """
-    drafter = Eagle3Drafter(config, target.embedding, target.head, target_ids)
+    drafter = _filled(sizes, tensors, target_ids, target, source=source)
+    return drafter.to(target.embedding).eval().requires_grad_(False)
+
+
+def _filled(
+    sizes: Any,
+    tensors: Mapping[str, Tensor],
+    target_ids: Tensor | None,
+    target: TargetTensors,
+    *,
+    source: object,
+) -> Drafter:
+    drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids)
     wanted = dict(drafter.named_parameters())
     problems = [f"missing {name}" for name in wanted if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in wanted]
@@ -109,7 +160,7 @@ def assemble(
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])
-    return drafter.to(target.embedding).eval().requires_grad_(False)
+    return drafter
 
 
 def load_target_tensors(path: Path) -> TargetTensors:

@@ -14,18 +14,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import ConfigError, MismatchError
+from ..core.errors import MismatchError
+from . import drafter_parts as parts
 from .eagle3_layers import MidLayer, RMSNorm
 from .kv_cache import KVCache
 from .rope import RopeSettings, rope_tables
+from .target import default_aux_layers
 from .ttt_attention import TTTState, ttt_attention
-
 
 _TINY = 1e-12
 
@@ -41,6 +42,8 @@ class Eagle3Config:
         aux_layers: target layers (0-based outputs) that ``fc`` reads.
     """
 
+    kind: ClassVar[str] = "eagle3"
+
     hidden_size: int
     intermediate_size: int
     num_heads: int
@@ -54,50 +57,33 @@ class Eagle3Config:
     rope: RopeSettings = field(default_factory=RopeSettings)
 
     def __post_init__(self) -> None:
-        problem = self._problem()
-        if problem is not None:
-            raise ConfigError("the drafter's sizes do not go together", got=problem)
-
-    def _problem(self) -> str | None:
-        sizes = {
-            name: getattr(self, name)
-            for name in (
-                "hidden_size",
-                "intermediate_size",
-                "num_heads",
-                "num_kv_heads",
-                "head_dim",
-                "vocab_size",
-                "max_position_embeddings",
-            )
-        }
-        small = [f"{name} {value}" for name, value in sizes.items() if value < 1]
-        if small:
-            return ", ".join(small)
-        if self.num_heads % self.num_kv_heads:
-            return f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
-        if self.head_dim % 2:
-            return f"head_dim {self.head_dim} is odd, and rotary positions need pairs"
-        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= self.vocab_size:
-            return f"draft_vocab_size {self.draft_vocab_size} is not within 1 to vocab_size {self.vocab_size}"
-        if not self.aux_layers or min(self.aux_layers) < 0:
-            return f"aux_layers {list(self.aux_layers)}"
-        return None
+        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        if problem is None and (not self.aux_layers or min(self.aux_layers) < 0):
+            problem = f"aux_layers {list(self.aux_layers)}"
+        parts.refuse(problem or parts.attention_problem(self))
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Eagle3Config:
-        body = dict(values)
-        try:
-            body["aux_layers"] = tuple(body["aux_layers"])
-            body["rope"] = RopeSettings(**body["rope"])
-            return cls(**body)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                "the drafter's configuration is incomplete or has unknown keys", got=error
-            ) from error
+        return parts.sizes_from_dict(cls, values)
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
+        """The target's sizes where ``wishes`` leaves them out.
+
+        Raises:
+            MismatchError: auxiliary layers that the target does not have.
+        """
+        layers = tuple(wishes.aux_layers or default_aux_layers(target.num_layers))
+        if not all(0 <= layer < target.num_layers for layer in layers):
+            raise MismatchError(
+                "the target has no such layers",
+                got=f"drafter.aux_layers {list(layers)} (0-based)",
+                expected=f"0 to {target.num_layers - 1}",
+            )
+        return cls(aux_layers=layers, **wishes.attention(target))
 
 
 class Eagle3Drafter(nn.Module):
@@ -113,8 +99,11 @@ class Eagle3Drafter(nn.Module):
         MismatchError: the target's tensors do not have the configured sizes.
     """
 
-    kind = "eagle3"
+    kind: str = "eagle3"
+    label = "EAGLE-3"
+    sizes_type = Eagle3Config
     reads: Literal["aux", "hidden"] = "aux"
+    max_steps: int | None = None
     embedding: Tensor
     target_head: Tensor
     target_ids: Tensor
@@ -125,24 +114,16 @@ class Eagle3Drafter(nn.Module):
         self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        _check_shapes(config, embedding, target_head, target_ids)
+        parts.share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         self.fc = nn.Linear(len(config.aux_layers) * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        if target_ids is None:
-            target_ids = torch.arange(config.draft_vocab_size or config.vocab_size)
         cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
-        for name, tensor in (
-            ("embedding", embedding.detach()),
-            ("target_head", target_head.detach()),
-            ("target_ids", target_ids),
-            ("cos", cos),
-            ("sin", sin),
-        ):
-            self.register_buffer(name, tensor, persistent=False)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     @property
     def has_own_head(self) -> bool:
@@ -179,20 +160,12 @@ class Eagle3Drafter(nn.Module):
         self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
 
     def ensure_positions(self, count: int) -> None:
-        """Lengthen the rotary tables to at least ``count`` positions.
-
-        Padding rows and deep trees reach past the target's context, and a drafter may have been trained for
-        a shorter context than it decodes in.
-        """
-        if count > self.cos.shape[0]:
-            # A table made in inference mode could not be used in training again.
-            with torch.inference_mode(False):
-                cos, sin = rope_tables(self.config.rope, self.config.head_dim, count)
-                self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
+        """Lengthen the rotary tables to at least ``count`` positions; see ``lengthen_tables``."""
+        parts.lengthen_tables(self, self.config.rope, self.config.head_dim, count)
 
     def fuse(self, features: Tensor) -> Tensor:
         """g0 = fc(features): (..., n_aux * H) -> (..., H)."""
-        return self.fc(features)
+        return self.fc(features.to(self.fc.weight.dtype))
 
     def read(self, g: Tensor) -> Tensor:
         """What the LM head reads: the final norm of g."""
@@ -244,33 +217,8 @@ class Eagle3Drafter(nn.Module):
         """
         layer = self.midlayer
         q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
-        keys = cache.k_layers[0].index_copy_(2, slots, k)
-        values = cache.v_layers[0].index_copy_(2, slots, v)
-        view = mask.shape[-1]
-        attended = F.scaled_dot_product_attention(
-            q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
-        )
-        return layer.finish(g, attended)
+        return layer.finish(g, parts.cached_attention(q, k, v, cache, slots, mask))
 
     def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""
         return self.cos[position][:, None], self.sin[position][:, None]
-
-
-def _check_shapes(config: Eagle3Config, embedding: Tensor, head: Tensor, target_ids: Tensor | None) -> None:
-    expected = (config.vocab_size, config.hidden_size)
-    for name, tensor in (("input embedding", embedding), ("LM head", head)):
-        if tuple(tensor.shape) != expected:
-            raise MismatchError(
-                f"the target's {name} does not fit the drafter",
-                got=f"shape {tuple(tensor.shape)}",
-                expected=f"shape {expected}",
-                remedy="use the target that the drafter was trained for",
-            )
-    rows = config.draft_vocab_size
-    if rows is not None and rows != config.vocab_size and (target_ids is None or len(target_ids) != rows):
-        raise MismatchError(
-            "the drafter's own head has no matching list of target ids",
-            got="none" if target_ids is None else f"{len(target_ids)} ids",
-            expected=f"{rows} ids",
-        )

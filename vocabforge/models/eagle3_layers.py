@@ -1,4 +1,4 @@
-"""The layers of the EAGLE-3 drafter; see ``eagle3.py`` for how they are put together."""
+"""The layers of the EAGLE drafters; see ``eagle3.py`` and ``eagle1.py`` for how they are put together."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of the drafter's attention; q, k and v read 2H, the output is H."""
+    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H."""
 
-    def __init__(self, config: LayerSizes) -> None:
+    def __init__(self, config: LayerSizes, inputs: int) -> None:
         super().__init__()
         c = config
         self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
-        self.q_proj = nn.Linear(2 * c.hidden_size, c.num_heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
-        self.v_proj = nn.Linear(2 * c.hidden_size, c.num_kv_heads * c.head_dim, bias=False)
+        self.q_proj = nn.Linear(inputs, c.num_heads * c.head_dim, bias=False)
+        self.k_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
+        self.v_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, 2H) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
+        """(B, T, inputs) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
         q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
@@ -84,7 +84,7 @@ class MLP(nn.Module):
 
 
 class MidLayer(nn.Module):
-    """The drafter's decoder layer."""
+    """EAGLE-3's decoder layer."""
 
     def __init__(self, config: LayerSizes) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class MidLayer(nn.Module):
         self.input_layernorm = RMSNorm(size, eps)
         self.hidden_norm = RMSNorm(size, eps)
         self.post_attention_layernorm = RMSNorm(size, eps)
-        self.self_attn = Attention(config)
+        self.self_attn = Attention(config, 2 * size)
         self.mlp = MLP(size, config.intermediate_size)
 
     def qkv(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,3 +103,22 @@ class MidLayer(nn.Module):
         """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H), before the final norm."""
         g = g + self.self_attn.output(attended)
         return g + self.mlp(self.post_attention_layernorm(g))
+
+
+class PlainLayer(nn.Module):
+    """EAGLE-1's decoder layer: no norm before the attention."""
+
+    def __init__(self, config: LayerSizes) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.self_attn = Attention(config, size)
+        self.mlp = MLP(size, config.intermediate_size)
+        self.post_attention_layernorm = RMSNorm(size, config.rms_norm_eps)
+
+    def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn.qkv(x, cos, sin)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H)."""
+        x = x + self.self_attn.output(attended)
+        return x + self.mlp(self.post_attention_layernorm(x))

@@ -1,79 +1,73 @@
 """Draft heads: for N hidden rows, the top-k log-probabilities and target token ids.
 
-Every head answers in fp32, ordered by logit, ties to the lower target id (METHODS: draft heads).
+Every head answers in fp32, ordered by logit, ties to the lower target id (METHODS: draft heads). This file is
+the table; ``head_types.py`` holds what a head is, ``heads_*.py`` the kinds.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from torch import nn
 
-import torch
-from torch import Tensor
+from ..core.extension import resolve
+from .drafter import Drafter
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .heads_exact import FullHead, StaticHead
+from .heads_low_rank import LowRankHead, RankerHead
+from .heads_router import RouterHead, default_budgets
+from .topk import topk_lowest_id
 
+__all__ = [
+    "HEADS",
+    "DraftHead",
+    "DraftState",
+    "FullHead",
+    "HeadBase",
+    "HeadOptions",
+    "HeadSizes",
+    "LowRankHead",
+    "RankerHead",
+    "RouterHead",
+    "StaticHead",
+    "base_of",
+    "build_head",
+    "default_budgets",
+    "exact_head",
+    "topk_lowest_id",
+]
 
-class DraftHead(Protocol):
-    """What the draft tree asks of a head."""
-
-    size: int  # tokens it can propose
-
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """(N, H) normed hidden rows -> log-probabilities (N, k) fp32 and target ids (N, k) int64."""
-        ...
-
-
-def topk_lowest_id(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k with ties to the lower index, which ``torch.topk`` does not promise.
-
-    Floats are mapped to integers of the same order and joined with the reversed index into one int64 key,
-    so that no two keys are equal.
-
-    Args:
-        logits: (N, R) fp32, finite or -inf.
-        k: at most R.
-
-    Returns:
-        values (N, k) in descending order and their indices (N, k) int64.
-    """
-    bits = (logits + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
-    bits ^= (bits >> 31).bitwise_and_(0x7FFFFFFF)  # int32 order now equals float order
-    last = logits.shape[-1] - 1
-    keys = bits.to(torch.int64).bitwise_left_shift_(32)
-    keys |= torch.arange(last, -1, -1, device=logits.device)
-    indices = last - (keys.topk(k, dim=-1).values & 0xFFFFFFFF)
-    return logits.gather(-1, indices), indices
-
-
-class FullHead:
-    """The whole LM head.
-
-    Args:
-        weight: (V, H).
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-        self.size = int(weight.shape[0])
-
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        logits = torch.nn.functional.linear(hidden, self.weight).float()  # (N, V)
-        values, ids = topk_lowest_id(logits, k)
-        return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0), ids
+# name -> "module:attr" of a class as in head_types.DraftHeadKind; a new kind is a file and a row.
+HEADS: dict[str, str] = {
+    "full": "vocabforge.models.heads_exact:FullHead",
+    "static": "vocabforge.models.heads_exact:StaticHead",
+    "ranker": "vocabforge.models.heads_low_rank:RankerHead",
+    "low-rank": "vocabforge.models.heads_low_rank:LowRankHead",
+    "router": "vocabforge.models.heads_router:RouterHead",
+}
 
 
-class StaticHead:
-    """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
+def build_head(
+    kind: str, base: HeadBase, module: nn.Module | None = None, options: HeadOptions | None = None
+) -> DraftHead:
+    """A draft head of the table over a drafter's head rows.
 
     Args:
-        weight: (R, H), row j scores ``target_ids[j]``.
-        target_ids: (R,) int64, ascending (so that ties go to the lower target id).
+        module: its trained part, already on the base's device and dtype; None for kinds without one.
+
+    Raises:
+        UsageError: no such kind, or an option that the kind does not have.
+        MismatchError: the trained part does not fit the base.
     """
+    return resolve(HEADS, kind, "draft head").build(base, module, options or HeadOptions())
 
-    def __init__(self, weight: Tensor, target_ids: Tensor) -> None:
-        self._inner = FullHead(weight)
-        self.weight = weight
-        self.target_ids = target_ids
-        self.size = int(weight.shape[0])
 
-    def topk(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        logprobs, rows = self._inner.topk(hidden, k)
-        return logprobs, self.target_ids[rows]
+def base_of(drafter: Drafter) -> HeadBase:
+    """The exact head below a drafter's draft heads."""
+    return HeadBase(drafter.head_weight.detach(), drafter.target_ids, drafter.embedding)
+
+
+def exact_head(drafter: Drafter) -> DraftHead:
+    """The head that a drafter brings: the whole vocabulary's, or a static subset's."""
+    base = base_of(drafter)
+    if len(base.weight) == len(base.embedding):
+        return FullHead(base.weight)
+    return StaticHead(base.weight, base.target_ids)

@@ -5,20 +5,29 @@ Decoding uses the lean model (``lean.py``); tests hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ..core.errors import DataError, MismatchError
-from ..core.files import read_json
-from .checkpoint import checkpoint_files, read_headers
+from ..core.errors import DataError, MismatchError, UsageError
+from .document_passes import document_spans, gather, plan_passes, restarts, scatter
+from .target_check import check_target
+from .target_load import Placement, load_causal_lm, read_target_config, whole_weight
 
-# Settings of Hugging Face configurations that change logits after the LM head, unless they are None or 1.
-_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+__all__ = [
+    "HFTarget",
+    "TargetStates",
+    "check_row_length",
+    "check_tokenizer_fits",
+    "default_aux_layers",
+    "document_mask",
+    "read_target_config",
+]
 
 
 @dataclass(frozen=True)
@@ -53,13 +62,26 @@ class HFTarget:
         model: the loaded model.
         aux_layers: decoder layers (0-based) whose outputs are the features.
         source: where it was loaded from, for error messages.
+        placement: where it was put; None is one device, the model's.
+
+    Attributes:
+        device: where ``embedding``, ``head_weight`` and captured states are given.
+        spread: weights may lie elsewhere (a device map, or tensor parallelism).
 
     Raises:
-        DataError: the model has no list of decoder layers, or its logits are not ``head(hidden)``.
+        DataError: the model has no list of decoder layers, its logits are not ``head(hidden)``, or its layers'
+            outputs are not what it reports under their numbers.
         MismatchError: an auxiliary layer that the model has not.
     """
 
-    def __init__(self, model: Any, aux_layers: Sequence[int] | None = None, source: object = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        aux_layers: Sequence[int] | None = None,
+        source: object = None,
+        *,
+        placement: Placement | None = None,
+    ) -> None:
         self.model = model.eval().requires_grad_(False)
         self.source = source
         self.backbone: nn.Module = model.get_decoder()
@@ -82,7 +104,17 @@ class HFTarget:
                 source=source,
             )
         self._layers: Any = layers
-        self._check_head()
+        self.device = placement.device if placement is not None else self.head.weight.device
+        self.tensor_parallel = placement is not None and placement.tp_plan is not None
+        self.spread = placement is not None and placement.spread
+        embedding = model.get_input_embeddings()
+        if self.spread:
+            tied = self.head.weight is embedding.weight
+            self._head_weight = whole_weight(self.head, self.device)
+            self._embedding = self._head_weight if tied else whole_weight(embedding, self.device)
+        else:
+            self._head_weight, self._embedding = self.head.weight, embedding.weight
+        check_target(self)
 
     @classmethod
     def load(
@@ -90,74 +122,94 @@ class HFTarget:
         path: Path,
         *,
         aux_layers: Sequence[int] | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
         device: torch.device | str = "cpu",
+        device_map: str | Mapping[str, Any] | None = None,
+        tp_plan: str | None = None,
     ) -> HFTarget:
         """Load a local Hugging Face folder; remote code stays off.
 
+        Args:
+            dtype: a dtype or its name; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
+            device: where the target goes; with the next two, where the trainer wants its tensors.
+            device_map: Hugging Face's placement of layers over several devices of this process (``auto``).
+            tp_plan: ``auto`` shards every layer over all launched processes, one a GPU; then every process must
+                capture the same rows (``OnlineCapture`` sees to it).
+
         Raises:
             DataError: the folder holds no loadable model.
+            UsageError: a placement that does not suit how the processes were launched.
         """
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as hf_logging
-
-        read_target_config(path)
-        read_headers(checkpoint_files(path))  # names a missing or damaged file, which transformers does not
-        hf_logging.disable_progress_bar()
-        try:
-            model, info = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-            )
-        except Exception as error:  # transformers raises many kinds; all mean the same to a user
-            raise DataError(
-                "the target cannot be loaded", got=f"{type(error).__name__}: {error}", source=path
-            ) from error
-        missing = [key for key in info["missing_keys"] if "rotary" not in key]
-        if missing:
-            raise DataError(
-                "the target's checkpoint lacks weights",
-                got=f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}",
-                source=path,
-                remedy="the checkpoint may be incomplete; fetch it again",
-            )
-        return cls(model.to(device), aux_layers, source=path)
+        placement = Placement(torch.device(device), device_map, tp_plan)
+        return cls(load_causal_lm(path, dtype, placement), aux_layers, source=path, placement=placement)
 
     @property
     def hidden_size(self) -> int:
-        return int(self.head.weight.shape[1])
+        return int(self._head_weight.shape[1])
 
     @property
     def vocab_size(self) -> int:
         """Rows of the LM head, padding rows included."""
-        return int(self.head.weight.shape[0])
+        return int(self._head_weight.shape[0])
 
     @property
     def num_layers(self) -> int:
         return len(self._layers)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states."""
+        return self._head_weight.dtype
+
+    @property
     def embedding(self) -> Tensor:
         """Input embedding weight (V, H)."""
-        return self.model.get_input_embeddings().weight
+        return self._embedding
 
     @property
     def head_weight(self) -> Tensor:
         """LM head weight (V, H)."""
-        return self.head.weight
+        return self._head_weight
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., H) -> (..., V)."""
-        return self.head(hidden)
+        return F.linear(hidden.to(self._head_weight.dtype), self._head_weight)
 
     @torch.no_grad()
     def capture(self, input_ids: Tensor, position: Tensor, document: Tensor) -> TargetStates:
-        """One pass over packed rows; a token attends only to its own document.
+        """One look at packed rows; a token attends only to its own document.
+
+        Documents are taken out of their rows and go through the target in few causal passes without any mask
+        (``document_passes``): memory grows with the tokens, never with T squared. In exact arithmetic that is what
+        a mask over the packed row gives; in fp32 the two agree to rounding (tested at 1e-5). The passes depend on
+        the rows given, so a row captured alone always gives the same bits. States of padding are zeros. The target
+        computes in its own dtype, whatever autocast says.
 
         Args:
             input_ids: (B, T) token ids.
             position: (B, T) positions, restarting at 0 in each document.
             document: (B, T) document number in its row, 0 for padding.
+
+        Raises:
+            DataError: positions that do not restart at 0 in each document.
         """
+        spans = document_spans(document)
+        if not restarts(position, spans):
+            raise DataError(
+                "positions of packed rows must run 0, 1, 2, … in each document", source=self.source
+            )
+        shape, home = input_ids.shape, input_ids.device
+        features = torch.zeros(*shape, len(self.aux_layers) * self.hidden_size, dtype=self.dtype, device=home)
+        hidden = torch.zeros(*shape, self.hidden_size, dtype=self.dtype, device=home)
+        for group in plan_passes(spans):
+            kept, last = self.forward(gather(input_ids, group), self.aux_layers)
+            fused = torch.cat([kept[i].to(home) for i in self.aux_layers], dim=-1)  # (G, L, n_aux * H)
+            scatter(features, fused, group)
+            scatter(hidden, last.to(home), group)
+        return TargetStates(features, hidden)
+
+    def forward(self, input_ids: Tensor, layers: Iterable[int]) -> tuple[dict[int, Tensor], Tensor]:
+        """Causal pass over (B, T) ids: outputs of ``layers`` and the states behind the final norm, (B, T, H)."""
         kept: dict[int, Tensor] = {}
 
         def keep(index: int) -> Any:
@@ -166,41 +218,14 @@ class HFTarget:
 
             return hook
 
-        handles = [self._layers[i].register_forward_hook(keep(i)) for i in set(self.aux_layers)]
+        handles = [self._layers[i].register_forward_hook(keep(i)) for i in set(layers)]
         try:
-            output = self.backbone(
-                input_ids=input_ids,
-                position_ids=position,
-                attention_mask=_additive(document_mask(document), self.head_weight.dtype),
-                use_cache=False,
-            )
+            with torch.autocast(self.device.type, enabled=False):
+                output = self.backbone(input_ids=input_ids.to(self.device), use_cache=False)
         finally:
             for handle in handles:
                 handle.remove()
-        features = torch.cat([kept[i] for i in self.aux_layers], dim=-1)  # (B, T, n_aux * H)
-        return TargetStates(features, output.last_hidden_state)
-
-    @torch.no_grad()
-    def _check_head(self) -> None:
-        """Softcaps and logit scales between hidden states and logits would spoil the teacher: refuse them."""
-        config = self.model.config
-        named = [
-            f"{key} {value}"
-            for key in _LOGIT_SETTINGS
-            if (value := getattr(config, key, None)) not in (None, 1)
-        ]
-        ids = torch.arange(min(4, self.vocab_size), device=self.head_weight.device)[None]
-        whole = self.model(input_ids=ids, use_cache=False).logits.float()
-        ours = self.logits(self.backbone(input_ids=ids, use_cache=False).last_hidden_state).float()
-        difference = float((whole - ours).abs().max())
-        # The settings count by themselves: a softcap hardly shows on small logits.
-        if named or not difference <= 1e-3 * float(whole.abs().max()):
-            raise DataError(
-                "this target changes its logits after the LM head, which is not supported",
-                got=f"{type(self.model).__name__}: {', '.join(named) or f'up to {difference:.3g} apart'}",
-                expected="logits = LM head (hidden states)",
-                source=self.source,
-            )
+        return kept, output.last_hidden_state
 
 
 def document_mask(document: Tensor) -> Tensor:
@@ -216,33 +241,6 @@ def document_mask(document: Tensor) -> Tensor:
     return ((same & causal & real) | itself)[:, None]
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where True, else the lowest number: eager attention adds its mask, and would add a boolean as 1."""
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
-
-
-def read_target_config(path: Path) -> dict[str, Any]:
-    """The target's ``config.json`` as a dictionary.
-
-    Raises:
-        DataError: missing or unreadable.
-    """
-    file = path / "config.json"
-    if not file.is_file():
-        raise DataError(
-            "there is no model here",
-            got=f"{path} without config.json",
-            expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy="check the path",
-        )
-    value = read_json(file, "target's config.json")
-    if not isinstance(value, dict):
-        raise DataError(
-            "the target's config.json is not a JSON object", got=type(value).__name__, source=file
-        )
-    return value
-
-
 def check_tokenizer_fits(tokenizer_size: int, rows: int, *, tokenizer: object, target: object) -> None:
     """Refuse a tokenizer with ids beyond the target's rows; more rows than ids (padding) are normal.
 
@@ -256,3 +254,25 @@ def check_tokenizer_fits(tokenizer_size: int, rows: int, *, tokenizer: object, t
             expected=f"at most {rows:,}, the rows of the LM head of {target}",
             remedy="give the target's own tokenizer with --tokenizer",
         )
+
+
+def check_row_length(config: Mapping[str, Any], length: int, *, source: object) -> None:
+    """Refuse rows that the target's context, or its sliding window, does not hold.
+
+    Args:
+        config: the target's ``config.json``.
+        length: T, tokens of a packed row.
+
+    Raises:
+        UsageError: ``length`` is beyond the context or the window.
+    """
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    limits = {"context": config.get("max_position_embeddings"), "sliding window": window}
+    for name, limit in limits.items():
+        if limit is not None and length > int(limit):
+            raise UsageError(
+                f"data.sequence_length is longer than the target's {name}",
+                got=length,
+                expected=f"at most {limit}",
+                source=source,
+            )

@@ -1,4 +1,9 @@
-"""Attention of the training-time test: causal step-0 keys and a row's own later keys."""
+"""Attention of the training-time test: causal step-0 keys and a row's own later keys.
+
+Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (METHODS section 8).
+``eager`` is the reference and holds all (T, T) weights; ``merged`` (any device) and ``flex`` (CUDA) work in blocks
+and merge the causal part with the row's own keys by log-sum-exp.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..core.errors import ConfigError
+from .device import has_triton
 from .target import document_mask
+from .ttt_documents import Documents
+
+# The smallest head that flex attention's kernel takes.
+FLEX_HEAD_DIM = 16
+# Up to this length a CPU is quicker with all weights at once.
+EAGER_LENGTH = 64
 
 
 @dataclass
@@ -20,6 +33,7 @@ class TTTState:
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
         start: (B, T, H) what the first step was fed, for drafters whose later steps read it again (Medusa).
+        documents: where the documents lie, found at the first step that asks for it.
     """
 
     document: Tensor
@@ -27,18 +41,61 @@ class TTTState:
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
     start: Tensor | None = None
+    documents: Documents | None = None
 
 
 def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
     """Attention over the step-0 keys s <= t of a row's document and the row's own keys of later steps.
+
+    Under autocast the newest q, k and v are cast to its type, as in torch's own attention.
 
     Args:
         q: (B, h, T, D) queries of the newest step, whose keys are already in ``state``.
 
     Returns:
         (B, h, T, D).
+
+    Raises:
+        ConfigError: an attention that does not exist, or ``flex`` where there is no CUDA.
+        DataError: a document that lies in two places of a row (``merged`` and ``flex``).
     """
-    return _eager(q, state)
+    kind = choose_attention(state.attention, q.device, *q.shape[2:])
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
+    if kind == "eager":
+        return _eager(q, state)
+    if state.documents is None:
+        state.documents = Documents.find(state.document)
+    if kind == "merged":
+        from .ttt_merged import merged_attention
+
+        return merged_attention(q, state.k, state.v, state.documents)
+    from .ttt_flex import flex_attention
+
+    return flex_attention(q, state.k, state.v, state.documents)
+
+
+def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
+    """The implementation for rows of ``length`` tokens: ``eager``, ``merged`` or ``flex``.
+
+    Raises:
+        ConfigError: there is none of that name, or ``flex`` off CUDA.
+    """
+    if asked == "auto":
+        if device.type == "cuda":
+            return "flex" if head_dim >= FLEX_HEAD_DIM and has_triton() else "merged"
+        return "eager" if length <= EAGER_LENGTH else "merged"
+    if asked not in ("eager", "merged", "flex"):
+        raise ConfigError("there is no such attention", got=asked, expected="auto, eager, merged or flex")
+    if asked == "flex" and device.type != "cuda":
+        raise ConfigError(
+            "flex attention trains on CUDA only",
+            got=f"device {device.type}",
+            source="memory.attention",
+            remedy="use memory.attention: merged (or auto)",
+        )
+    return asked
 
 
 def _eager(q: Tensor, state: TTTState) -> Tensor:
@@ -56,8 +113,9 @@ def _eager(q: Tensor, state: TTTState) -> Tensor:
     hidden = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, torch.finfo(q.dtype).min)
     causal = q @ k[0].transpose(-1, -2) + hidden  # (B, h, T, T)
     diagonal = [(q * key).sum(-1, keepdim=True) for key in k[1:]]  # each (B, h, T, 1)
-    weights = torch.cat([causal, *diagonal], dim=-1).float().softmax(-1).to(q.dtype)  # (B, h, T, T + n - 1)
-    shared, *own = weights.split([length] + [1] * len(diagonal), dim=-1)
+    precise = torch.promote_types(q.dtype, torch.float32)
+    weights = torch.cat([causal, *diagonal], dim=-1).to(precise).softmax(-1).to(q.dtype)
+    shared, *own = weights.split([length] + [1] * len(diagonal), dim=-1)  # (B, h, T, T), (B, h, T, 1) each
     attended = shared @ v[0]
     for weight, value in zip(own, v[1:]):
         attended = attended + weight * value

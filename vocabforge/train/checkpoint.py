@@ -1,31 +1,49 @@
-"""Checkpoints: weights, optimiser state and step in safetensors, written atomically, never a pickle."""
+"""Checkpoints: weights, optimiser state and RNG in safetensors, written atomically, never a pickle.
+
+One layout for every strategy: full fp32 tensors by name. A run may therefore go on with another number of
+processes or another strategy.
+"""
 
 from __future__ import annotations
 
+import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, MismatchError
 from ..core.progress import say
 
 KIND = "checkpoint"
+_WEIGHTS, _OPTIMIZER, _RNG = "weights.safetensors", "optimizer.safetensors", "rng.safetensors"
 
 
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    drafter: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    identity: Mapping[str, Any],
-    keep: int,
-) -> Path:
+@dataclass(frozen=True)
+class RunState:
+    """What a run needs to go on, beside the step.
+
+    Attributes:
+        weights: trained tensors by name.
+        optimizer: ``name/key`` tensors of the optimiser.
+        rng: ``rank/kind`` uint8 or int64 tensors, one set a process.
+        facts: what the run remembers (the best figure so far, seconds trained).
+    """
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    rng: dict[str, Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[str, Any], keep: int) -> Path:
     """Write ``folder/step-N`` and remove all but the newest ``keep`` checkpoints.
 
     Args:
@@ -34,22 +52,14 @@ def save_checkpoint(
     path = folder / f"step-{step:08d}"
     if path.exists():  # left by a run that was resumed from an older checkpoint
         shutil.rmtree(path)
-    trained = {name: p.detach().cpu().contiguous() for name, p in drafter.named_parameters()}
-    with write_artifact(path, KIND, {"step": step, "identity": dict(identity)}) as temporary:
-        save_file(trained, temporary / "drafter.safetensors")
-        save_file(_optimizer_tensors(drafter, optimizer), temporary / "optimizer.safetensors")
-        save_file({"torch": torch.get_rng_state()}, temporary / "rng.safetensors")
+    meta = {"step": step, "identity": dict(identity), "facts": state.facts}
+    with write_artifact(path, KIND, meta) as temporary:
+        save_file(state.weights, temporary / _WEIGHTS)
+        save_file(state.optimizer, temporary / _OPTIMIZER)
+        save_file(state.rng, temporary / _RNG)
     for old in list_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return path
-
-
-def _optimizer_tensors(drafter: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {}
-    for name, parameter in drafter.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{name}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous().clone()
-    return tensors
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -57,21 +67,20 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("step-*") if (p / "manifest.json").is_file())
 
 
-def load_latest(
-    folder: Path, drafter: nn.Module, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any]
-) -> int:
-    """Load the newest valid checkpoint into drafter and optimiser.
+def remove_remains(folder: Path) -> None:
+    """Remove what a killed run was writing or replacing; by one process, before any loads."""
+    for remains in folder.glob(".step-*"):
+        shutil.rmtree(remains, ignore_errors=True)
+
+
+def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunState] | None:
+    """The newest valid checkpoint: its step and state.
 
     A damaged checkpoint is named and the one before it is used.
-
-    Returns:
-        its step, or 0 when there is none.
 
     Raises:
         MismatchError: it was made with other settings or inputs.
     """
-    for remains in folder.glob(".step-*"):  # what a killed run was writing or replacing
-        shutil.rmtree(remains, ignore_errors=True)
     for path in reversed(list_checkpoints(folder)):
         try:
             artifact = open_artifact(path, KIND)
@@ -79,9 +88,9 @@ def load_latest(
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             continue
         check_identity(artifact.meta["identity"], identity, source=path)
-        _restore(artifact.path, drafter, optimizer)
-        return int(artifact.meta["step"])
-    return 0
+        weights, optimizer, rng = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG))
+        return int(artifact.meta["step"]), RunState(weights, optimizer, rng, artifact.meta.get("facts", {}))
+    return None
 
 
 def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], *, source: Path) -> None:
@@ -101,15 +110,43 @@ def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], *, sourc
         )
 
 
-def _restore(path: Path, drafter: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    weights = load_file(path / "drafter.safetensors")
-    state = load_file(path / "optimizer.safetensors")
-    with torch.no_grad():
-        for name, parameter in drafter.named_parameters():
-            parameter.copy_(weights[name])
-            entries = {k.rpartition("/")[2]: v for k, v in state.items() if k.rpartition("/")[0] == name}
-            if entries:
-                optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter) for key, value in entries.items()
-                }
-    torch.set_rng_state(load_file(path / "rng.safetensors")["torch"])
+def rng_state(rank: int) -> dict[str, Tensor]:
+    """Every random stream of this process, as ``rank/kind`` tensors."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
+    assert kind == "MT19937"
+    state = {
+        f"{rank}/torch": torch.get_rng_state(),
+        f"{rank}/python": torch.tensor([version, *numbers], dtype=torch.int64),
+        f"{rank}/python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        f"{rank}/numpy": torch.tensor([*map(int, keys), int(place), int(has_gauss)], dtype=torch.int64),
+        f"{rank}/numpy_gauss": torch.tensor([cached], dtype=torch.float64),
+    }
+    if torch.cuda.is_available():
+        state[f"{rank}/cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_rng(rng: Mapping[str, Tensor], rank: int) -> bool:
+    """Put this process's random streams back.
+
+    Returns:
+        False where the checkpoint holds none for this rank (it was made by fewer processes).
+    """
+    if f"{rank}/torch" not in rng:
+        return False
+    torch.set_rng_state(rng[f"{rank}/torch"])
+    version, *numbers = rng[f"{rank}/python"].tolist()
+    gauss = rng[f"{rank}/python_gauss"].tolist()
+    random.setstate((version, tuple(numbers), gauss[0] if gauss else None))
+    *keys, place, has_gauss = rng[f"{rank}/numpy"].tolist()
+    cached = float(rng[f"{rank}/numpy_gauss"][0])
+    np.random.set_state(("MT19937", np.array(keys, dtype=np.uint32), place, has_gauss, cached))
+    if f"{rank}/cuda" in rng and torch.cuda.is_available():
+        torch.cuda.set_rng_state(rng[f"{rank}/cuda"])
+    return True
+
+
+def joined_rng(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The streams of all processes in one dictionary."""
+    return {name: value for state in states for name, value in state.items()}

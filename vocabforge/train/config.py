@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..core.config import StrictModel
 
@@ -17,8 +18,12 @@ class DataConfig(StrictModel):
     """What the drafter learns from.
 
     Attributes:
-        train: files or folders (.txt, .jsonl, .json; .gz and .xz too): texts or conversations.
+        train: files, folders, globs or hub:NAME data sets (.txt, .jsonl, .json, .parquet; .gz, .xz and .zst
+            too): texts or conversations.
         heldout: the same for evaluation; empty: the last ``heldout_documents`` of ``train`` are set aside.
+        prepared: folder made by ``vocabforge prepare-data``; then ``train`` and ``heldout`` are empty, and
+            all keys that decide the rows are those of that folder.
+        cache: where prepared data are kept and found again by their content; None is OUTPUT/data.
         heldout_documents: documents set aside when ``heldout`` is empty.
         heldout_prompts: held-out prompts written in Spec-Bench format for ``vocabforge eval``.
         prompt_tokens: prompt length, in tokens, of those that come from plain text.
@@ -26,12 +31,25 @@ class DataConfig(StrictModel):
         text_unit: what one document of a plain text file is.
         separator: literal between documents of a text file; overrides ``text_unit``.
         sequence_length: T, tokens of a packed row.
+        overlong: what becomes of a document longer than a row: ``cut`` keeps its first T tokens, ``split``
+            makes documents of T tokens of it (each but the first without what came before), ``skip`` leaves
+            it out. All are counted and reported.
         append_eos: end every plain text document with the tokenizer's EOS.
+        thinking: ``keep`` learns thinking blocks, ``mask`` has them in the context only, ``drop`` takes them
+            out and tells the template not to think.
+        tools: ``keep`` renders tool lists, calls and results and learns the calls; ``skip`` leaves such
+            conversations out.
+        answers: ``all`` learns every answer in one rendering, ``last`` the answer to the last question,
+            ``each`` makes a document of every question with all that came before it.
+        thinking_tags: what opens and closes a thinking block within a content.
+        template: further variables of the chat template, such as ``date_string``.
         strict: the first unreadable line is an error instead of being counted and skipped.
     """
 
-    train: list[Path] = Field(min_length=1)
+    train: tuple[Path, ...] = ()
     heldout: tuple[Path, ...] = ()
+    prepared: Path | None = None
+    cache: Path | None = None
     heldout_documents: Positive = 64
     heldout_prompts: Positive = 40
     prompt_tokens: Positive = 32
@@ -39,18 +57,34 @@ class DataConfig(StrictModel):
     text_unit: Literal["file", "line", "paragraph"] = "file"
     separator: str | None = None
     sequence_length: Annotated[int, Field(ge=8, le=131072)] = 2048
+    overlong: Literal["cut", "split", "skip"] = "cut"
     append_eos: bool = True
+    thinking: Literal["keep", "mask", "drop"] = "keep"
+    tools: Literal["keep", "skip"] = "keep"
+    answers: Literal["all", "last", "each"] = "all"
+    thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    template: dict[str, Any] = Field(default_factory=dict)
     strict: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        if self.prepared is None and not self.train:
+            raise ValueError("data.train is empty: give files, or data.prepared")
+        if self.prepared is not None and (self.train or self.heldout):
+            raise ValueError("data.prepared holds the rows already: leave data.train and data.heldout out")
+        return self
 
 
 class CaptureConfig(StrictModel):
     """Where the target's hidden states come from.
 
     Attributes:
-        cache: folder made by ``vocabforge capture``; None runs the target in the training process.
-        dtype: of the target in memory; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
-        device_map: Hugging Face placement of a target that does not fit on one device (``auto``).
-        tp_plan: Hugging Face tensor parallelism over all processes (``auto``).
+        cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a cache
+            only the target's embedding and LM head are loaded.
+        dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
+            CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
+        device_map: Hugging Face placement of a target that does not fit on one device (``auto``), in one process.
+        tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one a GPU.
         memory_gb: host memory for target states that are kept between epochs, in GiB a process.
     """
 
@@ -76,11 +110,13 @@ class DrafterConfig(StrictModel):
         freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
         head: ``target`` shares the target's frozen head; ``own`` trains a head that starts from its rows.
         vocab: subset artefact: an own head over these tokens only (EAGLE-3's reduced vocabulary).
-        aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``; default 1, n//2 - 1, n - 4.
-        medusa_heads: number of Medusa heads, 1 to 5; other kinds ignore it.
+        aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``, any number of them; default 1,
+            n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
+        intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
+        medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
     """
 
-    kind: Literal["eagle3", "eagle1", "medusa"] = "eagle3"
+    kind: str = "eagle3"
     init: Path | None = None
     freeze: bool = False
     head: Literal["target", "own"] = "target"
@@ -89,7 +125,18 @@ class DrafterConfig(StrictModel):
     intermediate_size: Positive | None = None
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
-    medusa_heads: Annotated[int, Field(ge=1, le=5)] = 5
+    medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
+
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        from ..models.drafters import DRAFTERS
+
+        if kind not in DRAFTERS:
+            close = difflib.get_close_matches(kind, DRAFTERS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"there is no drafter of kind {kind!r}, only {', '.join(DRAFTERS)}{hint}")
+        return kind
 
     @model_validator(mode="after")
     def _goes_together(self) -> DrafterConfig:
@@ -107,11 +154,13 @@ class LowRankConfig(StrictModel):
 
     Attributes:
         rank: d'; None is an eighth of the hidden size (SpecVocab uses d/8 or d/16).
+        init: ``svd`` starts at the best approximation of the target's LM head, ``random`` at small weights.
         weight: lambda, its share of the loss (SpecVocab: 0.1 beside the drafter's own loss).
         shortlist: k, candidates a ranker hands to the LM head; a low-rank head ignores it.
     """
 
     rank: Positive | None = None
+    init: Literal["svd", "random"] = "svd"
     weight: Annotated[float, Field(gt=0.0)] = 0.1
     shortlist: Positive = 2048
 
@@ -195,14 +244,23 @@ class LiveConfig(StrictModel):
     Attributes:
         prompts: held-out prompts decoded at every evaluation; 0 switches it off.
         max_new_tokens: tokens decoded a prompt.
+        max_prompt_tokens: longer prompts are left out.
+        prompt_format: ``chat`` renders a prompt with the chat template, ``raw`` does not; ``auto`` is ``chat``
+            where there is a template.
         depth, topk, total: shape of the draft tree.
+        chain: also decode with a chain of as many drafts as TTT steps, to be held against the simulated length.
+        load_target: beside a capture cache, load the whole target for this; otherwise it is off there.
     """
 
     prompts: Annotated[int, Field(ge=0)] = 8
     max_new_tokens: Positive = 64
+    max_prompt_tokens: Positive = 1024
+    prompt_format: Literal["auto", "chat", "raw"] = "auto"
     depth: Positive = 5
     topk: Positive = 8
     total: Positive = 30
+    chain: bool = True
+    load_target: bool = False
 
 
 class RunConfig(StrictModel):
@@ -228,6 +286,11 @@ class RunConfig(StrictModel):
     trackers: tuple[str, ...] = ("tensorboard",)
     live: LiveConfig = LiveConfig()
 
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _no_is_no(cls, value: object) -> object:
+        return "no" if value is False else value  # YAML reads a bare no as false
+
 
 class TrainConfig(StrictModel):
     """Everything ``train-drafter`` needs; see the sections.
@@ -249,3 +312,11 @@ class TrainConfig(StrictModel):
     optim: OptimConfig
     memory: MemoryConfig = MemoryConfig()
     run: RunConfig = RunConfig()
+
+    @model_validator(mode="after")
+    def _bf16_weights(self) -> TrainConfig:
+        if self.memory.weights == "bf16" and self.run.mixed_precision == "no":
+            raise ValueError(
+                "memory.weights bf16 needs bf16 passes: leave run.mixed_precision at auto, or set bf16"
+            )
+        return self

@@ -1,90 +1,158 @@
-"""From files to packed rows: what the loop draws its batches from."""
+"""From the configuration to packed rows: what the loop draws its batches from."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..capture.online import RowBatch
-from ..core.errors import ConfigError, DataError
+from ..core.distributed import rank
+from ..core.errors import ConfigError
 from ..core.files import atomic_write
-from ..core.progress import ProgressBar, say
-from ..corpus.dataset import PackedRows, SequenceOptions, TrainingSequence, iter_sequences, pack
-from ..corpus.reading import Problems
-from ..corpus.sources import SourceOptions
+from ..corpus.chat import ChatOptions
+from ..corpus.dataset import SequenceOptions
+from ..corpus.document import SourceOptions
+from ..corpus.packing import PackedRows
+from ..corpus.prepared import PreparedData, check_belongs, load_prepared, prepare_in
+from ..corpus.prepared_key import HeldoutOptions, PrepareOptions
 from ..corpus.tokenizer import TextTokenizer
 from .config import DataConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainData:
-    """Packed rows for training and for held-out figures, and the held-out documents themselves."""
+    """Packed rows for training and for held-out figures, memory-mapped.
+
+    Attributes:
+        train: rows to learn from.
+        heldout: rows of documents that are not learnt from.
+        prepared: the artefact that holds them, with held-out prompts and figures.
+        keeps: holds a temporary folder open, where there is no cache.
+    """
 
     train: PackedRows
     heldout: PackedRows
-    heldout_sequences: list[TrainingSequence]
+    prepared: PreparedData
+    keeps: object = None
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Documents, tokens, counted tokens, what was cut and skipped; see the artefact."""
+        return self.prepared.figures
 
     def digest(self) -> str:
-        """SHA-256 over every packed array; equal digests mean equal batches."""
-        digest = hashlib.sha256()
-        for rows in (self.train, self.heldout):
-            for array in (rows.input_ids, rows.loss_mask, rows.document):
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+        """SHA-256 over the hashes of every packed array; equal digests mean equal batches."""
+        return self.prepared.digest()
 
 
-def prepare(config: DataConfig, tokenizer: TextTokenizer) -> TrainData:
-    """Read, render, tokenise and pack the training and held-out documents.
+def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None = None) -> TrainData:
+    """Packed rows of a configuration: from ``config.prepared``, from the cache, or made now and kept there.
+
+    Safe for several processes at once. It is quickest when rank 0 calls it first and the others after it.
+
+    Args:
+        config: the ``data`` section.
+        tokenizer: the target's.
+        cache: folder of prepared data; ``config.cache`` goes before it. With neither, a temporary folder.
 
     Raises:
-        DataError: no document, no counted token, or too few documents to hold any out.
-        ConfigError: a text unit that leaves one document.
+        DataError: no document, or no token to learn from.
+        ConfigError: too few documents to hold some out, or keys that contradict ``config.prepared``.
+        MismatchError: ``config.prepared`` was made with another tokenizer.
     """
-    sequences = _read(config, config.train, tokenizer)
-    if config.heldout:
-        heldout = _read(config, config.heldout, tokenizer)
-    else:
-        if len(sequences) <= config.heldout_documents:
-            raise ConfigError(
-                "there are too few documents to hold some out",
-                got=f"{len(sequences)} documents in {', '.join(map(str, config.train))}",
-                expected=f"more than data.heldout_documents = {config.heldout_documents}",
-                remedy="set data.separator or data.text_unit, give data.heldout, or hold out fewer",
-            )
-        sequences, heldout = sequences[: -config.heldout_documents], sequences[-config.heldout_documents :]
-    length = config.sequence_length
-    return TrainData(pack(sequences, length, pad_id=0), pack(heldout, length, pad_id=0), heldout)
+    if config.prepared is not None:
+        with_prepared(config)  # raises where other keys contradict it
+        return open_data(config.prepared, tokenizer)
+    keeps = None
+    folder = config.cache or cache
+    if folder is None:
+        keeps = tempfile.TemporaryDirectory(prefix="vocabforge-data-")
+        folder = Path(keeps.name)
+    prepared = prepare_in(folder, tokenizer, config.train, config.heldout, prepare_options(config))
+    return TrainData(prepared.train, prepared.heldout, prepared, keeps)
 
 
-def _read(config: DataConfig, paths: Sequence[Path], tokenizer: TextTokenizer) -> list[TrainingSequence]:
+def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
+    """Packed rows of a prepared-data artefact; cheap for the processes that did not make it.
+
+    Raises:
+        ArtifactError: it is none, or damaged.
+        MismatchError: it was made with another tokenizer.
+    """
+    prepared = load_prepared(path, verify=rank() == 0)
+    check_belongs(prepared, tokenizer)
+    return TrainData(prepared.train, prepared.heldout, prepared)
+
+
+def prepare_options(config: DataConfig) -> PrepareOptions:
+    """What of a ``data`` section decides the rows, beside the sources."""
     sources = SourceOptions(
         text_field=config.text_field,
         text_unit=config.text_unit,
         separator=config.separator,
         strict=config.strict,
     )
-    problems = Problems(strict=config.strict)
-    options = SequenceOptions(sources, append_eos=config.append_eos)
-    size = sum(
-        file.stat().st_size for path in paths for file in ([path] if path.is_file() else path.rglob("*"))
+    chat = ChatOptions(
+        config.thinking, config.tools, config.answers, config.thinking_tags, dict(config.template)
     )
-    with ProgressBar("read and tokenize", size, "B") as bar:
-        sequences = list(iter_sequences(tokenizer, paths, options, problems=problems, on_bytes=bar.update))
-    if summary := problems.summary():
-        say(summary)
-    if not any(any(s.loss_mask) for s in sequences):
-        raise DataError(
-            "the training data has no token to learn from",
-            got=f"{len(sequences):,} documents",
-            expected="text, or conversations in which the assistant answers",
-            source=", ".join(map(str, paths)),
-        )
-    return sequences
+    return PrepareOptions(
+        config.sequence_length,
+        SequenceOptions(sources, config.append_eos, chat),
+        config.overlong,
+        HeldoutOptions(config.heldout_documents, config.heldout_prompts, config.prompt_tokens),
+    )
+
+
+def with_prepared(config: DataConfig) -> DataConfig:
+    """The section with the values that ``prepared`` was made with; without ``prepared``, as it is.
+
+    Raises:
+        ConfigError: a key is given that the prepared data contradict.
+        ArtifactError: it is no prepared-data artefact.
+    """
+    if config.prepared is None:
+        return config
+    options = load_prepared(config.prepared, verify=False).artifact.meta["options"]
+    values = data_values(options)
+    for name in sorted(config.model_fields_set & values.keys()):
+        given = config.model_dump(mode="json")[name]
+        if given != values[name]:
+            raise ConfigError(
+                f"data.{name} contradicts the prepared data",
+                got=given,
+                expected=f"{values[name]}, or no such key",
+                source=config.prepared,
+                remedy="leave the key out, or run prepare-data again with it",
+            )
+    return DataConfig.model_validate({**config.model_dump(), **values})
+
+
+def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the ``data`` section from the options in a manifest."""
+    sequences, heldout = options["sequences"], options["heldout"]
+    sources, chat = sequences["sources"], sequences["chat"]
+    return {
+        "heldout_documents": heldout["documents"],
+        "heldout_prompts": heldout["prompts"],
+        "prompt_tokens": heldout["prompt_tokens"],
+        "text_field": sources["text_field"],
+        "text_unit": sources["text_unit"],
+        "separator": sources["separator"],
+        "sequence_length": options["length"],
+        "overlong": options["overlong"],
+        "append_eos": sequences["append_eos"],
+        "thinking": chat["thinking"],
+        "tools": chat["tools"],
+        "answers": chat["answers"],
+        "thinking_tags": chat["thinking_tags"],
+        "template": chat["variables"],
+    }
 
 
 def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
@@ -111,47 +179,23 @@ def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
-    """The named rows as tensors (B, T)."""
+    """The named rows as tensors (B, T): int64, the loss mask bool."""
     index = np.asarray(indices)
     arrays = (rows.input_ids, rows.loss_mask, rows.document, rows.position)
-    return RowBatch(*(torch.from_numpy(array[index]).to(device) for array in arrays))
+    kinds = (np.int64, np.bool_, np.int64, np.int64)
+    read = (torch.from_numpy(np.array(array[index], dtype=kind)) for array, kind in zip(arrays, kinds))
+    return RowBatch(*(tensor.to(device) for tensor in read))
 
 
 def write_heldout_prompts(path: Path, data: TrainData, tokenizer: TextTokenizer, config: DataConfig) -> int:
-    """Held-out documents as questions in Spec-Bench format, so that ``vocabforge eval`` can use them.
+    """Copy the held-out questions in Spec-Bench format, so that ``vocabforge eval`` can use them.
 
-    A plain text becomes a prompt of ``prompt_tokens`` tokens, its rest the reference; a conversation becomes
-    its user turns.
+    They were made with the data: a plain text became a prompt of ``prompt_tokens`` tokens, its rest the
+    reference; a conversation its user turns.
 
     Returns:
         the number of questions.
     """
-    import json
-
-    lines: list[str] = []
-    for sequence in data.heldout_sequences:
-        if len(lines) == config.heldout_prompts:
-            break
-        document = sequence.document
-        if document is None:
-            continue
-        if document.messages is not None:
-            turns = [m["content"] for m in document.messages if m["role"] == "user"]
-            references = [m["content"] for m in document.messages if m["role"] == "assistant"]
-        else:
-            turns, references = _cut_prompt(document.text or "", tokenizer, config.prompt_tokens)
-        if not turns or not all(turns):
-            continue
-        row = {"question_id": 81 + len(lines), "category": "heldout", "turns": turns, "reference": references}
-        lines.append(json.dumps(row, ensure_ascii=False))
-    atomic_write(path, "".join(line + "\n" for line in lines))
-    return len(lines)
-
-
-def _cut_prompt(text: str, tokenizer: TextTokenizer, tokens: int) -> tuple[list[str], list[str]]:
-    """Cut a text after ``tokens`` tokens, at the character where the next token starts."""
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    if len(ids) <= 2 * tokens:
-        return [], []
-    end = offsets[tokens][0]
-    return [text[:end]], [text[end:]]
+    lines = data.prepared.prompts.read_bytes()
+    atomic_write(path, lines)
+    return lines.count(b"\n")

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from ..capture.online import CapturedBatch, OnlineCapture
+from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
-from ..core.errors import DataError
+from ..core.distributed import Group
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
 from ..models.drafter_io import save_drafter
-from ..models.eagle3 import Eagle3Drafter
-from ..models.target import HFTarget
 from . import checkpoint as checkpoints
+from .batches import divide
 from .config import TrainConfig
 from .data import TrainData, batch_rows, to_tensors
-from .losses import step_figures, ttt_loss
-from .metrics import TTTTotals
-from .optim import learning_rate, make_optimizer, set_learning_rate
-from .ttt import unroll
-
-# glibc's <malloc.h>
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+from .draft_heads import save_heads
+from .eval_line import eval_line
+from .finish import capture_heldout, head_figures, name_bad_rows
+from .heldout import Live, heldout_figures, plain_copy
+from .losses import feature_noise
+from .machine import Clock, stop_requested, uses_bf16
+from .optim import learning_rate
+from .step import TrainStep
+from .strategy import Strategy, make_strategy, trained, wanted_strategy
+from .trackers import Trackers
+from .ttt import rows_by_step
+from .window import Window
 
 
 @dataclass
@@ -39,19 +40,41 @@ class Trainer:
     """Everything one training run works on.
 
     Attributes:
+        target: has ``embedding``, ``head_weight`` and ``logits``.
+        captured: a capture source: packed rows and their keys to a captured batch.
         identity: settings and input hashes that a resumed run must share.
+        meta: facts about target and tokenizer for the finished artefacts.
+        live: decodes held-out prompts at every evaluation; None does not.
     """
 
     config: TrainConfig
-    target: HFTarget
-    drafter: Eagle3Drafter
+    target: Any
+    step_module: TrainStep
     data: TrainData
+    captured: Any
     device: torch.device
+    group: Group
     identity: dict[str, Any]
     meta: dict[str, Any]
+    live: Live | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._capture = OnlineCapture(self.target, int(self.config.capture.memory_gb * 2**30))
+        self.division = divide(self.config.optim, self.group.rank, self.group.size)
+        bound = self.drafter.max_steps
+        # Medusa trains every head that it has: decoding drafts with all of them.
+        self.steps = self.config.ttt.steps if bound is None else bound
+        self.strategy: Strategy = make_strategy(
+            wanted_strategy(self.config.run.strategy, self.group),
+            self.step_module,
+            self.config,
+            self.group,
+            self.device,
+        )
+
+    @property
+    def drafter(self) -> Any:
+        return self.step_module.drafter
 
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint.
@@ -60,209 +83,206 @@ class Trainer:
             the folder of the finished drafter artefact.
 
         Raises:
-            DataError: the loss is not finite (the batch is named).
+            DataError: the loss is not finite (the rows are named).
             MismatchError: the folder holds a run with other settings.
         """
-        config, output = self.config, self.config.output
-        folder = output / "checkpoints"
-        optimizer = make_optimizer(self.drafter, config.optim)
-        start = checkpoints.load_latest(folder, self.drafter, optimizer, self.identity)
-        if start:
-            say(f"Resuming at step {start} of {config.optim.steps} ({folder})")
-        log = MetricsLog(output / "metrics.jsonl")
-        with (
-            stop_requested() as stop,
-            ProgressBar("train-drafter", config.optim.steps, "steps", initial=start) as bar,
-        ):
-            clock = Clock()
-            for step in range(start, config.optim.steps):
-                figures = self.step(step, optimizer)
-                clock.add(figures.pop("tokens"))
-                done = step + 1
-                bar.update(1)
-                if done % config.run.log_every == 0 or done == config.optim.steps:
-                    figures["tokens_per_s"] = clock.rate()
-                    log.write(kind="train", step=done, lr=learning_rate(step, config.optim), **figures)
-                    bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}")
-                if done % config.run.eval_every == 0 or done == config.optim.steps:
-                    with clock.paused():
-                        self.report(done, log)
-                stopping = bool(stop)  # read once: a signal from here on waits for the next step
-                if stopping or done % config.run.checkpoint_every == 0 or done == config.optim.steps:
-                    checkpoints.save_checkpoint(
-                        folder, done, self.drafter, optimizer, self.identity, config.run.keep
-                    )
-                if stopping and done < config.optim.steps:
-                    say(f"Stopped at step {done}; the same command goes on from there.")
-                    raise KeyboardInterrupt
-        return self.finish()
-
-    def step(self, step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """One optimiser step; returns its figures and the number of real tokens in the batch."""
         config = self.config
-        rows = batch_rows(len(self.data.train.input_ids), config.optim.batch_size, step, config.run.seed)
-        batch = self.capture("train", rows)
+        start = self._resume()
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
+        trackers = Trackers.open(
+            config.run.trackers,
+            config.output,
+            config.model_dump(mode="json"),
+            resume_step=start,
+            removed=log.removed,
+        )
+        log.listener = trackers.log
+        log.write(kind="start", step=start, time=time.time(), facts=self._start_facts())
+        try:
+            with stop_requested() as stop, self._bar(start) as bar:
+                self._train(start, log, bar, stop)
+            path = self._finish(log)
+            log.write(kind="end", step=config.optim.steps, time=time.time())
+            return path
+        finally:
+            trackers.close()
+            self.strategy.close()
+
+    def _bar(self, start: int) -> Any:
+        if self.group.rank:
+            return contextlib.nullcontext()
+        return ProgressBar("train-drafter", self.config.optim.steps, "steps", initial=start)
+
+    def _train(self, start: int, log: MetricsLog, bar: Any, stop: Any) -> None:
+        config, steps = self.config, self.config.optim.steps
+        clock, window = Clock(), Window(self.steps, self.device)
+        for step in range(start, steps):
+            clock.add(self.step(step, window))
+            done = step + 1
+            if bar is not None:
+                bar.update(1)
+            if done % config.run.log_every == 0 or done == steps:
+                figures = window.read(self.group)
+                log.write(
+                    kind="train",
+                    step=done,
+                    lr=learning_rate(step, config.optim),
+                    **figures,
+                    tokens_per_s=clock.lap(),
+                )
+                if bar is not None:
+                    bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}")
+                window = Window(self.steps, self.device)
+            if done % config.run.eval_every == 0 or done == steps:
+                with clock.paused():
+                    self.report(done, log)
+            stopping = self.group.any(bool(stop))  # read once: a signal from here on waits for the next step
+            if stopping or done % config.run.checkpoint_every == 0 or done == steps:
+                self._keep(done)
+            if stopping and done < steps:
+                say(f"Stopped at step {done}; the same command goes on from there.")
+                raise KeyboardInterrupt
+
+    def step(self, step: int, window: Window) -> int:
+        """One optimiser step, its figures added to ``window``; returns the real tokens of the whole batch."""
+        config = self.config
+        rows = batch_rows(len(self.data.train), config.optim.batch_size, step, config.run.seed)
+        everyone = to_tensors(self.data.train, rows, torch.device("cpu"))
         warm = step < config.ttt.warmup_fraction * config.optim.steps
-        set_learning_rate(optimizer, learning_rate(step, config.optim))
-        self.drafter.train()
-        with self.autocast():
-            loss, figures = ttt_loss(
-                self.drafter,
-                self.target,
-                batch,
-                steps=1 if warm else config.ttt.steps,
-                decay=config.ttt.decay,
-            )
-        _check_finite("loss", loss, step, rows)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), config.optim.clip)
-        _check_finite("gradient", norm, step, rows)  # before it spoils weights that a checkpoint would keep
-        optimizer.step()
-        return {
-            "loss": float(figures[0].loss.detach()),
-            "ttt_loss": float(loss.detach()),
-            "accuracy": [round(float(f.correct / f.rows.clamp(min=1)), 4) for f in figures],
-            "grad_norm": float(norm),
-            "tokens": int((batch.document != 0).sum()),
-        }
+        steps = 1 if warm and self.drafter.max_steps is None else self.steps
+        counts = rows_by_step(everyone.loss_mask, everyone.document, steps).to(self.device)
+        parts = self.division.own(rows)
+        total = torch.zeros((), device=self.device)
+        for index, part in enumerate(parts):
+            batch, last = self.capture("train", part), index == len(parts) - 1
+            with self.strategy.syncing(last=last):
+                with self.autocast():
+                    loss, figures, heads = self.strategy.forward(
+                        batch, steps, counts, self._noise(batch, step, part)
+                    )
+                self.strategy.backward(loss, last=last)
+            total += loss.detach()
+            window.add(figures, heads)
+
+        def check(norm: Tensor) -> None:
+            finite = torch.isfinite(torch.stack([total.float(), norm.detach().float()])).tolist()
+            if not all(finite):
+                name_bad_rows(self, step, rows, "gradient" if finite[0] else "loss")
+
+        norm = self.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
+        window.close_step(total, norm)
+        return int((everyone.document != 0).sum())
+
+    def _noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
+        width = self.step_module.settings.feature_noise
+        if not width:
+            return None
+        shape = batch.states(self.drafter.reads).shape
+        return feature_noise(shape, width, self.config.run.seed, step, rows).to(self.device)
 
     def capture(self, split: Literal["train", "heldout"], indices: list[int]) -> CapturedBatch:
         """The target's states for these packed rows of a split."""
         rows = self.data.train if split == "train" else self.data.heldout
-        with self.autocast():
-            return self._capture(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
+        return self.captured(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(
             self.device.type, dtype=torch.bfloat16, enabled=uses_bf16(self.config, self.device)
         )
 
-    def report(self, step: int, log: MetricsLog) -> dict[str, object]:
-        """Held-out figures of every TTT step, into the log and one line for people."""
+    def report(self, step: int, log: MetricsLog) -> None:
+        """Held-out figures of every TTT step and the real decoder's, into the log; keeps the best drafter."""
         summary = heldout_figures(self)
-        log.write(kind="heldout", step=step, **summary)
-        accuracy = " ".join(f"{a:.2f}" for a in summary["accuracy"])  # type: ignore[attr-defined]
-        say(
-            f"step {step}: held-out accuracy by draft step {accuracy} | "
-            f"accepted length of a chain {summary['chain_accepted_length']:.2f}"
-        )
-        return summary
+        log.write(kind="heldout", step=step, time=time.time(), **summary)
+        weights = self.strategy.weights()
+        if self.group.rank == 0:
+            live: dict[str, Any] = {}
+            if self.live is not None:
+                live = dict(self.live(*plain_copy(self, weights)))
+            if live:
+                log.write(kind="live", step=step, **live)
+            name = "accepted_length" if live else "chain_accepted_length"
+            value = float((live or summary)[name])  # type: ignore[arg-type]
+            best = value > self.facts.get("best", {}).get("value", 0.0)
+            say(eval_line(step, self.config.optim.steps, summary, live, best=best))
+            if best:
+                self.facts["best"] = {"step": step, "value": value, "name": name}
+                self._save(self.config.output / "best", weights, {"steps": step, "heldout": summary})
+        self.group.wait()
 
-    def finish(self) -> Path:
-        path = self.config.output / "drafter"
+    def _start_facts(self) -> dict[str, Any]:
+        return {
+            "device": str(self.device),
+            "precision": "bf16 passes" if uses_bf16(self.config, self.device) else "fp32",
+            "processes": self.group.size,
+            "strategy": self.strategy.name,
+            "training rows": f"{len(self.data.train):,}",
+            "trained parameters": f"{sum(p.numel() for p in trained(self.step_module).values()):,}",
+        }
+
+    def _save(self, path: Path, weights: dict[str, Tensor], meta: dict[str, Any]) -> Any:
         check_output(path, overwrite=True)
+        drafter, heads = plain_copy(self, weights)
+        config = self.config.model_dump(mode="json")
+        save_drafter(path, drafter, {**self.meta, **meta}, config=config, overwrite=True)
+        return drafter, heads
+
+    def _keep(self, step: int) -> None:
+        weights, optimizer = self.strategy.weights(), self.strategy.optimizer_state()
+        rng = checkpoints.joined_rng(self.group.gather(checkpoints.rng_state(self.group.rank)))
+        if self.group.rank == 0:
+            state = checkpoints.RunState(
+                weights,
+                optimizer,
+                rng,
+                {**self.facts, "processes": self.group.size, "strategy": self.strategy.name},
+            )
+            folder = self.config.output / "checkpoints"
+            checkpoints.save_checkpoint(folder, step, state, self.identity, self.config.run.keep)
+        self.group.wait()
+
+    def _resume(self) -> int:
+        folder = self.config.output / "checkpoints"
+        if self.group.rank == 0:
+            checkpoints.remove_remains(folder)
+        self.group.wait()
+        found = checkpoints.load_latest(folder, self.identity)
+        if found is None:
+            return 0
+        step, state = found
+        self.strategy.load(state.weights, state.optimizer, step)
+        whole = checkpoints.restore_rng(state.rng, self.group.rank)
+        self.facts = {key: value for key, value in state.facts.items() if key == "best"}
+        if self.group.rank == 0:
+            say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
+            before = (state.facts.get("processes"), state.facts.get("strategy"))
+            if before != (self.group.size, self.strategy.name) or not whole:
+                say(
+                    f"It ran as {before[0]} process(es), {before[1]}, and goes on as {self.group.size}, "
+                    f"{self.strategy.name}: the batches are the same, the last bits need not be."
+                )
+        return step
+
+    def _finish(self, log: MetricsLog) -> Path:
+        path = self.config.output / "drafter"
         summary = heldout_figures(self)
-        save_drafter(
-            path,
-            self.drafter,
-            {**self.meta, "steps": self.config.optim.steps, "heldout": summary},
-            config=self.config.model_dump(mode="json"),
-            overwrite=True,
-        )
+        weights = self.strategy.weights()
+        if self.group.rank == 0:
+            drafter, heads = self._save(
+                path, weights, {"steps": self.config.optim.steps, "heldout": summary, **self.facts}
+            )
+            if heads:
+                figures = head_figures(self, drafter, heads)
+                log.write(kind="heads", step=self.config.optim.steps, heads=figures)
+                save_heads(
+                    self.config.output,
+                    heads,
+                    self.config.heads,
+                    drafter=path,
+                    meta={**self.meta, "report": figures},
+                    resolved=self.config.model_dump(mode="json"),
+                )
+        elif getattr(self.target, "tensor_parallel", False) and len(self.step_module.heads):
+            capture_heldout(self)  # every process must take part in the target's passes
+        self.group.wait()
         return path
-
-
-def _check_finite(what: str, value: torch.Tensor, step: int, rows: list[int]) -> None:
-    if not torch.isfinite(value):
-        raise DataError(
-            f"the training {what} is not finite",
-            got=f"{float(value.detach())} at step {step + 1}",
-            source=f"packed rows {rows}",
-            remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
-        )
-
-
-@torch.no_grad()
-def heldout_figures(trainer: Trainer) -> dict[str, object]:
-    """Figures over the first ``eval_rows`` held-out rows; see :meth:`TTTTotals.summary`."""
-    config, rows = trainer.config, trainer.data.heldout
-    totals = TTTTotals.zeros(config.ttt.steps)
-    trainer.drafter.eval()
-    count = min(len(rows.input_ids), config.run.eval_rows)
-    for first in range(0, count, config.optim.batch_size):
-        batch = trainer.capture("heldout", list(range(first, min(count, first + config.optim.batch_size))))
-        with trainer.autocast():
-            steps = list(unroll(trainer.drafter, batch, config.ttt.steps))
-            figures = [step_figures(trainer.drafter, trainer.target, batch, s) for s in steps]
-        totals.add(figures, [s.counted for s in steps])
-    return totals.summary()
-
-
-class Clock:
-    """Tokens a second of training proper; evaluation time is left out."""
-
-    def __init__(self) -> None:
-        self._tokens, self._start, self._pause = 0, time.monotonic(), 0.0
-
-    def add(self, tokens: int) -> None:
-        self._tokens += tokens
-
-    def rate(self) -> float:
-        return self._tokens / max(time.monotonic() - self._start - self._pause, 1e-9)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        begin = time.monotonic()
-        yield
-        self._pause += time.monotonic() - begin
-
-
-class StopFlag:
-    """True once a signal asked the run to stop."""
-
-    def __init__(self) -> None:
-        self.set = False
-
-    def __bool__(self) -> bool:
-        return self.set
-
-
-@contextlib.contextmanager
-def stop_requested() -> Iterator[StopFlag]:
-    """SIGINT and SIGTERM finish the current step and write a checkpoint; a second one stops at once."""
-    flag = StopFlag()
-
-    def handle(number: int, _frame: Any) -> None:
-        if flag.set:
-            raise KeyboardInterrupt
-        flag.set = True
-        say("Stopping after this step; a checkpoint will be written.")
-
-    try:
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: leave the signals alone
-        yield flag
-        return
-    try:
-        yield flag
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
-    """bf16 autocast: asked for, or ``auto`` on CUDA. Many CPUs run bf16 a hundred times slower than fp32."""
-    wanted = config.run.mixed_precision
-    return wanted == "bf16" or (wanted == "auto" and device.type == "cuda")
-
-
-def set_threads(config: TrainConfig) -> None:
-    """Launchers set one OpenMP thread a process; a single process may use what it is allowed to run on."""
-    count = config.run.threads
-    if count is None:
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(max(1, count or 1))
-    keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Ask glibc to keep large freed blocks, which a step allocates again at once.
-
-    By default it returns them to the kernel, which hands them back page by page, zeroed: about a tenth of a
-    CPU training step. Elsewhere than on glibc nothing happens.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

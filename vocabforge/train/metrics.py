@@ -1,4 +1,9 @@
-"""Figures of a drafter from the TTT unroll alone, and what they predict for the decoder."""
+"""Figures of a drafter from the TTT unroll alone, and what they predict for the decoder.
+
+Two measures of a drafted token stand side by side. Greedy: a hit is a draft argmax equal to the target's.
+At temperature 1: its chance to be accepted is the overlap sum_v min(p(v), q(v)) (METHODS section 3). What is lost
+against 1 has two causes, told apart for both: the token is outside the draft vocabulary, or the drafter is wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +15,125 @@ from torch import Tensor
 
 from .losses import StepFigures
 
+# Rows of the table of sums; one column a TTT step.
+FIELDS = (
+    "loss",
+    "rows",
+    "correct",
+    "outside",
+    "chained_rows",
+    "chained_hits",
+    "overlap",
+    "ceiling",
+    "chained_chance",
+    "chained_overlap",
+)
+
 
 @dataclass
 class TTTTotals:
-    """Sums over batches, one entry a TTT step.
+    """Sums over batches. They may be added over processes: add ``to_vector()`` and read ``from_vector()``.
 
     ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those
     that hit at k too: their quotient is the conditional acceptance, the chance that draft token k + 1 is
-    accepted given that the k before it were.
+    accepted given that the k before it were. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at
+    temperature 1, a row counting with the product of its earlier overlaps.
+
+    Attributes:
+        sums: (len(FIELDS), K) float64, exact for counts; it stays on the device of the figures, so that
+            adding does not wait for it.
     """
 
-    loss: list[float]
-    rows: list[int]
-    correct: list[int]
-    outside: list[int]
-    chained_rows: list[int]
-    chained_hits: list[int]
+    sums: Tensor
 
     @classmethod
-    def zeros(cls, steps: int) -> TTTTotals:
-        return cls([0.0] * steps, *([0] * steps for _ in range(5)))
+    def zeros(cls, steps: int, device: torch.device | str = "cpu") -> TTTTotals:
+        return cls(torch.zeros(len(FIELDS), steps, dtype=torch.float64, device=device))
 
-    def add(self, figures: Sequence[StepFigures], counted: Sequence[Tensor]) -> None:
-        """Add one batch; ``counted`` holds bool (B, T) a step."""
-        alive = torch.ones_like(counted[0])
-        for k, (step, rows) in enumerate(zip(figures, counted)):
-            number = int(step.rows)
-            outside = int(step.outside)
-            self.loss[k] += float(step.loss.detach()) * (number - outside)  # a mean over the rows inside
-            self.rows[k] += number
-            self.correct[k] += int(step.correct)
-            self.outside[k] += outside
-            self.chained_rows[k] += int((alive & rows).sum())
+    @classmethod
+    def from_vector(cls, vector: Tensor) -> TTTTotals:
+        """Back from ``to_vector``, whatever was added to it."""
+        return cls(vector.reshape(len(FIELDS), -1))
+
+    def to_vector(self) -> Tensor:
+        """(len(FIELDS) * K,) float64; the sum of two vectors is the vector of both parts' totals."""
+        return self.sums.flatten()
+
+    def add(self, figures: Sequence[StepFigures]) -> None:
+        """Add one batch: the figures of its steps 0, 1, ...; fewer than K leave the later columns alone."""
+        alive = torch.ones_like(figures[0].hits)  # (B, T) all earlier steps were hits
+        chance = torch.ones_like(
+            figures[0].overlaps, dtype=torch.float64
+        )  # (B, T) product of earlier overlaps
+        columns = []
+        for step in figures:
+            here, before = alive & step.counted, torch.where(step.counted, chance, 0.0)
             alive = alive & step.hits
-            self.chained_hits[k] += int((alive & rows).sum())
+            chance = chance * step.overlaps  # 0 where the row is not counted
+            values = (
+                step.loss_sum.detach(),
+                step.rows,
+                step.correct,
+                step.outside,
+                here.sum(),
+                (alive & step.counted).sum(),
+                step.overlap_sum,
+                step.ceiling_sum,
+                before.sum(),
+                chance.sum(),
+            )
+            columns.append(torch.stack([value.to(torch.float64) for value in values]))
+        self.sums[:, : len(columns)] += torch.stack(columns, 1).to(self.sums.device)
 
     def summary(self) -> dict[str, object]:
-        """Mean loss, accuracy, conditional acceptance and out-of-vocabulary share a step; accepted length."""
-        conditional = [_ratio(h, r) for h, r in zip(self.chained_hits, self.chained_rows)]
-        return {
-            "loss": [_ratio(x, r - o) for x, r, o in zip(self.loss, self.rows, self.outside)],
-            "accuracy": [_ratio(c, r) for c, r in zip(self.correct, self.rows)],
-            "conditional_acceptance": conditional,
-            "out_of_vocabulary": [_ratio(o, r) for o, r in zip(self.outside, self.rows)],
-            "chain_accepted_length": expected_accepted_length(conditional),
-            "rows": self.rows[0],
-        }
+        """The figures, one entry a TTT step where they are lists; see :func:`summarise`."""
+        return summarise(self.sums.cpu())
 
 
-def _ratio(part: float, whole: int) -> float:
+def summarise(sums: Tensor) -> dict[str, object]:
+    """From sums (len(FIELDS), K) to figures.
+
+    Returns:
+        ``loss``: mean soft cross-entropy over rows that have a target in the draft vocabulary.
+        ``accuracy``: share of rows whose draft argmax is the target's, over the whole vocabulary; rows outside
+        the draft vocabulary are misses. ``out_of_vocabulary`` and ``drafter_wrong``: the share of rows missed
+        because the target's argmax has no draft row, and although it has one. The three add up to 1.
+        ``acceptance``: mean overlap, the expected acceptance at temperature 1; ``lost_outside`` (target mass
+        outside the draft vocabulary: 1 - static ceiling) and ``lost_wrong``. The three add up to 1.
+        ``conditional_acceptance``: greedy acceptance given that the earlier draft tokens were accepted.
+        ``chain_accepted_length``: mean tokens that verifying a greedy chain of K drafts commits.
+        ``sampled_accepted_length``: the same at temperature 1, from products of overlaps along a row. The unroll is
+        fed the text, so this takes the overlap behind an accepted draft token for that behind the text's token:
+        an estimate. The greedy length needs no such step where the text is the target's own greedy one.
+        ``rows``: counted rows of step 0.
+    """
+    values = dict(zip(FIELDS, sums.tolist()))
+    rows = values["rows"]
+    conditional = _ratios(values["chained_hits"], values["chained_rows"])
+    sampled = _ratios(values["chained_overlap"], values["chained_chance"])
+    accuracy, outside = _ratios(values["correct"], rows), _ratios(values["outside"], rows)
+    overlap, ceiling = _ratios(values["overlap"], rows), _ratios(values["ceiling"], rows)
+    inside = [r - o for r, o in zip(rows, values["outside"])]
+    return {
+        "loss": _ratios(values["loss"], inside),
+        "accuracy": accuracy,
+        "conditional_acceptance": conditional,
+        "out_of_vocabulary": outside,
+        "drafter_wrong": [_ratio(i - c, r) for i, c, r in zip(inside, values["correct"], rows)],
+        "acceptance": overlap,
+        "lost_outside": [_ratio(r - c, r) for r, c in zip(rows, values["ceiling"])],
+        "lost_wrong": [c - o for c, o in zip(ceiling, overlap)],
+        "chain_accepted_length": expected_accepted_length(conditional),
+        "sampled_accepted_length": expected_accepted_length(sampled),
+        "rows": int(rows[0]),
+    }
+
+
+def _ratios(parts: Sequence[float], wholes: Sequence[float]) -> list[float]:
+    return [_ratio(part, whole) for part, whole in zip(parts, wholes)]
+
+
+def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 

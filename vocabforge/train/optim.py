@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from .config import OptimConfig
+from .master_weights import MasterAdamW
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW over the trainable parameters, without weight decay on vectors (norms)."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(
+    parameters: Iterable[nn.Parameter],
+    config: OptimConfig,
+    *,
+    lower: torch.dtype | None = None,
+    fp32_gradients: bool = False,
+) -> torch.optim.Optimizer:
+    """AdamW, without weight decay on vectors (norms).
+
+    Args:
+        lower: cast the parameters to this type and keep fp32 masters; see :class:`MasterAdamW`.
+        fp32_gradients: add gradients up in fp32 although parameters are lower.
+    """
+    trained = [p for p in parameters if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, foreach=True)
+    groups = [group for group in groups if group["params"]]
+    if lower is None:
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, foreach=True)
+    return MasterAdamW(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        lower=lower,
+        fp32_gradients=fp32_gradients,
+        foreach=True,
+    )
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:

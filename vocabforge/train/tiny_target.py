@@ -189,7 +189,7 @@ def _start_copying(model: Any) -> None:
 
 def _train(model: Any, rows: _Rows, config: OptimConfig, seed: int) -> list[float]:
     """Run all steps; returns the loss of each."""
-    optimizer = make_optimizer(model, config)
+    optimizer = make_optimizer(model.parameters(), config)
     losses = []
     with ProgressBar(
         "Training the target", config.steps * config.batch_size * rows.input_ids.shape[1], "tokens"

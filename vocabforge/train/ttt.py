@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ..capture.online import CapturedBatch
 from ..models.drafter import Drafter
 from ..models.ttt_attention import TTTState
+from .checkpointing import checkpointed_step
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,38 @@ def counted_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
 
 
 def unroll(
-    drafter: Drafter, batch: CapturedBatch, steps: int, *, attention: str = "auto"
+    drafter: Drafter,
+    batch: CapturedBatch,
+    steps: int,
+    *,
+    noise: Tensor | None = None,
+    attention: str = "auto",
+    checkpointing: bool = False,
 ) -> Iterator[TTTStep]:
-    """Yield the K steps in order; gradients flow through all of them."""
-    g = drafter.fuse(batch.states(drafter.reads))
+    """Yield the K steps in order; gradients flow through all of them.
+
+    Args:
+        noise: (B, T, .) added to what the drafter reads.
+        attention: row of ``models/ttt_attention.py``.
+        checkpointing: keep each step's inputs only and compute it again in the backward pass.
+    """
+    read = batch.states(drafter.reads)
+    g = drafter.fuse(read if noise is None else read + noise.to(read))
     state = TTTState(batch.document, attention)
     for k in range(steps):
         position = batch.position + k
         if drafter.positions is not None:
             # Rows that run past the table's end are never counted when the rows themselves fit it.
             position = position.clamp(max=drafter.positions - 1)
-        g = drafter.ttt_step(shift_left(batch.input_ids, k + 1), g, position, state)
+        ids = shift_left(batch.input_ids, k + 1)
+        if checkpointing:
+            g = checkpointed_step(drafter, ids, g, position, state)
+        else:
+            g = drafter.ttt_step(ids, g, position, state)
         yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k))
+
+
+def rows_by_step(loss_mask: Tensor, document: Tensor, steps: int) -> Tensor:
+    """Counted rows of packed rows (B, T) by draft step: (K,) fp32."""
+    counts = [counted_rows(loss_mask, document, k).sum() for k in range(steps)]
+    return torch.stack(counts).float()

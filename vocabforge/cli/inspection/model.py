@@ -47,6 +47,27 @@ def _drafter(artifact: Artifact, config: Mapping[str, Any], tensors: Tensors, *,
     return View(body, shown)
 
 
+def head_view(artifact: Artifact, request: Request) -> View:
+    """Kind, sizes, owner and parameters of a ranker, a low-rank head or a router."""
+    sizes = _json(artifact, "head.json").get("sizes")
+    if not isinstance(sizes, Mapping):
+        raise ArtifactError("the draft head's sizes cannot be read", source=artifact.path / "head.json")
+    tensors = _tensors(artifact, "head.safetensors")
+    facts = {
+        "parameters": _parameters({name: entry for name, entry in tensors.items() if name != "assignment"}),
+        **artifact.meta,
+    }
+    # Figures by draft step are a list of mappings, which no line holds; the JSON of the run has them.
+    facts = {name: value for name, value in _flat(facts).items() if not _is_table(value)}
+    known = {name: value for name, value in sizes.items() if value is not None}
+    shown = [facts_table(facts, "Draft head"), facts_table(known, "Sizes"), _tensor_table(tensors)]
+    return View({**facts, "sizes": known, "tensors": _tensor_facts(tensors)}, shown)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+
+
 def target_view(artifact: Artifact, request: Request) -> View:
     """Figures of its training, configuration and parameters."""
     config = _json(artifact, "config.json")
@@ -58,8 +79,8 @@ def target_view(artifact: Artifact, request: Request) -> View:
 
 
 def checkpoint_view(artifact: Artifact, request: Request) -> View:
-    """Step, what must be equal on resume, and the drafter's tensors."""
-    tensors = _tensors(artifact, "drafter.safetensors")
+    """Step, what must be equal on resume, and the trained tensors."""
+    tensors = _tensors(artifact, "weights.safetensors")
     identity = dict(artifact.meta.get("identity", {}))
     facts = {"step": artifact.meta.get("step"), "parameters": _parameters(tensors)}
     shown = [

@@ -12,11 +12,11 @@ from ...corpus.fingerprint import check_fingerprint
 from ...corpus.tokenizer import TextTokenizer
 from ...decode.build import make_head
 from ...decode.engine import Decoder
-from ...decode.proposer_eagle3 import Eagle3Proposer
+from ...decode.proposers import make_proposer
 from ...decode.tree import TreeSettings
 from ...export.formats import load_drafter, restrict
+from ...models.drafter import Drafter
 from ...models.drafter_io import TargetTensors, check_target
-from ...models.eagle3 import Eagle3Drafter
 from ...models.fingerprint import target_fingerprint
 from ...vocab.subset import VocabSubset, load_subset
 from .checks import Finding, Report
@@ -28,7 +28,7 @@ _WEIGHTS = "model.safetensors"
 _ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
 
 
-def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Eagle3Drafter | None:
+def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Drafter | None:
     """Add the drafter's rows; returns it loaded, None where it does not load."""
     verified = report.run(GROUP, "artefact", check_artifact, path)
     artifact = verified[0] if verified else None
@@ -42,9 +42,7 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Eag
     return drafter
 
 
-def check_vocab(
-    report: Report, path: Path, target: TargetFacts | None, drafter: Eagle3Drafter | None
-) -> None:
+def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter: Drafter | None) -> None:
     """Add the rows of a subset artefact; the drafter is restricted to it where there is one."""
     subset = report.run(VOCAB_GROUP, "artefact", check_subset, path)
     report.run(
@@ -93,7 +91,7 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
     return Finding("the fingerprints of target and tokenizer agree")
 
 
-def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Eagle3Drafter]:
+def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
     tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
     drafter, _ = load_drafter(path, tensors, target.path)
     broken = [name for name, p in drafter.named_parameters() if not bool(torch.isfinite(p).all())]
@@ -102,11 +100,15 @@ def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding
     count = sum(p.numel() for p in drafter.parameters())
     head = "its own head" if drafter.has_own_head else "the target's head"
     rows, total = drafter.head_weight.shape[0], drafter.config.vocab_size
-    return Finding(f"{count:,} parameters, {head} of {rows:,} of {total:,} tokens", value=drafter)
+    return Finding(
+        f"{drafter.label}: {count:,} parameters, {head} of {rows:,} of {total:,} tokens", value=drafter
+    )
 
 
-def check_layers(drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     layers, count = drafter.config.aux_layers, target.model.config.num_layers
+    if drafter.reads == "hidden":
+        return Finding("none: it reads the target's last hidden states")
     found = f"outputs of layers {list(layers)} (0-based) of {count}"
     if not all(0 <= layer < count for layer in layers):
         return Finding(found, "failed", "use the target that the drafter was trained for")
@@ -117,7 +119,7 @@ def check_layers(drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
     return Finding(found)
 
 
-def check_map(path: Path, drafter: Eagle3Drafter) -> Finding[None]:
+def check_map(path: Path, drafter: Drafter) -> Finding[None]:
     """Rows to target ids as loaded, and both stored forms where the folder has them."""
     ids, total = drafter.target_ids, drafter.config.vocab_size
     rows = drafter.head_weight.shape[0]
@@ -155,7 +157,7 @@ def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
     return None
 
 
-def check_eos_inside(drafter: Eagle3Drafter, tokenizer: TextTokenizer) -> Finding[None]:
+def check_eos_inside(drafter: Drafter, tokenizer: TextTokenizer) -> Finding[None]:
     return _eos_inside(drafter.target_ids.tolist(), tokenizer)
 
 
@@ -174,14 +176,15 @@ def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
 
 
 @torch.inference_mode()
-def check_drafting(drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
     head = make_head(drafter)
     topk = min(4, head.size)
-    settings = TreeSettings(topk=topk, depth=3, total_nodes=min(16, 1 + topk + 3 * topk**2))
+    depth = min(3, (drafter.max_steps or 4) - 1)
+    settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
     prompt = probe_ids(target.model, target.tokenizer)
     context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
-    proposer = Eagle3Proposer(drafter, head, settings, context)
+    proposer = make_proposer(drafter, head, settings, context)
     plain, drafted = (
         Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
         for way in (None, proposer)
@@ -215,5 +218,5 @@ def check_subset_eos(subset: VocabSubset, tokenizer: TextTokenizer) -> Finding[N
     return _eos_inside(subset.ids.tolist(), tokenizer)
 
 
-def check_restricted(path: Path, drafter: Eagle3Drafter, target: TargetFacts) -> Finding[None]:
+def check_restricted(path: Path, drafter: Drafter, target: TargetFacts) -> Finding[None]:
     return check_drafting(restrict(drafter, path, None), target)

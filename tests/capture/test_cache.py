@@ -1,0 +1,288 @@
+"""The disk cache: the bits of online capture, and no damage that goes unnoticed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
+from tests.support import ROOT, tiny_target
+from vocabforge.capture.cache import CachedCapture, cache_key, open_cache
+from vocabforge.capture.cache_format import plan_shards, row_lengths, rows_digest, to_batch
+from vocabforge.capture.cache_write import finish, finished_shards, my_shards, prepare_folder, write_shards
+from vocabforge.capture.disk_use import DiskUse, check_disk, disk_use
+from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.models.target import HFTarget
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> HFTarget:
+    return HFTarget.load(folder)
+
+
+@pytest.fixture
+def cache(target: HFTarget, tmp_path: Path) -> Path:
+    make_cache(make_job(tmp_path / "c", target, splits()), target)
+    return tmp_path / "c"
+
+
+def ask(source: object, split: str, rows: list[int]) -> CapturedBatch:
+    batch = to_batch(splits()[split], rows, CPU)
+    return source(batch, [(split, row) for row in rows])  # type: ignore[operator]
+
+
+def test_the_cache_gives_the_bits_of_online_capture(cache: Path, target: HFTarget) -> None:
+    cached, online = CachedCapture(cache), OnlineCapture(target, 0)
+    assert len(list(cache.glob("*.safetensors"))) > 3, "the test needs several shards"
+    for split, rows in (("train", [4, 0, 3]), ("heldout", [1]), ("train", [1, 2, 5])):
+        one, other = ask(cached, split, rows), ask(online, split, rows)
+        assert torch.equal(one.features, other.features)
+        assert torch.equal(one.hidden, other.hidden)
+        assert bool(one.features.abs().sum() > 0)
+
+
+def test_padding_is_not_stored(cache: Path) -> None:
+    tokens = sum(int(row_lengths(rows).sum()) for rows in splits().values())
+    places = sum(rows.input_ids.size for rows in splits().values())
+    assert tokens < places
+    size = sum(file.stat().st_size for file in cache.glob("*.safetensors"))
+    assert size < tokens * ((3 * 32 + 32) * 4 + 8) + 1000 * len(list(cache.glob("*.safetensors")))
+
+
+def test_shards_cover_every_row_once_and_keep_to_their_size() -> None:
+    rows = splits()
+    shards = plan_shards(rows, 10, 500)
+    for split, one in rows.items():
+        mine = [shard for shard in shards if shard.split == split]
+        covered = [row for shard in mine for row in range(shard.first, shard.first + shard.rows)]
+        assert covered == list(range(len(one.input_ids)))
+        assert [shard.tokens for shard in mine] == [
+            int(row_lengths(one)[shard.first : shard.first + shard.rows].sum()) for shard in mine
+        ]
+    assert all(shard.tokens * 10 <= 500 or shard.rows == 1 for shard in shards)
+    assert {part for i in (1, 2, 3) for part in my_shards(shards, (i, 3))} == set(shards)
+
+
+def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "c", target, splits())
+    prepare_folder(job, overwrite=False)
+    write_shards(job, job.shards[:2], OnlineCapture(target, 0), CPU)
+    assert not finish(job, {}, {}, overwrite=False)
+    with pytest.raises(ArtifactError, match="not finished"):
+        open_cache(tmp_path / "c")
+    stamp = (job.partial / job.shards[0].file).stat().st_mtime_ns
+    damaged = job.partial / job.shards[1].file
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x07")
+    assert finished_shards(job, job.shards) == [job.shards[0]]
+    made = make_cache(job, target)
+    assert made == [shard.file for shard in job.shards[1:]]
+    assert (tmp_path / "c" / job.shards[0].file).stat().st_mtime_ns == stamp
+    assert not job.partial.exists()
+    assert torch.equal(
+        ask(CachedCapture(tmp_path / "c"), "train", [0]).hidden,
+        ask(OnlineCapture(target, 0), "train", [0]).hidden,
+    )
+
+
+def test_an_unfinished_capture_of_other_data_is_not_continued(target: HFTarget, tmp_path: Path) -> None:
+    prepare_folder(make_job(tmp_path / "c", target, splits()), overwrite=False)
+    other = {**splits(), "train": packed([7, 20, 9], 32, seed=5)}
+    with pytest.raises(UsageError, match="other settings or other data"):
+        prepare_folder(make_job(tmp_path / "c", target, other), overwrite=False)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.capture.capture_support import make_cache, make_job, splits
+from vocabforge.capture.online import OnlineCapture
+from vocabforge.models.target import HFTarget
+target = HFTarget.load(Path(sys.argv[1]))
+online, left = OnlineCapture(target, 0), [int(sys.argv[3])]
+def source(rows, keys):
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return online(rows, keys)
+make_cache(make_job(Path(sys.argv[2]), target, splits()), target, source)
+"""
+
+
+def test_kill_9_loses_no_finished_shard(folder: Path, target: HFTarget, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "c"), "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    job = make_job(tmp_path / "c", target, splits())
+    assert finished_shards(job, job.shards) == list(job.shards[:2])
+    assert make_cache(job, target) == [shard.file for shard in job.shards[2:]]
+    batch = ask(CachedCapture(tmp_path / "c"), "train", [0, 1, 2, 3, 4])
+    assert torch.equal(batch.features, ask(OnlineCapture(target, 0), "train", [0, 1, 2, 3, 4]).features)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "gone"])
+def test_damaged_shards_are_named_with_what_to_run(cache: Path, target: HFTarget, damage: str) -> None:
+    file = cache / "shard-00001.safetensors"
+    data = file.read_bytes()
+    file.unlink()
+    if damage == "truncated":
+        file.write_bytes(data[:-100])
+    elif damage == "flipped":
+        file.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+    rows = list(range(5))
+    with pytest.raises(ArtifactError) as error:
+        ask(CachedCapture(cache), "train", rows)
+    assert "shard-00001.safetensors" in str(error.value)
+    if damage != "gone":
+        assert "vocabforge capture" in str(error.value)
+        assert "sound shards are kept" in str(error.value)
+    made = make_cache(make_job(cache, target, splits()), target, overwrite=True)
+    assert made == ["shard-00001.safetensors"], "the other shards are taken over"
+    assert torch.equal(
+        ask(CachedCapture(cache), "train", rows).hidden, ask(OnlineCapture(target, 0), "train", rows).hidden
+    )
+
+
+def test_a_flipped_shard_is_only_found_when_it_is_used(cache: Path) -> None:
+    file = sorted(cache.glob("*.safetensors"))[-1]
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    cached = CachedCapture(cache)
+    ask(cached, "train", [0])
+    with pytest.raises(ArtifactError, match="damaged"):
+        ask(cached, "heldout", [1, 0])
+
+
+def test_caches_of_something_else_are_refused(cache: Path, target: HFTarget, tmp_path: Path) -> None:
+    cached = CachedCapture(cache)
+    key = key_of(target, splits())
+    cached.check(key)
+    for change, words in (
+        ({"target": "0" * 64}, "target fingerprint"),
+        ({"aux_layers": (0, 2, 3)}, r"auxiliary layers \[1, 2, 3\]"),
+        ({"rows": {**key.rows, "train": "1" * 64}}, "digest of the train rows"),
+    ):
+        with pytest.raises(MismatchError, match=words):
+            cached.check(dataclasses.replace(key, **change))
+
+
+def test_rows_are_compared_with_what_is_stored(cache: Path) -> None:
+    cached = CachedCapture(cache)
+    batch = to_batch(splits()["train"], [0], CPU)
+    other = RowBatch(batch.input_ids.clone(), batch.loss_mask, batch.document, batch.position)
+    other.input_ids[0, 3] += 1
+    with pytest.raises(MismatchError, match="token ids differ"):
+        cached(other, [("train", 0)])
+    moved = RowBatch(batch.input_ids, batch.loss_mask, batch.document * 2, batch.position)
+    with pytest.raises(MismatchError, match="documents differ"):
+        cached(moved, [("train", 0)])
+    with pytest.raises(MismatchError, match="no such row"):
+        cached(batch, [("train", 99)])
+    with pytest.raises(MismatchError, match="no such row"):
+        cached(batch, [("test", 0)])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["features", "hidden"])
+def test_states_that_are_not_finite_are_refused_with_their_row(
+    target: HFTarget, tmp_path: Path, bad: float, name: str
+) -> None:
+    online = OnlineCapture(target, 0)
+
+    def source(rows: RowBatch, keys: list[tuple[str, int]]) -> CapturedBatch:
+        batch = online(rows, keys)
+        if ("train", 3) in keys:
+            getattr(batch, name)[keys.index(("train", 3)), 2, 5] = bad
+        return batch
+
+    with pytest.raises(DataError, match="train row 3, token 2"):
+        make_cache(make_job(tmp_path / "c", target, splits()), target, source)
+
+
+def test_a_dtype_that_overflows_is_refused(target: HFTarget, tmp_path: Path) -> None:
+    online = OnlineCapture(target, 0)
+
+    def source(rows: RowBatch, keys: list[tuple[str, int]]) -> CapturedBatch:
+        batch = online(rows, keys)
+        batch.features[0, 0, 0] = 1e5
+        return batch
+
+    rows = splits()
+    job = make_job(tmp_path / "c", target, rows)
+    half = dataclasses.replace(job, key=key_of(target, rows, torch.float16))
+    with pytest.raises(DataError, match="not finite") as error:
+        make_cache(half, target, source)
+    assert "float16 overflows" in str(error.value)
+
+
+def test_states_of_other_rows_are_not_written(target: HFTarget, tmp_path: Path) -> None:
+    online = OnlineCapture(target, 0)
+
+    def source(rows: RowBatch, keys: list[tuple[str, int]]) -> CapturedBatch:
+        batch = online(rows, keys)
+        batch.input_ids[0, 0] += 1
+        return batch
+
+    with pytest.raises(DataError, match="not those of their row"):
+        make_cache(make_job(tmp_path / "c", target, splits()), target, source)
+
+
+def test_stored_dtypes(target: HFTarget, tmp_path: Path) -> None:
+    rows = splits()
+    job = make_job(tmp_path / "c", target, rows)
+    make_cache(dataclasses.replace(job, key=key_of(target, rows, torch.bfloat16)), target)
+    batch = ask(CachedCapture(tmp_path / "c"), "train", [2])
+    assert batch.hidden.dtype == torch.bfloat16
+    assert torch.equal(batch.hidden, ask(OnlineCapture(target, 0), "train", [2]).hidden.bfloat16())
+
+
+def test_the_loss_mask_does_not_matter_but_documents_do() -> None:
+    rows = splits()["train"]
+    masked = dataclasses.replace(rows, loss_mask=np.zeros_like(rows.loss_mask))
+    assert rows_digest(rows) == rows_digest(masked)
+    narrow = dataclasses.replace(rows, input_ids=rows.input_ids.astype(np.int32))
+    assert rows_digest(rows) == rows_digest(narrow)
+    joined = dataclasses.replace(rows, document=np.minimum(rows.document, 1))
+    assert rows_digest(rows) != rows_digest(joined)
+
+
+def test_disk_use_is_known_beforehand(target: HFTarget, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "not" / "yet" / "c", target, splits())
+    use = disk_use(job.output, job.bytes(), 0)
+    assert use.free > 0
+    make_cache(job, target)
+    size = sum(file.stat().st_size for file in job.output.glob("*.safetensors"))
+    assert use.total <= size <= use.total + 1000 * len(job.shards)
+    with pytest.raises(UsageError, match="do not fit"):
+        check_disk(DiskUse(total=10**12, done=10**11, free=8 * 10**11), job.output)
+    check_disk(DiskUse(total=10**12, done=10**11, free=10**12), job.output)
+
+
+def test_two_parts_make_one_cache(target: HFTarget, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "c", target, splits())
+    for part, whole in (((2, 2), False), ((1, 2), True)):
+        prepare_folder(job, overwrite=False)
+        write_shards(job, my_shards(job.shards, part), OnlineCapture(target, 0), CPU)
+        assert finish(job, {}, {}, overwrite=False) is whole
+    assert finish(job, {}, {}, overwrite=False), "a part that comes late finds the work done"
+    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
+    assert manifest["meta"]["rows"]["train"]["rows"] == len(splits()["train"].input_ids)
+    assert cache_key(open_cache(tmp_path / "c")) == job.key

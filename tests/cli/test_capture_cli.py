@@ -1,0 +1,141 @@
+"""``vocabforge capture``, and training from what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.cli.cli_support import invoke
+from tests.train.run_support import make_place, write_config
+from vocabforge.core.artifact import open_artifact
+from vocabforge.models.target import HFTarget
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(scope="module")
+def cache(place: Path) -> Path:
+    done = invoke(
+        "capture", "-c", write_config(place, "run"), "-o", place / "states", "--yes", "--shard-mb", 1
+    )
+    assert done.exit_code == 0, done.output
+    return place / "states"
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "drafter" / "drafter.safetensors")
+
+
+@pytest.mark.parametrize("sections", [{}, {"drafter": {"kind": "eagle1"}}], ids=["eagle3", "eagle1"])
+def test_training_from_the_cache_is_training_online_bit_for_bit(
+    place: Path, cache: Path, sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "-".join(["run", *sections])
+    quick = {"run": {"live": {"prompts": 0}, "trackers": []}, "optim": {"steps": 6}}
+    sections = {**quick, **sections}
+    online = invoke("train-drafter", "-c", write_config(place, f"{name}-online", **sections))
+    assert online.exit_code == 0, online.output
+    monkeypatch.setattr(HFTarget, "forward", lambda *_, **__: pytest.fail("the target was run"))
+    config = write_config(place, f"{name}-cached", **sections)
+    cached = invoke("train-drafter", "-c", config, f"capture.cache={cache}")
+    assert cached.exit_code == 0, cached.output
+    one, other = weights(place / f"{name}-online"), weights(place / f"{name}-cached")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_other_data_or_layers_are_refused_when_training_starts(place: Path, cache: Path) -> None:
+    config = write_config(place, "other")
+    done = invoke("train-drafter", "-c", config, f"capture.cache={cache}", "data.heldout_documents=7")
+    assert done.exit_code == 1
+    assert "does not belong to this run" in done.output
+    assert "digest of the train rows" in done.output
+    done = invoke("train-drafter", "-c", config, f"capture.cache={cache}", "drafter.aux_layers=[0,2,3]")
+    assert "auxiliary layers [0, 2, 3]" in done.output
+    done = invoke("train-drafter", "-c", config, f"capture.cache={cache}", "capture.dtype=bfloat16")
+    assert "made in another dtype" in done.output
+
+
+def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
+    config = write_config(place, "run")
+    done = invoke("capture", "-c", config, "-o", place / "planned", "--plan", "--store-dtype", "bfloat16")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert plan["fits"] is True
+    assert plan["bytes"] == plan["tokens"] * ((3 * 32 + 32) * 2 + 8)
+    assert plan["key"]["dtype"] == "bfloat16"
+    assert not list(place.glob("planned*"))
+
+
+def test_nobody_agreed(place: Path) -> None:
+    done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "unasked")
+    assert done.exit_code == 2
+    assert "nobody is here to agree" in done.output
+    assert "MB to write" in done.output
+    assert not (place / "unasked").exists()
+
+
+def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vocabforge.capture import disk_use
+
+    monkeypatch.setattr(disk_use.shutil, "disk_usage", lambda _: type("", (), {"free": 1000})())
+    done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "full", "--yes")
+    assert done.exit_code == 2
+    assert "do not fit on the disk" in done.output
+
+
+def test_parts_and_overwriting(place: Path, cache: Path) -> None:
+    config = write_config(place, "run")
+    words = ["capture", "-c", config, "-o", place / "parts", "--yes", "--shard-mb", 1]
+    first = invoke(*words, "--part", "2/2", "--json")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.stdout)["finished"] is False
+    second = invoke(*words, "--part", "1/2", "--json")
+    assert json.loads(second.stdout)["finished"] is True
+    one, other = (open_artifact(folder, "capture") for folder in (cache, place / "parts"))
+    files = [{name: f["sha256"] for name, f in a.manifest["files"].items()} for a in (one, other)]
+    assert files[0] == files[1], "parts give the same files"
+    assert "exists already" in invoke(*words).output
+    again = invoke(*words, "--overwrite", "--json")
+    assert json.loads(again.stdout)["shards"] == 0, "sound shards are taken over"
+    for text in ("3/2", "0/2", "x"):
+        assert "cannot read --part" in invoke(*words, "--part", text).output
+
+
+def test_launched_processes_share_the_shards(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["capture", "-c", write_config(place, "run"), "-o", place / "launched", "--yes", "--shard-mb", 1]
+    for rank, finished in (("1", False), ("0", True)):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", rank)
+        done = invoke(*words, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["finished"] is finished
+
+
+def test_without_a_place_or_with_rows_beyond_the_context(place: Path) -> None:
+    config = write_config(place, "run")
+    assert "no place for the cache" in invoke("capture", "-c", config).output
+    done = invoke("capture", "-c", config, "-o", place / "x", "data.sequence_length=512")
+    assert "longer than the target's context" in done.output
+
+
+def test_the_recipes_own_cache_is_the_default(place: Path) -> None:
+    config = write_config(place, "run", capture={"cache": str(place / "own")})
+    done = invoke("capture", "-c", config, "--yes")
+    assert done.exit_code == 0, done.output
+    text = invoke("inspect", place / "own").stdout
+    assert "shard-00000.safetensors" in text
+    assert "every hash as recorded" in text
+    shown = invoke("inspect", place / "own", "--json")
+    content = json.loads(shown.stdout)["content"]
+    assert content["auxiliary_layers"] == [1, 2, 3]
+    assert content["stored_dtype"] == "float32"
+    assert set(content["rows"]) == {"train", "heldout"}

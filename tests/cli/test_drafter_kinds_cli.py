@@ -1,0 +1,98 @@
+"""``export``, ``doctor``, ``inspect``, ``generate`` and ``eval`` with a drafter of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_support import World, assert_user_error, invoke
+from tests.contracts.drafter_support import KINDS
+from tests.contracts.drafter_support import make_drafter as random_drafter
+from vocabforge.core.artifact import open_artifact
+from vocabforge.decode.build import build_methods
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.target import HFTarget
+
+
+@pytest.fixture(autouse=True)
+def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vocabforge.evaluate.doctor.environment._BF16_BUDGET_S", 0.001)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(
+    request: pytest.FixtureRequest, pristine: World, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """A kind and a drafter artefact of it."""
+    folder = tmp_path_factory.mktemp(request.param) / "drafter"
+    drafter = random_drafter(request.param, pristine.target, HFTarget.load(pristine.target))
+    meta = open_artifact(pristine.drafter).meta
+    save_drafter(folder, drafter, dict(meta), config={"target": str(pristine.target)})
+    return request.param, folder
+
+
+def test_doctor_finds_all_well(made: tuple[str, Path], pristine: World) -> None:
+    result = invoke(
+        "doctor",
+        *("--target", pristine.target, "--drafter", made[1], "--vocab", pristine.vocab, "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    rows = {f"{row['group']}: {row['check']}": row for row in json.loads(result.stdout)["checks"]}
+    ours = {key: row for key, row in rows.items() if not key.startswith("environment")}
+    assert {row["state"] for row in ours.values()} == {"ok"}, ours
+    assert "16 tokens as plain decoding" in ours["drafter: drafting"]["found"]
+    assert "16 tokens as plain decoding" in ours["draft vocabulary: drafting"]["found"]
+
+
+def test_inspect_shows_its_kind(made: tuple[str, Path]) -> None:
+    result = invoke("inspect", made[1], "--json")
+    assert result.exit_code == 0, result.output
+    assert f'"kind": "{made[0]}"' in result.stdout
+
+
+def test_native_export_with_a_vocabulary_decodes(
+    made: tuple[str, Path], pristine: World, tmp_path: Path
+) -> None:
+    result = invoke(
+        "export",
+        *("--drafter", made[1], "--format", "native", "--vocab", pristine.vocab),
+        *("--output", tmp_path / "small"),
+    )
+    assert result.exit_code == 0, result.output
+    methods = build_methods(
+        pristine.target, [str(made[1]), str(tmp_path / "small")], [str(pristine.vocab)], topk=3
+    )
+    outputs = [m.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=()) for m in methods]
+    assert len(methods) == 5
+    assert all(output.token_ids == outputs[0].token_ids for output in outputs)
+    assert outputs[2].accept_lengths == outputs[3].accept_lengths, "restricted now or at export"
+
+
+def test_serving_layout_is_for_eagle3_alone(made: tuple[str, Path], pristine: World, tmp_path: Path) -> None:
+    result = invoke(
+        "export",
+        *("--drafter", made[1], "--format", "sglang-eagle3", "--output", tmp_path / "served"),
+    )
+    if made[0] == "eagle3":
+        assert result.exit_code == 0, result.output
+    else:
+        assert_user_error(result, 1, f"a drafter of kind {made[0]}", "--format native")
+        assert not (tmp_path / "served").exists()
+
+
+def test_generate_drafts_with_it(made: tuple[str, Path], pristine: World) -> None:
+    line = ["--target", pristine.target, "--prompt", "Hello", "--prompt-format", "raw"]
+    line += ["--max-new-tokens", "12", "--json"]
+    plain = invoke("generate", *line)
+    drafted = invoke("generate", *line, "--drafter", made[1])
+    assert drafted.exit_code == plain.exit_code == 0, drafted.output
+    assert json.loads(drafted.stdout)["token_ids"] == json.loads(plain.stdout)["token_ids"]
+    if made[0] == "medusa":
+        assert_user_error(
+            invoke("generate", *line, "--drafter", made[1], "--depth", "5"),
+            2,
+            "Medusa heads",
+            "at most depth 4",
+        )

@@ -1,0 +1,317 @@
+"""What every drafter of the table must keep to; a new row is covered without a line here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.contracts.drafter_support import (
+    HEADS,
+    KINDS,
+    TokenPath,
+    chain_logits,
+    commit_rows,
+    head_of,
+    levels_of,
+    make_drafter,
+    shape_for,
+    tree_paths,
+)
+from tests.support import tiny_target
+from tests.train.ttt_reference import Document, capture, documents, pack
+from vocabforge.capture.online import CapturedBatch
+from vocabforge.core.errors import ConfigError, MismatchError
+from vocabforge.decode.proposers import PROPOSERS, make_proposer
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.models.drafter_io import TargetTensors, load_native, load_trainable, save_drafter
+from vocabforge.models.drafters import drafter_class, drafter_sizes, new_drafter
+from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.train.ttt import TTTStep, unroll
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> HFTarget:
+    return HFTarget.load(folder)
+
+
+def steps_of(drafter: Any, batch: CapturedBatch) -> list[TTTStep]:
+    return list(unroll(drafter, batch, levels_of(drafter, STEPS)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_of_the_table_is_whole(kind: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(kind, folder, target)
+    assert drafter_class(kind).kind == drafter.kind == drafter.config.kind == kind
+    assert kind in PROPOSERS
+    assert drafter.label
+    assert drafter.reads in ("aux", "hidden")
+    assert bool(drafter.config.aux_layers) == (drafter.reads == "aux")
+    sizes = type(drafter.config).from_dict(json.loads(json.dumps(drafter.config.to_dict())))
+    assert sizes == drafter.config
+    with pytest.raises(ConfigError, match="unknown keys"):
+        type(drafter.config).from_dict(drafter.config.to_dict() | {"colour": "red"})
+
+
+@pytest.mark.parametrize("head", ["target", "reduced"])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(
+    kind: str, head: str, folder: Path, target: HFTarget
+) -> None:
+    drafter = make_drafter(kind, folder, target, head)
+    first, second, third = documents(3, [17, 7, 12])
+    batch = capture(target, pack([[first, second], [third]], 27, lead=1))
+    assert bool((batch.document == 2).any()), "the test needs packing"
+    assert bool((batch.document == 0).any()), "the test needs padding"
+    steps = steps_of(drafter, batch)
+    compared = 0
+    for document, row, start in ((first, 0, 1), (second, 0, 18), (third, 1, 1)):
+        alone = capture(target, pack([[document]], len(document.ids)))
+        states, ids = alone.states(drafter.reads)[0], torch.tensor(document.ids)
+        for root in range(1, len(ids) - 1):
+            horizon = min(len(steps), len(ids) - root - 1)
+            decoded = chain_logits(
+                drafter,
+                lambda p, s=states, i=ids, r=root: commit_rows(p, s[: r + 1], i[1 : r + 2]),
+                document.ids[root + 2 :],
+                horizon,
+                ids[root + 1 : root + 2],
+            )
+            for step, found in zip(steps, decoded):
+                expected = drafter.logits(step.g)[row, start + root]
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+                compared += 1
+    assert compared > 60
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_reach_every_parameter_and_nothing_of_the_target(
+    kind: str, head: str, folder: Path, target: HFTarget
+) -> None:
+    drafter = make_drafter(kind, folder, target, head).train().requires_grad_(True)
+    batch = capture(target, pack([documents(5, [20])], 20))
+    steps = steps_of(drafter, batch)
+    loss = sum(drafter.logits(step.g[step.counted]).log_softmax(-1)[:, 0].sum() for step in steps)
+    loss.backward()
+    for name, parameter in drafter.named_parameters():
+        assert parameter.grad is not None, name
+        assert float(parameter.grad.abs().max()) > 0, name
+    assert all(p.grad is None for p in target.model.parameters())
+    assert not any(t.requires_grad for t in (drafter.embedding, drafter.target_head, batch.hidden))
+    shared = {target.embedding.data_ptr(), target.head_weight.data_ptr()}
+    assert {drafter.embedding.data_ptr(), drafter.target_head.data_ptr()} == shared, "shared, not copied"
+    assert not shared & {p.data_ptr() for p in drafter.parameters()}
+    assert ("lm_head.weight" in dict(drafter.named_parameters())) == (head != "target")
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_it_is_the_same(
+    kind: str, head: str, folder: Path, target: HFTarget, tmp_path: Path
+) -> None:
+    drafter = make_drafter(kind, folder, target, head)
+    save_drafter(tmp_path / "d", drafter, {"steps": 3})
+    shared = TargetTensors(target.embedding, target.head_weight)
+    loaded, artifact = load_native(tmp_path / "d", shared)
+    trainable, _ = load_trainable(tmp_path / "d", shared)
+    assert artifact.meta["steps"] == 3
+    names = [name for name, _ in drafter.named_parameters()]
+    stored = load_file(tmp_path / "d" / "drafter.safetensors")
+    assert set(stored) - {"target_ids"} == set(names), "the target's tensors are not ours"
+    for other, trains in ((loaded, False), (trainable, True)):
+        assert (other.kind, other.config) == (kind, drafter.config)
+        assert torch.equal(other.target_ids, drafter.target_ids)
+        for name, parameter in other.named_parameters():
+            assert torch.equal(parameter, drafter.state_dict()[name])
+            assert parameter.requires_grad == trains
+        assert other.training == trains
+    half = TargetTensors(target.embedding.bfloat16(), target.head_weight.bfloat16())
+    assert {p.dtype for p in load_native(tmp_path / "d", half)[0].parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in load_trainable(tmp_path / "d", half)[0].parameters()} == {torch.float32}
+    other = TargetTensors(target.embedding[:60], target.head_weight[:60])
+    with pytest.raises(MismatchError, match="does not fit the drafter"):
+        load_native(tmp_path / "d", other)
+
+
+class Grown:
+    """EAGLE-2's growth from chains alone: every path's distribution is drafted by itself.
+
+    Attributes:
+        paths: of the tree's nodes.
+        frontiers: what each round expands, best first, with the log-probabilities (V,) after each path.
+        margin: the narrowest choice.
+    """
+
+    def __init__(self, drafter: Any, commit: Any, shape: TreeSettings) -> None:
+        self.drafter, self.commit, self.shape = drafter, commit, shape
+        self.margin = float("inf")
+        self.frontiers: list[dict[TokenPath, Tensor]] = []
+        scores: dict[TokenPath, float] = {}
+        frontier: list[TokenPath] = [()]
+        for _ in range(shape.levels):
+            fresh: dict[TokenPath, float] = {}
+            self.frontiers.append({path: self.after(path) for path in frontier})
+            for path, row in self.frontiers[-1].items():
+                values, tokens = row.topk(shape.topk)
+                for value, token in zip(values.tolist(), tokens.tolist()):
+                    fresh[(*path, token)] = scores.get(path, 0.0) + value
+            scores |= fresh
+            frontier = self.best(fresh, shape.topk)
+        self.paths = set(self.best(scores, shape.total_nodes - 1))
+
+    def after(self, path: TokenPath) -> Tensor:
+        """Log-probabilities (V,) of the token after a path, the path drafted as a chain."""
+        logits = chain_logits(self.drafter, self.commit, list(path), len(path) + 1)
+        return logits[-1].log_softmax(-1)
+
+    def best(self, scores: dict[TokenPath, float], count: int) -> list[TokenPath]:
+        ordered = sorted(scores, key=lambda path: -scores[path])
+        for a, b in itertools.pairwise(ordered[: count + 1]):
+            self.margin = min(self.margin, scores[a] - scores[b])
+        return ordered[:count]
+
+    def crosses(self) -> bool:
+        """Whether some round expands nodes whose parents are in another order than the round before."""
+        pairs = itertools.pairwise([list(frontier) for frontier in self.frontiers[1:]])
+        return any([above.index(p[:-1]) for p in below] != list(range(len(above))) for above, below in pairs)
+
+    def rows(self, asked: int) -> Tensor:
+        """What the head is asked about: a row a node, or, where a level has one distribution, a row a level."""
+        every = [list(frontier.values()) for frontier in self.frontiers]
+        if asked == len(every):
+            assert all(torch.allclose(row, level[0], atol=1e-4) for level in every for row in level)
+            return torch.stack([level[0] for level in every])
+        return torch.stack([row for level in every for row in level])
+
+
+class Watched:
+    """A head that keeps the log-probabilities of every row it is asked about."""
+
+    def __init__(self, drafter: Any) -> None:
+        self._inner, self._weight = head_of(drafter), drafter.head_weight
+        self.size, self.rows = self._inner.size, []
+
+    def topk(self, hidden: Tensor, k: int, state: Any = None) -> tuple[Tensor, Tensor]:
+        self.rows += list((hidden @ self._weight.T).log_softmax(-1))
+        return self._inner.topk(hidden, k, state)
+
+
+@pytest.mark.parametrize(("topk", "levels", "total"), [(3, 4, 20), (2, 5, 12), (4, 3, 21), (5, 1, 6)])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_tree_drafting_equals_path_drafting(
+    kind: str, topk: int, levels: int, total: int, folder: Path, target: HFTarget
+) -> None:
+    drafter = make_drafter(kind, folder, target)
+    shape, crossed = shape_for(drafter, topk, levels, total), False
+    for seed in range(7, 10):
+        (document,) = documents(seed, [10])
+        states = capture(target, pack([[document]], 10)).states(drafter.reads)[0]
+
+        def commit(proposer: Any, states: Tensor = states, ids: Any = document.ids) -> None:
+            commit_rows(proposer, states[:9], torch.tensor(ids[1:]))
+
+        expected = Grown(drafter, commit, shape)
+        if expected.margin < 1e-5:  # rounding may decide otherwise
+            continue
+        crossed |= expected.crosses()
+        head = Watched(drafter)
+        proposer = make_proposer(drafter, head, shape, 32)  # type: ignore[arg-type]
+        commit(proposer)
+        for _ in range(2):  # the second tree must not see the first one's states
+            head.rows.clear()
+            tree = proposer.propose(torch.tensor([1]))
+            assert set(tree_paths(tree)[1:]) == expected.paths
+            assert int(tree.tokens[0]) == 1
+            rows = expected.rows(len(head.rows))
+            torch.testing.assert_close(torch.stack(head.rows), rows, rtol=0, atol=1e-3)
+    assert crossed or shape.levels < 4, "too tame trees"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_padding_packing_and_neighbours_change_no_row(kind: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(kind, folder, target)
+    document, other, third = (Document(d.ids, [1] * len(d.ids)) for d in documents(11, [12, 7, 9]))
+    alone = steps_of(drafter, capture(target, pack([[document]], 12)))
+    assert sum(int(step.counted.sum()) for step in alone) > 15, "the test needs counted rows"
+    arrangements = {
+        "padded behind": (pack([[document]], 30), 0, 0),
+        "padded before": (pack([[document]], 30, lead=9), 9, 0),
+        "behind another": (pack([[other, document]], 30), 7, 0),
+        "between two, second row": (pack([[third], [other, document, third]], 30), 7, 1),
+    }
+    for name, (rows, at, row) in arrangements.items():
+        for found, expected in zip(steps_of(drafter, capture(target, rows)), alone):
+            counted = expected.counted[0]
+            part = slice(at, at + 12)
+            assert torch.equal(found.counted[row, part], counted), name
+            torch.testing.assert_close(
+                drafter.logits(found.g)[row, part][counted],
+                drafter.logits(expected.g)[0][counted],
+                rtol=1e-4,
+                atol=2e-3,
+                msg=lambda m, name=name: f"{name}: {m}",
+            )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_padding_rows_of_a_commit_leave_no_trace(kind: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(kind, folder, target)
+    states = torch.randn(6, len(drafter.config.aux_layers or (0,)) * 32)
+    trees = []
+    for junk in (0.0, 50.0):
+        proposer = make_proposer(drafter, head_of(drafter), shape_for(drafter, 3, 3, 12), 32)
+        rows = states.clone()
+        rows[4:] = junk
+        proposer.advance(torch.tensor([5, 6, 7, 8, 9, 9]), rows, 4)
+        assert proposer.rows == 4
+        trees.append(proposer.propose(torch.tensor([1])))
+    assert torch.equal(trees[0].tokens, trees[1].tokens)
+    assert torch.equal(trees[0].parents, trees[1].parents)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_it_starts_finite_at_the_targets_scale(kind: str, head: str, folder: Path, target: HFTarget) -> None:
+    """From captured rows: an own head begins with the target's rows, and logits are of the target's size."""
+    vocab = target.vocab_size
+    ids = torch.arange(0, vocab, 3) if head == "reduced" else None
+    rows = {"target": None, "own": vocab, "reduced": len(range(0, vocab, 3))}[head]
+    torch.manual_seed(0)
+    sizes = drafter_sizes(kind, read_target_config(folder), draft_vocab_size=rows)
+    drafter: Any = new_drafter(kind, sizes, target.embedding, target.head_weight, ids)
+    batch = capture(target, pack([documents(5, [30])], 30))
+    drafter.init_from_target(batch.states(drafter.reads)[0], batch.hidden[0])
+    if head != "target":
+        assert torch.equal(drafter.head_weight, target.head_weight[drafter.target_ids])
+    step = steps_of(drafter, batch)[0]
+    ours, theirs = drafter.logits(step.g).std(), target.logits(batch.hidden).std()
+    assert 0.1 < float(ours / theirs) < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_beyond_the_drafters_own_are_refused(kind: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(kind, folder, target)
+    if drafter.max_steps is None:
+        pytest.skip("any number of steps")
+    batch = capture(target, pack([documents(5, [12])], 12))
+    with pytest.raises(ConfigError, match=r"ttt\.steps"):
+        list(unroll(drafter, batch, drafter.max_steps + 1))

@@ -1,0 +1,441 @@
+"""Prepared data: stream packing, overlong documents, the artefact, and the cache keyed by content."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from tests.corpus.thinking_template import PLAIN, TWO_ROUNDS
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import ROOT
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError
+from vocabforge.corpus import prepared as module
+from vocabforge.corpus.chat import ChatOptions
+from vocabforge.corpus.dataset import SequenceOptions, iter_sequences
+from vocabforge.corpus.packing import OverlongTally, StreamPacker, TrainingSequence
+from vocabforge.corpus.prepared import check_belongs, load_prepared, prepare_in, write_prepared
+from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions, content_key
+from vocabforge.corpus.prepared_writer import ARRAYS
+from vocabforge.corpus.sources import SourceOptions
+from vocabforge.corpus.tensor_stream import TensorStream, map_tensor
+from vocabforge.corpus.tokenizer import load_tokenizer
+
+LINES = SequenceOptions(SourceOptions(text_unit="line"), append_eos=True)
+OPTIONS = PrepareOptions(32, LINES, heldout=HeldoutOptions(documents=3, prompts=2, prompt_tokens=4))
+
+
+class Rows:
+    """A sink in memory."""
+
+    def __init__(self) -> None:
+        self.arrays: list[list[np.ndarray]] = [[], [], [], []]
+
+    def write(self, *row: np.ndarray) -> None:
+        for held, array in zip(self.arrays, row, strict=True):
+            held.append(array.copy())
+
+
+def documents_of(ids, mask, document, position):
+    """(ids, mask) of every document of every row, in order."""
+    for row in range(len(ids)):
+        for number in range(1, int(document[row].max()) + 1):
+            place = np.flatnonzero(document[row] == number)
+            assert (np.diff(place) == 1).all()
+            assert position[row, place].tolist() == list(range(len(place)))
+            yield ids[row, place].tolist(), mask[row, place].astype(int).tolist()
+
+
+@given(st.integers(0, 2**32), st.integers(12, 30), st.integers(1, 4))
+def test_a_stream_is_packed_first_fit_with_few_open_rows(seed, length, open_rows):
+    draw = random.Random(seed)
+    starts = list(itertools.accumulate((draw.randint(0, 12) for _ in range(60)), initial=1))
+    sequences = [
+        TrainingSequence(list(range(start, stop)), [draw.randint(0, 1) for _ in range(start, stop)])
+        for start, stop in itertools.pairwise(starts)
+    ]
+    sink = Rows()
+    packer = StreamPacker(length, sink, pad_id=-7, open_rows=open_rows)
+    opened: list[list[list[int]]] = []  # the plain algorithm: lists of documents
+    closed: list[list[list[int]]] = []
+
+    def size(row: list[list[int]]) -> int:
+        return sum(map(len, row))
+
+    for sequence in sequences:
+        if not sequence.ids:
+            continue
+        packer.add(sequence.ids, sequence.loss_mask)
+        row = next((row for row in opened if size(row) + len(sequence.ids) <= length), None)
+        if row is None:
+            if len(opened) == open_rows:
+                fullest = max(opened, key=size)
+                opened = [other for other in opened if other is not fullest]
+                closed.append(fullest)
+            row = []
+            opened.append(row)
+        row.append(sequence.ids)
+        if size(row) == length:
+            opened = [other for other in opened if other is not row]
+            closed.append(row)
+    packer.finish()
+    expected = closed + opened
+    ids, mask, document, position = (np.stack(array) for array in sink.arrays)
+    assert (packer.rows, packer.tokens) == (len(expected), sum(map(size, expected)))
+    assert packer.counted == int(mask.sum()) == sum(sum(s.loss_mask) for s in sequences)
+    found = list(documents_of(ids, mask, document, position))
+    assert [one for one, _ in found] == [one for row in expected for one in row]
+    assert {tuple(one): flags for one, flags in found} == {
+        tuple(s.ids): s.loss_mask for s in sequences if s.ids
+    }
+    padding = document == 0
+    assert (ids[padding] == -7).all()
+    assert not mask[padding].any()
+    assert not position[padding].any()
+
+
+def test_overlong_documents_are_cut_split_or_skipped_and_counted():
+    ids, mask = list(range(10)), [0, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    cut, split, skip = OverlongTally(), OverlongTally(), OverlongTally()
+    assert cut.fit(ids, mask, 6, "cut") == [([0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 1, 1])]
+    assert cut == OverlongTally(1, 0, 4, 1, 0)
+    assert cut.fit(ids, mask, 4, "cut") == []
+    assert cut == OverlongTally(2, 0, 14, 4, 1)
+    assert split.fit(ids, mask, 4, "split") == [([4, 5, 6, 7], [1, 1, 1, 0])]
+    assert split == OverlongTally(1, 1, 6, 0, 2)
+    assert skip.fit(ids, mask, 6, "skip") == []
+    assert skip == OverlongTally(1, 0, 10, 3, 0)
+    for tally in (cut, split, skip):
+        before = replace(tally)
+        assert tally.fit(ids, mask, 10, "skip") == [(ids, mask)]
+        assert tally == before
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return load_tokenizer(byte_tokenizer(tmp_path / "tokenizer"))
+
+
+def write_lines(path: Path, number: int = 40, seed: int = 0) -> Path:
+    draw = random.Random(seed)
+    path.write_text("".join("x" * draw.randint(1, 50) + f"{at}\n" for at in range(number)))
+    return path
+
+
+def same(first, second) -> bool:
+    return all(
+        np.array_equal(getattr(getattr(first, split), name), getattr(getattr(second, split), name))
+        for split in ("train", "heldout")
+        for name in ARRAYS
+    )
+
+
+@pytest.mark.parametrize("overlong", ["cut", "split", "skip"])
+def test_the_artefact_holds_what_packing_in_memory_gives(tmp_path, tokenizer, overlong):
+    file = write_lines(tmp_path / "a.txt")
+    options = replace(OPTIONS, overlong=overlong)
+    done = write_prepared(tmp_path / "out", tokenizer, [file], [], options)
+    sequences = list(iter_sequences(tokenizer, [file], LINES))
+    for rows, part, name in (
+        (done.train, sequences[:-3], "train"),
+        (done.heldout, sequences[-3:], "heldout"),
+    ):
+        sink, tally = Rows(), OverlongTally()
+        packer = StreamPacker(32, sink)
+        for sequence in part:
+            for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, 32, overlong):
+                packer.add(ids, mask)
+        packer.finish()
+        for array, expected in zip(ARRAYS, sink.arrays, strict=True):
+            assert np.array_equal(getattr(rows, array), np.stack(expected))
+        figures = done.figures[name]
+        assert (figures["documents"], figures["tokens"]) == (len(part), packer.tokens)
+        assert (figures["rows"], figures["counted"]) == (len(rows), packer.counted)
+        assert figures["overlong"] == vars(tally)
+        assert sum(figures["lengths"].values()) == len(part)
+        assert rows.fill == pytest.approx(float((rows.document > 0).mean()))
+        assert (rows.cut_sequences, rows.cut_tokens) == (tally.sequences, tally.lost_tokens)
+    assert isinstance(done.train.input_ids, np.memmap)
+    assert done.train.input_ids.dtype == np.int32
+    stored = load_file(done.artifact.file("train.input_ids.safetensors"))
+    assert np.array_equal(stored["input_ids"], done.train.input_ids)
+
+
+def test_heldout_files_and_prompts(tmp_path, tokenizer):
+    train, apart = write_lines(tmp_path / "a.txt"), tmp_path / "b.jsonl"
+    rows = [
+        {"text": "a text of some length"},
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+        {"text": "short"},
+        {"prompt": "more", "response": "than asked for"},
+    ]
+    apart.write_text("\n".join(map(json.dumps, rows)))
+    done = write_prepared(tmp_path / "out", tokenizer, [train], [apart], OPTIONS)
+    assert (done.figures["train"]["documents"], done.figures["heldout"]["documents"]) == (40, 4)
+    assert done.figures["facts"]["texts"] == 42
+    assert done.figures["facts"]["conversations"] == 2
+    prompts = [json.loads(line) for line in done.prompts.read_text().splitlines()]
+    assert prompts == [
+        {
+            "question_id": 81,
+            "category": "heldout",
+            "turns": ["a te"],
+            "reference": ["xt of some length"],
+        },
+        {"question_id": 82, "category": "heldout", "turns": ["q"], "reference": ["a"]},
+    ]
+
+
+def test_renderings_of_one_conversation_stay_in_one_split(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=PLAIN))
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": TWO_ROUNDS}) for _ in range(5)))
+    chat = SequenceOptions(chat=ChatOptions(answers="each"))
+    options = PrepareOptions(512, chat, heldout=HeldoutOptions(documents=2))
+    done = write_prepared(tmp_path / "out", tokenizer, [file], [], options)
+    found = {name: done.figures[name] for name in ("train", "heldout")}
+    assert {name: (f["documents"], f["sequences"]) for name, f in found.items()} == {
+        "train": (3, 6),
+        "heldout": (2, 4),
+    }
+    assert done.figures["facts"]["tool_calls"] == done.figures["facts"]["thinking"] == 5
+    assert done.prompts.read_text() == ""
+
+
+def test_what_is_skipped_is_counted_by_reason(tmp_path):
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=PLAIN))
+    file = tmp_path / "a.jsonl"
+    rows = [{"messages": TWO_ROUNDS}] + [{"prompt": "q", "response": "a"}] * 4
+    rows += [{"prompt": "q", "response": "a", "tools": "{"}, {"messages": TWO_ROUNDS[:1]}]
+    file.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
+    options = PrepareOptions(
+        64, SequenceOptions(chat=ChatOptions(tools="skip")), heldout=HeldoutOptions(documents=1)
+    )
+    done = write_prepared(tmp_path / "out", tokenizer, [file], [], options)
+    skipped = done.figures["skipped"]
+    assert sorted(skipped.values()) == [1, 1, 1, 1]
+    for reason in ("to be skipped", "not valid JSON", "no assistant turn", "tool list is not valid JSON"):
+        assert any(reason in kind for kind in skipped)
+    assert done.figures["facts"]["conversations"] == 4
+
+
+def test_the_cache_knows_the_content_and_nothing_else(tmp_path, tokenizer, capsys):
+    file = write_lines(tmp_path / "a.txt")
+    cache = tmp_path / "cache"
+    first = prepare_in(cache, tokenizer, [file], [], OPTIONS)
+    assert "used again" not in capsys.readouterr().err
+    renamed = tmp_path / "other" / "b.text"
+    renamed.parent.mkdir()
+    file.rename(renamed)
+    os.utime(renamed, (1, 1))
+    again = prepare_in(cache, tokenizer, [renamed], [], OPTIONS)
+    assert "used again" in capsys.readouterr().err
+    assert again.artifact.path == first.artifact.path
+    assert again.digest() == first.digest()
+    content = bytearray(renamed.read_bytes())
+    content[0] ^= 1
+    renamed.write_bytes(content)
+    changed = prepare_in(cache, tokenizer, [renamed], [], OPTIONS)
+    assert changed.key != first.key
+    assert changed.digest() != first.digest()
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_the_key_follows_every_option_and_the_tokenizer(tmp_path, tokenizer):
+    file = write_lines(tmp_path / "a.txt")
+    chat, sources = LINES.chat, LINES.sources
+    others = [
+        replace(OPTIONS, length=33),
+        replace(OPTIONS, overlong="split"),
+        replace(OPTIONS, heldout=HeldoutOptions(4, 2, 4)),
+        replace(OPTIONS, heldout=HeldoutOptions(3, 2, 5)),
+        replace(OPTIONS, sequences=replace(LINES, append_eos=False)),
+        replace(OPTIONS, sequences=replace(LINES, sources=replace(sources, text_field="x"))),
+        *(
+            replace(OPTIONS, sequences=replace(LINES, chat=replace(chat, **change)))
+            for change in (
+                {"thinking": "drop"},
+                {"tools": "skip"},
+                {"answers": "last"},
+                {"thinking_tags": ("<a>", "</a>")},
+                {"variables": {"x": 1}},
+            )
+        ),
+    ]
+    keys = [content_key(tokenizer, [file], [], options)[0] for options in (OPTIONS, *others)]
+    keys.append(content_key(tokenizer, [file], [file], OPTIONS)[0])
+    keys.append(content_key(tokenizer, [file, write_lines(tmp_path / "b.txt", 3)], [], OPTIONS)[0])
+    for name, changes in (("a", {"template": "{{ messages }}"}), ("b", {"add_bos_token": True})):
+        other = load_tokenizer(byte_tokenizer(tmp_path / name, **changes))
+        keys.append(content_key(other, [file], [], OPTIONS)[0])
+    assert len(set(keys)) == len(keys)
+    strict = replace(OPTIONS, sequences=replace(LINES, sources=replace(sources, strict=True)))
+    assert content_key(tokenizer, [file], [], strict)[0] == keys[0]
+
+
+def test_a_damaged_entry_is_made_again(tmp_path, tokenizer, capsys):
+    file = write_lines(tmp_path / "a.txt")
+    first = prepare_in(tmp_path / "cache", tokenizer, [file], [], OPTIONS)
+    digest = first.digest()
+    damaged = first.artifact.file("train.input_ids.safetensors")
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    again = prepare_in(tmp_path / "cache", tokenizer, [file], [], OPTIONS)
+    assert "made again" in capsys.readouterr().err
+    assert again.digest() == digest
+    open_artifact(again.artifact.path)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_two_processes_at_once_take_one_result(tmp_path, tokenizer, monkeypatch):
+    """The second comes when the first has finished, between its look at the cache and its own writing."""
+    file = write_lines(tmp_path / "a.txt")
+    cache = tmp_path / "cache"
+    real = module.write_prepared
+
+    def late(path, *rest, **named):
+        monkeypatch.setattr(module, "write_prepared", real)
+        quicker = real(path, *rest, **named)
+        marks.append(quicker.artifact.manifest["created"])
+        return real(path, *rest, **named)
+
+    marks: list[str] = []
+    monkeypatch.setattr(module, "write_prepared", late)
+    found = prepare_in(cache, tokenizer, [file], [], OPTIONS)
+    assert len(marks) == 1
+    assert found.artifact.manifest["created"] == marks[0]
+    assert [path.name for path in cache.iterdir()] == [found.key[:20]]
+
+
+def test_several_real_processes(tmp_path, tokenizer):
+    file = write_lines(tmp_path / "a.txt", 300)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tests.corpus.test_prepared import OPTIONS\n"
+        "from vocabforge.corpus.prepared import prepare_in\n"
+        "from vocabforge.corpus.tokenizer import load_tokenizer\n"
+        "a, b, c = map(Path, sys.argv[1:])\n"
+        "print(prepare_in(a, load_tokenizer(b), [c], [], OPTIONS).digest())\n"
+    )
+    words = [sys.executable, "-c", code, tmp_path / "cache", tmp_path / "tokenizer", file]
+    runs = [
+        subprocess.Popen([*map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    digests = {run.communicate(timeout=100)[0] for run in runs}
+    assert [run.returncode for run in runs] == [0, 0]
+    assert len(digests) == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_rows_of_32k(tmp_path, tokenizer):
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join("y" * size for size in (32_767, 40_000, 20_000, 10_000, 5)))
+    options = PrepareOptions(32_768, LINES, "split", HeldoutOptions(documents=1, prompts=1))
+    done = write_prepared(tmp_path / "out", tokenizer, [file], [], options)
+    assert done.train.input_ids.shape == (4, 32_768)
+    assert done.train.position.max() == 32_767
+    assert done.figures["train"]["tokens"] == 32_768 + 40_001 + 20_001 + 10_001
+    assert done.figures["train"]["overlong"]["pieces"] == 2
+    assert (done.train.document[0] == 1).all()
+    longer = replace(options, length=45_000)
+    done = write_prepared(tmp_path / "longer", tokenizer, [file], [], longer)
+    assert done.train.position.max() == 40_000
+    assert done.train.position.dtype == np.int32
+    small = write_prepared(tmp_path / "small", tokenizer, [file], [file], replace(options, length=2048))
+    assert small.train.position.dtype == np.int16
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer):
+    """Ten times the documents; the tokens alone would need 48 MB as lists, the arrays 26 MB."""
+    file = tmp_path / "a.txt"
+    with file.open("w") as handle:
+        for _ in range(30):
+            handle.write("".join("z" * 96 + "\n" for _ in range(1000)))
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from dataclasses import replace\n"
+        "from tests.corpus.test_prepared import OPTIONS\n"
+        "from vocabforge.corpus.prepared import write_prepared\n"
+        "from vocabforge.corpus.tokenizer import load_tokenizer\n"
+        "a, b, c, d = map(Path, sys.argv[1:])\n"
+        "options, tokenizer = replace(OPTIONS, length=2048), load_tokenizer(b)\n"
+        "write_prepared(a / 'small', tokenizer, [d], [], options)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "done = write_prepared(a / 'large', tokenizer, [c], [], options)\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(after - before, done.figures['train']['tokens'])\n"
+    )
+    small = tmp_path / "b.txt"
+    small.write_text("".join("z" * 96 + "\n" for _ in range(3_000)))
+    words = [sys.executable, "-c", code, tmp_path, tmp_path / "tokenizer", file, small]
+    done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    grown, tokens = map(int, done.stdout.split())
+    assert tokens > 2_900_000
+    assert grown < 16_000, f"{grown} KiB for {tokens} tokens"
+
+
+def test_nothing_to_learn_and_too_few_documents(tmp_path, tokenizer):
+    file = write_lines(tmp_path / "a.txt", 3)
+    with pytest.raises(ConfigError, match="too few documents to hold some out"):
+        write_prepared(tmp_path / "out", tokenizer, [file], [], OPTIONS)
+    file = tmp_path / "b.txt"
+    file.write_text("x" * 40 + "\n" + "x" * 41)
+    with pytest.raises(DataError, match="training data has no token to learn from"):
+        write_prepared(tmp_path / "out", tokenizer, [file], [file], replace(OPTIONS, overlong="skip"))
+    short = write_lines(tmp_path / "c.txt", 9)
+    with pytest.raises(DataError, match="held-out data has no token to learn from"):
+        write_prepared(tmp_path / "out", tokenizer, [short], [file], replace(OPTIONS, overlong="skip"))
+    assert not (tmp_path / "out").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
+
+
+def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, monkeypatch, capsys):
+    done = write_prepared(tmp_path / "out", tokenizer, [write_lines(tmp_path / "a.txt")], [], OPTIONS)
+    check_belongs(done, tokenizer)
+    assert "another chat template" not in capsys.readouterr().err
+    check_belongs(done, load_tokenizer(byte_tokenizer(tmp_path / "t", template=PLAIN)))
+    assert "another chat template" in capsys.readouterr().err
+    other = byte_tokenizer(tmp_path / "u")
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["added_tokens"][0]["content"] = "<other>"
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        check_belongs(done, load_tokenizer(other))
+    monkeypatch.setattr(module, "FORMAT", 2)
+    with pytest.raises(ArtifactError, match="another version of the format"):
+        load_prepared(tmp_path / "out")
+
+
+@settings(deadline=None)
+@given(st.integers(0, 9), st.sampled_from([np.int32, np.int16, np.bool_]))
+def test_a_streamed_tensor_is_a_safetensors_file(tmp_path_factory, rows, kind):
+    path = tmp_path_factory.mktemp("tensor") / "x.safetensors"
+    expected = np.arange(rows * 5).reshape(rows, 5).astype(kind)
+    stream = TensorStream(path, "x", kind, (5,))
+    for row in expected:
+        stream.write(row)
+    stream.close()
+    assert np.array_equal(load_file(path)["x"], expected)
+    if rows:
+        found = map_tensor(path, "x")
+        assert found.dtype == kind
+        assert np.array_equal(found, expected)
+    with pytest.raises(ArtifactError, match="not a file of prepared rows"):
+        map_tensor(path, "y")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ArtifactError, match="not a file of prepared rows"):
+        map_tensor(path, "x")

@@ -1,0 +1,102 @@
+"""Answers that survive: cut lines, damaged lines, two runs at once."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from vocabforge.core.errors import UsageError
+from vocabforge.corpus.regenerate_log import AnswerLog, discard
+from vocabforge.corpus.regenerate_rows import Answer
+
+SETTINGS = {"generation": {"model": "tiny"}, "inputs": {}}
+
+
+def key(number: int) -> str:
+    return f"{number:064x}"
+
+
+def answer(number: int) -> Answer:
+    message = {"role": "assistant", "content": f"größe {number} \n\u2028 🦊 \ud800"}
+    return Answer(message, "stop", number, None, number, (1, number) if number % 2 else None)
+
+
+def filled(folder, count: int = 5) -> bytes:
+    with AnswerLog(folder, SETTINGS) as log:
+        for number in range(count):
+            log.add(key(number), answer(number))
+            assert log.get(key(number)) == answer(number)
+        assert log.get(key(99)) is None
+    return (folder / "answers.jsonl").read_bytes()
+
+
+def test_answers_come_back(tmp_path):
+    filled(tmp_path)
+    with AnswerLog(tmp_path, SETTINGS) as log:
+        assert len(log) == 5
+        assert [log.get(key(n)) for n in range(5)] == [answer(n) for n in range(5)]
+        log.add(key(1), answer(4))  # the first one stays
+        assert log.get(key(1)) == answer(1)
+        log.add(key(7), answer(7))
+    with AnswerLog(tmp_path, SETTINGS) as log:
+        assert log.get(key(7)) == answer(7)
+
+
+def test_cut_at_any_byte(tmp_path):
+    whole = filled(tmp_path)
+    ends = [at + 1 for at, byte in enumerate(whole) if byte == 10]
+    draw = random.Random(0)
+    for cut in [0, 1, *ends, *(end - 1 for end in ends), *draw.sample(range(len(whole)), 20)]:
+        (tmp_path / "answers.jsonl").write_bytes(whole[:cut])
+        kept = sum(end <= cut for end in ends)
+        with AnswerLog(tmp_path, SETTINGS) as log:
+            assert len(log) == kept
+            for number in range(5):
+                log.add(key(number), answer(number))
+                assert log.get(key(number)) == answer(number)
+        assert (tmp_path / "answers.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\0" * 20 + b"\n", b"[1]\n", b'{"key": "zz", "message": {}}\n', b'"x"\n']
+)
+def test_damaged_lines_are_passed_over(tmp_path, damage, capsys):
+    lines = filled(tmp_path).splitlines(keepends=True)
+    (tmp_path / "answers.jsonl").write_bytes(b"".join([*lines[:2], damage, *lines[3:]]))
+    with AnswerLog(tmp_path, SETTINGS) as log:
+        assert len(log) == 4
+        assert log.get(key(2)) is None
+        assert log.get(key(4)) == answer(4)
+    assert "1 damaged lines" in capsys.readouterr().err
+
+
+def test_two_runs_and_other_settings_are_refused(tmp_path):
+    filled(tmp_path)
+    with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another run writes"):
+        AnswerLog(tmp_path, SETTINGS)
+    with pytest.raises(UsageError, match=r'generation\.model: "tiny", now "big"'):
+        AnswerLog(tmp_path, {**SETTINGS, "generation": {"model": "big"}})
+    with AnswerLog(tmp_path, SETTINGS) as log:  # a refusal changes nothing, and lets go of the lock
+        assert len(log) == 5
+
+
+def test_answers_without_settings_are_not_believed(tmp_path):
+    filled(tmp_path)
+    (tmp_path / "settings.json").unlink()
+    with AnswerLog(tmp_path, SETTINGS) as log:
+        assert len(log) == 0
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
+
+
+def test_only_folders_of_ours_are_discarded(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    discard(other)
+    assert other.exists()
+    discard(tmp_path / "nowhere")
+    filled(tmp_path / "run")
+    discard(tmp_path / "run")
+    assert not (tmp_path / "run").exists()

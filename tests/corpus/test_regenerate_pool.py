@@ -1,0 +1,152 @@
+"""The pool's rules, with servers that are plain objects."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from vocabforge.core.errors import VocabForgeError
+from vocabforge.corpus.regenerate_http import Refused, TryAgain, Unusable
+from vocabforge.corpus.regenerate_pool import PoolOptions, ServerPool
+from vocabforge.corpus.regenerate_rows import Answer, Request
+
+OPTIONS = PoolOptions(concurrency=2, retries=2, first_wait=0.001, longest_wait=0.01)
+
+
+class Plain:
+    """Answers by a function; ``well`` is what a look at it finds."""
+
+    def __init__(self, url, reply, *, well=True):
+        self.url, self.reply, self.well = url, reply, well
+        self.asked = []
+
+    def complete(self, request):
+        self.asked.append(request.key)
+        self.reply(request)
+        return Answer({"role": "assistant", "content": self.url}, "stop", request.seed)
+
+    def alive(self):
+        return self.well
+
+    def close(self):
+        return
+
+
+def requests(count: int) -> list[Request]:
+    return [Request(str(number), (), None, number) for number in range(count)]
+
+
+def outcomes(servers, count, options=OPTIONS):
+    with ServerPool(servers, options) as pool:
+        for request in requests(count):
+            pool.submit(request)
+        return sorted((pool.next() for _ in range(count)), key=lambda outcome: int(outcome.request.key))
+
+
+def fine(request):
+    return
+
+
+def slow(request):
+    time.sleep(0.02)  # so that the other server gets its share
+
+
+def away(request):
+    raise TryAgain("connection refused")
+
+
+def test_every_request_has_one_outcome():
+    servers = [Plain("a", fine), Plain("b", fine)]
+    found = outcomes(servers, 50)
+    assert [outcome.request.key for outcome in found] == [str(number) for number in range(50)]
+    assert len(servers[0].asked) + len(servers[1].asked) == 50
+
+
+def test_attempts_are_counted():
+    tries = []
+
+    def third(request):
+        tries.append(request.key)
+        if len(tries) < 3:
+            raise TryAgain("busy")
+
+    assert outcomes([Plain("a", third)], 1)[0].answer is not None
+    assert len(tries) == 3
+
+
+def test_what_a_dead_server_held_goes_to_the_others(capsys):
+    dead, sound = Plain("dead", away, well=False), Plain("sound", slow)
+    found = outcomes([dead, sound], 30)
+    assert all(outcome.answer.message["content"] == "sound" for outcome in found)
+    assert len(dead.asked) <= 2 * 3
+    assert capsys.readouterr().err.count("dead is left out: connection refused (1 of 2 servers left)") == 1
+
+
+@pytest.mark.parametrize("trouble", [TryAgain("connection refused"), Unusable("401 no key")])
+def test_nobody_left(trouble):
+    def reply(request):
+        raise trouble
+
+    servers = [Plain("a", reply, well=False), Plain("b", reply, well=False)]
+    with pytest.raises(VocabForgeError, match="no server is left") as told:
+        outcomes(servers, 9)
+    assert f"a: {trouble}; b: {trouble}" in str(told.value)
+
+
+def test_a_request_that_fails_everywhere_is_given_up_and_the_servers_stay():
+    def picky(request):
+        if request.key == "3":
+            raise TryAgain("500 crash")
+        if request.key == "5":
+            raise Refused("400 too long")
+
+    servers = [Plain("a", picky), Plain("b", picky)]
+    found = outcomes(servers, 12)
+    assert [outcome.request.key for outcome in found if outcome.answer is None] == ["3", "5"]
+    assert (found[3].reason, found[5].reason) == ("500 crash", "400 too long")
+    assert [server.asked.count("3") for server in servers] == [3, 3]
+    assert sum(server.asked.count("5") for server in servers) == 1
+
+
+def test_a_request_whose_last_hope_dies_is_given_up():
+    """It failed at a living server, waits for the other one, and that dies with another request in hand."""
+    go, found = threading.Event(), []
+
+    def crash(request):
+        raise TryAgain("500 crash")
+
+    def vanish(request):
+        go.wait(10)
+        raise TryAgain("connection refused")
+
+    def run():
+        options = PoolOptions(concurrency=1, retries=0, first_wait=0.001)
+        with ServerPool([Plain("a", crash), Plain("b", vanish, well=False)], options) as pool:
+            for request in requests(2):
+                pool.submit(request)
+            while len(pool._tasks) != 1 or pool._tasks[0].failed_at != {"a"}:
+                time.sleep(0.001)
+            go.set()
+            found.extend(pool.next() for _ in range(2))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert sorted(outcome.request.key for outcome in found) == ["0", "1"]
+    assert all(outcome.answer is None for outcome in found)
+
+
+def test_a_server_that_answers_nothing_beside_others_is_left_out(capsys):
+    servers = [Plain("broken", away), Plain("sound", slow)]
+    found = outcomes(servers, 60)
+    assert all(outcome.answer is not None for outcome in found)
+    assert "broken is left out" in capsys.readouterr().err
+
+
+def test_a_bug_in_a_server_does_not_hang_the_run():
+    def bug(request):
+        raise ZeroDivisionError("oops")
+
+    assert outcomes([Plain("a", bug)], 3)[0].reason == "ZeroDivisionError: oops"

@@ -1,0 +1,67 @@
+"""Any number of auxiliary layers: training, the artefact and the decode engine read the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contracts.drafter_support import head_of, make_drafter
+from tests.decode.engine_support import PROMPT
+from tests.support import tiny_target
+from vocabforge.core.errors import MismatchError
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import make_proposer
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.export.formats import load_drafter
+from vocabforge.models.drafter_io import TargetTensors, save_drafter
+from vocabforge.models.drafters import drafter_sizes
+from vocabforge.models.lean import load_target
+from vocabforge.models.target import HFTarget, default_aux_layers, read_target_config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.mark.parametrize("layers", [(0,), (4,), (0, 2), (3, 1), (1, 2, 3), (0, 1, 2, 3, 4)])
+@torch.inference_mode()
+def test_the_engine_feeds_the_layers_of_the_artefact(
+    layers: tuple[int, ...], folder: Path, tmp_path: Path
+) -> None:
+    target, lean = HFTarget.load(folder, aux_layers=layers), load_target(folder)
+    drafter = make_drafter("eagle3", folder, target, aux_layers=layers)
+    assert drafter.fc.weight.shape == (32, 32 * len(layers))
+    save_drafter(tmp_path / "d", drafter, {})
+    loaded, _ = load_drafter(tmp_path / "d", TargetTensors(lean.embedding, lean.lm_head_weight), folder)
+    assert loaded.config.aux_layers == layers
+    proposer = make_proposer(loaded, head_of(loaded), TreeSettings(2, 2, 7), 16)
+    rows: list[Tensor] = []
+    advance = proposer.advance
+
+    def watched(tokens: Tensor, states: Tensor, count: int) -> None:
+        rows.append(states[:count])
+        advance(tokens, states, count)
+
+    proposer.advance = watched  # type: ignore[method-assign]
+    result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=12, stop_ids=())
+    found = torch.cat(rows)
+    text = torch.tensor([(PROMPT + result.token_ids)[: len(found)]])
+    states = target.capture(text, torch.arange(text.shape[1])[None], torch.ones_like(text))
+    torch.testing.assert_close(found[: text.shape[1]], states.features[0], rtol=0, atol=2e-4)
+    torch.testing.assert_close(
+        loaded.fuse(found[: text.shape[1]]), drafter.fuse(states.features[0]), rtol=1e-3, atol=2e-3
+    )
+
+
+def test_layers_are_the_targets_default_or_those_wished_for(folder: Path) -> None:
+    config = read_target_config(folder)
+    assert drafter_sizes("eagle3", config).aux_layers == default_aux_layers(5)
+    assert drafter_sizes("eagle3", config, aux_layers=(2, 4)).aux_layers == (2, 4)
+    assert drafter_sizes("eagle1", config).aux_layers == drafter_sizes("medusa", config).aux_layers == ()
+    for wrong in ((5,), (1, 2, -1)):
+        with pytest.raises(MismatchError, match="no such layers"):
+            drafter_sizes("eagle3", config, aux_layers=wrong)

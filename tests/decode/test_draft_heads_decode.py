@@ -1,0 +1,231 @@
+"""Draft heads in the real decoder: the state they are told, losslessness, and the commands that use them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.capture.online import OnlineCapture, RowBatch
+from vocabforge.cli.app import build_app
+from vocabforge.cli.evaluate import evaluate
+from vocabforge.cli.generate import generate
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.build_heads import HeadRequest, parse_budget
+from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads import DraftState, HeadSizes, RouterHead
+from vocabforge.models.lean import load_target
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.target import HFTarget
+from vocabforge.train.draft_states import drafting_rows
+
+VOCAB = 261
+TREE = {"depth": 2, "topk": 3, "total_nodes": 10}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t`` target, drafters ``a`` and ``b`` (own head), heads ``ranker``, ``low-rank``, ``router`` of a."""
+    place = tmp_path_factory.mktemp("heads")
+    tiny_target(place / "t", vocab_size=VOCAB)
+    byte_tokenizer(place / "t")
+    tokenizer, target = load_tokenizer(place / "t"), HFTarget.load(place / "t")
+    meta = {
+        "target_fingerprint": target_fingerprint(place / "t"),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+    }
+    save_drafter(place / "a", tiny_drafter(target), meta)
+    ids = torch.arange(1, VOCAB, 3)
+    save_drafter(place / "b", tiny_drafter(target, seed=7, own_head=len(ids), target_ids=ids), meta)
+    scorer = LowRankScorer(32, VOCAB, 8)
+    scorer.init_from_head(target.head_weight, 0)
+    torch.manual_seed(0)
+    router = RouterHead.new_module(HeadSizes(32, tokenizer.vocab_size, clusters=12))
+    router.init(1, 5)
+    for drafter in ("a", "b"):
+        owner = HeadOwner(drafter_digest(place / drafter), *meta.values())
+        save_head(place / f"ranker-{drafter}", "ranker", scorer, owner, {"shortlist": 20})
+    owner = HeadOwner(drafter_digest(place / "a"), *meta.values())
+    save_head(place / "low-rank", "low-rank", scorer, owner)
+    save_head(place / "router", "router", router, owner, {"budgets": [4, 2]})
+    other = HeadOwner(owner.drafter, "x" * 64, owner.tokenizer)
+    save_head(place / "foreign", "ranker", scorer, other)
+    return place
+
+
+def methods_of(place: Path, drafters: list[str], heads: list[str], **request):
+    found = build_methods(
+        place / "t",
+        [str(place / name) for name in drafters],
+        heads=HeadRequest([str(place / name) for name in heads], **request),
+        **TREE,
+    )
+    return {method.name: method for method in found}
+
+
+class Watching:
+    """A head of given answers that keeps what it was told."""
+
+    def __init__(self, script: list[int]) -> None:
+        self.size, self.script, self.told = VOCAB, list(script), []
+
+    def topk(self, hidden: torch.Tensor, k: int, state: DraftState) -> tuple[torch.Tensor, torch.Tensor]:
+        self.told.append((state, hidden))
+        return torch.zeros(1, 1), torch.tensor([[self.script.pop(0)]])
+
+
+@torch.inference_mode()
+def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
+    """Same token fed, same hidden state fed, same step, on every row of a text: parity with the unroll."""
+    target, lean = HFTarget.load(place / "t"), load_target(place / "t")
+    drafter = tiny_drafter(target)
+    ids = torch.randint(0, VOCAB, (20,), generator=torch.Generator().manual_seed(1))
+    ones = torch.ones(1, 20, dtype=torch.int64)
+    rows = RowBatch(ids[None], ones.bool(), ones, torch.arange(20)[None])
+    batch = OnlineCapture(target, 0)(rows, [("train", 0)])
+    steps, trained = 4, {}
+    for part in drafting_rows(drafter, batch, steps):
+        for i, column in enumerate(part.where[1].tolist()):
+            trained[column, part.state.step] = (part.state.part(slice(i, i + 1)), part.hidden[i])
+    compared = 0
+    for root in range(2, 14):
+        script = ids[root + 2 : root + 2 + steps].tolist()
+        head = Watching(script)
+        proposer = Eagle3Proposer(drafter, head, TreeSettings(1, steps - 1, steps + 1), 64)
+        output = lean.forward(
+            ids[None, : root + 1],
+            torch.arange(root + 1)[None],
+            cache=lean.new_cache(64),
+            slots=torch.arange(root + 1),
+            mask=torch.ones(root + 1, root + 1).tril().bool(),
+            aux_layers=drafter.config.aux_layers,
+        )
+        proposer.reset()
+        proposer.advance(ids[1 : root + 2], output.aux[0], root + 1)
+        proposer.propose(ids[root + 1 : root + 2])
+        assert [state.step for state, _ in head.told] == list(range(steps))
+        for state, hidden in head.told:
+            known, normed = trained[root, state.step]
+            assert state.tokens.tolist() == known.tokens.tolist()
+            torch.testing.assert_close(state.previous, known.previous, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(hidden[0], normed, rtol=1e-3, atol=1e-3)
+            compared += 1
+    assert compared == 48
+
+
+@pytest.mark.parametrize("rows", [None, "own", "shared"])
+def test_every_head_decodes_the_same_text_as_plain_decoding(place: Path, rows) -> None:
+    methods = methods_of(place, ["a"], ["ranker-a", "low-rank", "router"], rows=rows)
+    assert list(methods) == ["plain", "a", "a+ranker-a", "a+low-rank", "a+router"]
+    prompt = [72, 101, 108, 108, 111]
+    texts = {}
+    for name, method in methods.items():
+        texts[name] = method.generator.generate(prompt, max_new_tokens=40, stop_ids=())
+        assert texts[name].token_ids == texts["plain"].token_ids
+    sampled = methods["a+router"].generator.generate(prompt, max_new_tokens=9, stop_ids=(), temperature=1.0)
+    assert len(sampled.token_ids) == 9
+
+
+def test_heads_are_used_as_saved_or_as_asked_and_say_so(place: Path) -> None:
+    saved = methods_of(place, ["a"], ["ranker-a", "router", "low-rank"])
+    assert saved["a+ranker-a"].head == "ranker head over 261 tokens, shortlist of 20"
+    assert saved["a+router"].head == "router head over 261 tokens, clusters by draft step 4 2"
+    assert saved["a+low-rank"].head == "low-rank head over 261 tokens"
+    assert saved["a"].head is None
+    assert "ranker head" in saved["a+ranker-a"].description
+    asked = methods_of(place, ["a"], ["ranker-a", "router"], shortlist=7, budget="decay:9:3", rows="own")
+    ranker, router = (asked[f"a+{name}"].generator.proposer.head for name in ("ranker-a", "router"))
+    assert (ranker.shortlist, ranker.shared) == (7, False)
+    assert (router.budgets, router.shared) == ((9, 9, 4), False)
+    assert asked["a+router"].head.endswith("clusters by draft step 9 9 4, own rows")
+
+
+def test_a_head_goes_to_the_drafter_it_belongs_to(place: Path) -> None:
+    methods = methods_of(place, ["a", "b"], ["ranker-b", "router"])
+    assert list(methods) == ["plain", "a", "a+router", "b", "b+ranker-b"]
+    assert methods["b+ranker-b"].generator.proposer.head.size == 87
+    result = methods["b+ranker-b"].generator.generate([72, 101], max_new_tokens=12, stop_ids=())
+    assert (
+        result.token_ids
+        == methods["plain"].generator.generate([72, 101], max_new_tokens=12, stop_ids=()).token_ids
+    )
+
+
+def test_mistakes_are_told(place: Path) -> None:
+    with pytest.raises(MismatchError, match="belongs to another drafter"):
+        methods_of(place, ["a"], ["ranker-b"])
+    with pytest.raises(MismatchError, match="belongs to another target"):
+        methods_of(place, ["a"], ["foreign"])
+    with pytest.raises(UsageError, match="--head belongs to a drafter"):
+        methods_of(place, [], ["ranker-a"])
+    with pytest.raises(UsageError, match="--budget means nothing here"):
+        methods_of(place, ["a"], ["ranker-a"], budget="3")
+    with pytest.raises(UsageError, match="--head-rows means nothing here"):
+        methods_of(place, ["a"], ["low-rank"], rows="own")
+    with pytest.raises(UsageError, match="--shortlist means nothing here"):
+        methods_of(place, ["a"], [], shortlist=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "sizes"),
+    [("32", 3, (32, 32, 32)), ("decay:32:8", 5, (32, 32, 16, 10, 8)), ("constant:4", 1, (4, 4))],
+)
+def test_budgets(text: str, steps: int, sizes: tuple[int, ...]) -> None:
+    assert parse_budget(text, steps) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "x", "decay:3", "decay:3:9", "decay:9:3:1", "wild:9:3", "0", "-3", ":"])
+def test_budgets_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_budget(text, 4)
+
+
+def invoke(*words: object):
+    commands = {"generate": generate, "eval": evaluate}
+    return CliRunner().invoke(build_app(commands, list(commands)), [str(word) for word in words])
+
+
+def test_generate_with_a_head(place: Path) -> None:
+    words = ["generate", "--target", place / "t", "--drafter", place / "a", "--prompt", "Hello", "--json"]
+    words += ["--max-new-tokens", 8, "--depth", 2, "--topk", 3, "--total-nodes", 10]
+    plain = json.loads(invoke(*words).stdout)
+    done = invoke(*words, "--head", place / "router", "--budget", "6")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["token_ids"] == plain["token_ids"]
+    assert (found["method"], plain["head"]) == ("a+router", None)
+    assert found["head"].endswith("clusters by draft step 6 6 6")
+    assert invoke(*words, "--head", place / "router", "--head-rows", "mine").exit_code == 2
+
+
+def test_eval_records_which_head_was_used(place: Path, tmp_path: Path) -> None:
+    questions = [
+        {"question_id": 81 + i, "category": "c", "turns": [text]}
+        for i, text in enumerate(["Hello", "And so"])
+    ]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(question) + "\n" for question in questions))
+    done = invoke(
+        *("eval", "--target", place / "t", "--drafter", place / "a", "--head", f"r={place / 'ranker-a'}"),
+        *("--head", place / "router", "--shortlist", 30, "--benchmark", file, "--output", tmp_path / "out"),
+        *("--max-new-tokens", 10, "--warmup", 0, "--depth", 2, "--topk", 3, "--total-nodes", 10),
+    )
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [entry["name"] for entry in results["methods"]] == ["plain", "a", "a+r", "a+router"]
+    facts = results["run_facts"]
+    assert facts["draft head of a+r"] == "ranker head over 261 tokens, shortlist of 30"
+    assert "clusters by draft step 4 2" in facts["draft head of a+router"]
+    assert {"draft head r", "draft head router"} <= set(results["parents"])
+    assert "shortlist of 30" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,188 @@
+"""Whatever drafter of the table drafts, greedy output is the target's and sampled output has its law."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.contracts.drafter_support import KINDS, head_of, make_drafter, shape_for
+from tests.decode.engine_support import PROMPT, check_figures
+from tests.decode.test_verify import AllBranches, Law, total_variation
+from tests.support import tiny_target
+from vocabforge.core.errors import UsageError
+from vocabforge.decode import engine
+from vocabforge.decode.build import tree_settings
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import make_proposer
+from vocabforge.decode.tree import DraftTree, TreeSettings
+from vocabforge.models.lean import load_target
+from vocabforge.models.target import HFTarget
+
+SHAPES = {"chain": (1, 4, 6), "wide": (7, 1, 8), "tree": (3, 4, 17), "smallest": (1, 1, 2)}
+LENGTH = 3  # tokens whose joint law is compared
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+class Knows:
+    """Drafts as ever, then writes the true continuation into a part of one path, so that much is accepted."""
+
+    truth: list[int]
+    draw: random.Random
+
+    def propose(self, root_token: Tensor) -> DraftTree:
+        tree = super().propose(root_token)  # type: ignore[misc]
+        tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
+        node = 0
+        for right in self.truth[self.rows + 1 :]:  # type: ignore[attr-defined]
+            children = [n for n in range(1, len(tokens)) if parents[n] == node]
+            if not children or self.draw.random() < 0.25:
+                break
+            node = next((n for n in children if tokens[n] == right), self.draw.choice(children))
+            tokens[node] = right
+        return dataclasses.replace(tree, tokens=torch.tensor(tokens))
+
+
+def knowing(proposer: Any, truth: list[int], seed: int) -> Any:
+    proposer.__class__ = type("Knowing", (Knows, type(proposer)), {})
+    proposer.truth, proposer.draw = truth, random.Random(seed)
+    return proposer
+
+
+@pytest.mark.parametrize("head", ["target", "reduced"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_output_is_plain_decodings(kind: str, head: str, folder: Path) -> None:
+    lean = load_target(folder)
+    drafter = make_drafter(kind, folder, HFTarget.load(folder), head)
+    expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
+    for seed, (name, shape) in enumerate(SHAPES.items()):
+        settings = shape_for(drafter, *shape)
+        honest = Decoder(lean, make_proposer(drafter, head_of(drafter), settings, 16))
+        assert honest.generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids == expected, name
+        proposer = knowing(make_proposer(drafter, head_of(drafter), settings, 16), PROMPT + expected, seed)
+        decoder = Decoder(lean, proposer)
+        for _ in range(2):  # nothing is remembered of the first request
+            result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids=())
+            assert result.token_ids == expected, name
+            assert max(result.accept_lengths) > 1, "the test needs accepted drafts"
+            check_figures(result, decoder, PROMPT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_the_proposer_is_given_the_targets_states_of_what_is_committed(
+    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every committed row: the states that training reads there, and the token that follows."""
+    monkeypatch.setattr(engine, "PREFILL_CHUNK", 4)
+    lean, target = load_target(folder), HFTarget.load(folder)
+    drafter = make_drafter(kind, folder, target)
+    expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
+    proposer = make_proposer(drafter, head_of(drafter), shape_for(drafter, *SHAPES["tree"]), 16)
+    proposer = knowing(proposer, PROMPT + expected, 3)
+    rows: list[Tensor] = []
+    tokens: list[int] = []
+    advance = proposer.advance
+
+    def watched(following: Tensor, states: Tensor, count: int) -> None:
+        rows.append(states[:count])
+        tokens.extend(following[:count].tolist())
+        advance(following, states, count)
+
+    proposer.advance = watched
+    result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=30, stop_ids=())
+    assert max(result.accept_lengths) > 2
+    text = (PROMPT + expected)[: len(tokens) + 1]
+    assert tokens == text[1:]
+    ids = torch.tensor([text[:-1]])
+    states = target.capture(ids, torch.arange(ids.shape[1])[None], torch.ones_like(ids))
+    wanted = states.features if drafter.reads == "aux" else states.hidden
+    torch.testing.assert_close(torch.cat(rows), wanted[0], rtol=0, atol=2e-4)
+
+
+def small_target(folder: Path) -> Path:
+    return tiny_target(folder, vocab_size=4, num_hidden_layers=2, initializer_range=0.3)
+
+
+def fractions(probabilities: Tensor) -> list[Fraction]:
+    weights = [Fraction(float(p)) for p in probabilities.double()]
+    return [weight / sum(weights) for weight in weights]
+
+
+def target_law(target: HFTarget, prompt: list[int], temperature: float) -> Law:
+    """The joint law of the next tokens, each from the whole text before it."""
+    law: Law = {}
+    for tokens in itertools.product(range(4), repeat=LENGTH):
+        with torch.no_grad():
+            logits = target.model(torch.tensor([[*prompt, *tokens]])).logits[0]
+        weight = Fraction(1)
+        for place, token in enumerate(tokens):
+            p = (logits[len(prompt) + place - 1] / temperature).softmax(-1)
+            weight *= fractions(p)[token]
+        law[tokens] = weight
+    return law
+
+
+def engine_law(decoder: Decoder, temperature: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Every way that a request can go: its probability and its result."""
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        chance = AllBranches(waiting.pop())
+        monkeypatch.setattr(engine, "SeededChance", lambda seed, chance=chance: chance)
+        result = decoder.generate([3, 1, 2], max_new_tokens=LENGTH, stop_ids=(), temperature=temperature)
+        waiting += chance.open
+        yield chance.weight, result
+
+
+@pytest.mark.parametrize(
+    ("head", "shape"), [("target", (1, 2, 3)), ("target", (2, 1, 3)), ("reduced", (2, 1, 3))]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_of_sampling_adds_up_to_the_targets_law(
+    kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = HFTarget.load(small_target(tmp_path))
+    lean = load_target(tmp_path)
+    drafter = make_drafter(kind, tmp_path, target, head)
+    decoder = Decoder(lean, make_proposer(drafter, head_of(drafter), shape_for(drafter, *shape), 16))
+    law: Law = {}
+    accepted = 0
+    for weight, result in engine_law(decoder, 0.8, monkeypatch):
+        tokens = tuple(result.token_ids)
+        law[tokens] = law.get(tokens, Fraction(0)) + weight
+        accepted += sum(result.accepted_by_depth)
+    assert abs(float(sum(law.values())) - 1) < 1e-9
+    assert accepted > 0, "the test needs accepted drafts"
+    assert total_variation(law, target_law(target, [3, 1, 2], 0.8)) < 1e-5
+
+
+def test_the_default_tree_stays_within_a_drafters_levels() -> None:
+    assert tree_settings(None, None, None) == TreeSettings()
+    assert tree_settings(None, None, None, 5) == TreeSettings(10, 4, 60)
+    assert tree_settings(None, 10, None, 1) == TreeSettings(10, 0, 11)
+    assert tree_settings(2, 3, 9, 5) == TreeSettings(3, 2, 9)
+    assert tree_settings(None, 2, 4, 5) == TreeSettings(2, 2, 4)
+    assert tree_settings(None, 2, None) == TreeSettings(2, 5, 23)
+    with pytest.raises(UsageError, match="does not fit its depth"):
+        tree_settings(None, None, 1)
+
+
+def test_a_tree_deeper_than_the_heads_is_refused(folder: Path) -> None:
+    drafter = make_drafter("medusa", folder, HFTarget.load(folder), medusa_heads=2)
+    with pytest.raises(UsageError, match="deeper than the drafter has Medusa heads") as error:
+        make_proposer(drafter, head_of(drafter), TreeSettings(2, 2, 5), 16)
+    assert "at most depth 1" in str(error.value)
+    with pytest.raises(UsageError, match="wider than the draft vocabulary"):
+        make_proposer(drafter, head_of(drafter), TreeSettings(62, 0, 5), 16)

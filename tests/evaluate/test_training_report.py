@@ -1,0 +1,164 @@
+"""The report of a training run: a real tiny run, read back, drawn, and asked for again while it runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.train.run_support import make_place, settings
+from vocabforge.cli.app import build_app
+from vocabforge.cli.report_training import report_training
+from vocabforge.core.errors import DataError
+from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.evaluate.live import live_acceptance
+from vocabforge.evaluate.training_plots import Curve, progress_chart, spread
+from vocabforge.evaluate.training_report import render_training, write_report
+from vocabforge.evaluate.training_results import columns, read_run, thinned
+from vocabforge.train.config import TrainConfig
+from vocabforge.train.setup import build_trainer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of twelve steps with two draft heads and the real decoder, as the command makes it."""
+    place = make_place(tmp_path_factory.mktemp("report"))
+    values = settings(
+        place,
+        "run",
+        heads={"ranker": {"rank": 8, "shortlist": 40}, "low_rank": {"rank": 8}},
+        run={"trackers": [], "eval_rows": 2, "live": {"prompts": 2, "max_new_tokens": 12}},
+    )
+    config = TrainConfig(**values)
+    trainer = build_trainer(config)
+    trainer.live = live_acceptance(
+        trainer.target,
+        config.output / "heldout_prompts.jsonl",
+        load_tokenizer(config.target),
+        config.run.live,
+        chain_steps=config.ttt.steps,
+    )
+    trainer.run()
+    return config.output
+
+
+def test_series_are_those_of_the_log(run: Path) -> None:
+    rows = read_jsonl_log(run / "metrics.jsonl")
+    results = read_run(run)
+    for kind in ("train", "heldout", "live"):
+        wanted = [row for row in rows if row["kind"] == kind]
+        assert wanted, kind
+        assert results[kind]["step"] == [row["step"] for row in wanted]
+    assert results["train"]["loss"] == [row["loss"] for row in rows if row["kind"] == "train"]
+    assert results["heldout"]["accuracy"] == [row["accuracy"] for row in rows if row["kind"] == "heldout"]
+    assert set(results["live_heads"]) == set(results["train_heads"]) == {"ranker", "low_rank"}
+    assert results["heads"]["heads"].keys() == {"full", "ranker", "low-rank"}
+    assert (results["state"], results["step"], results["steps"]) == ("finished", 12, 12)
+    for step in range(3):
+        shares = (results["heldout"][name][-1][step] for name in ("accuracy", "drafter_wrong"))
+        assert sum(shares) == pytest.approx(1.0), "the draft vocabulary is whole"
+
+
+def test_the_page_stands_alone_and_shows_the_figures(run: Path) -> None:
+    path = write_report(run)
+    page = path.read_text()
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", page), "it loads something"
+    assert "<script" not in page
+    assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", page.lower())
+    body = json.loads((run / "report.json").read_text())
+    last = body["live"]["accepted_length"][-1]
+    assert f'<div class="value ">{last:.2f}</div>' in page
+    assert ">2 of 2</div>" in page, "live outputs are those of plain decoding"
+    for title in (
+        "Accepted length",
+        "What is missed",
+        "Conditional acceptance",
+        "Draft heads",
+        "Learning rate",
+    ):
+        assert f"{title}</h" in page
+    assert "outside the draft vocabulary</li>" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids)), "charts share ids"
+
+
+def test_the_command_also_while_the_run_goes_on(run: Path, tmp_path: Path) -> None:
+    going = tmp_path / "going"
+    going.mkdir()
+    shutil.copy(run / "config.json", going)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    place = next(at for at, line in enumerate(lines) if '"heldout"' in line)
+    text = '{"kind": "start", "step": 0, "time": 100.0, "facts": {"device": "cpu"}}\n' + "".join(
+        lines[:place]
+    )
+    text += (
+        '{"kind": "start", "step": 4, "time": 160.0}\n{"kind": "end", "step": 6, "time": 190.0}\n{"kind": "tr'
+    )
+    (going / "metrics.jsonl").write_text(text)
+    app = build_app({"report-training": report_training}, ["report-training"])
+    done = CliRunner().invoke(app, ["report-training", str(going), "--json"])
+    assert done.exit_code == 0, done.output
+    body = json.loads(done.stdout)
+    assert (body["state"], body["step"], body["resumed_at"]) == ("unfinished", 6, [4])
+    assert body["facts"]["Machine and data"]["device"] == "cpu"
+    assert body["facts"]["Training"]["time"] == "0 min 30 s", (
+        "from the second start; the first wrote no time after it"
+    )
+    page = (going / "report.html").read_text()
+    assert "step 6 of 12" in page
+    assert "Resumed at step 4" in page
+
+
+def test_no_run_and_no_figures_are_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no training run here"):
+        read_run(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "start", "step": 0}\n')
+    with pytest.raises(DataError, match="no figures yet"):
+        read_run(tmp_path)
+
+
+def test_causes_with_a_reduced_vocabulary_and_a_divergence(run: Path) -> None:
+    results: dict[str, Any] = json.loads(json.dumps(read_run(run)))
+    results["heldout"]["out_of_vocabulary"] = [[0.1, 0.1, 0.1]] * 2
+    results["heldout"]["lost_outside"] = [[0.2, 0.2, 0.2]] * 2
+    results["live"]["identical"] = [2, 1]
+    page = render_training(results)
+    assert "outside the draft vocabulary</li>" in page
+    assert "10.0% lie outside the draft vocabulary" in page
+    assert '<div class="value bad">1 of 2</div>' in page
+
+
+def test_an_old_log_with_fewer_figures_is_still_drawn(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"kind": "train", "step": n, "loss": 1.0 / n} for n in (1, 2, 3, 2)]
+    rows.append(
+        {"kind": "heldout", "step": 3, "loss": [0.5], "accuracy": [0.4], "chain_accepted_length": 1.4}
+    )
+    rows.append({"kind": "train", "step": 4, "loss": None})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = read_run(tmp_path)
+    assert results["train"]["step"] == [1, 2, 3, 4], "a step logged twice counts once"
+    assert "40.0%" in write_report(tmp_path).read_text()
+
+
+def test_long_series_are_thinned_to_means() -> None:
+    series = columns([{"step": n, "loss": float(n), "lr": None} for n in range(1, 1001)])
+    short = thinned(series, 100)
+    assert short["step"] == list(range(10, 1001, 10))
+    assert short["loss"][0] == pytest.approx(5.5)
+    assert short["lr"] == [None] * 100
+    assert thinned(series, 1000) is series
+
+
+def test_labels_at_the_ends_are_moved_apart_as_little_as_possible() -> None:
+    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert spread([0.5, 0.5, 0.56], 0.1) == pytest.approx([0.42, 0.52, 0.62])
+    svg = progress_chart("x", "%", [Curve([1, 2], [1.0, None], 1, end="7")], marks=[2])
+    assert ">7</text>" in svg
+    assert "var(--m1)" in svg

@@ -1,0 +1,222 @@
+"""Ranker, low-rank and router heads against their definitions, written out row by row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.models.head_cases import CLUSTERS, HIDDEN, VOCAB, make_base, make_case, make_module
+from vocabforge.core.errors import ConfigError, MismatchError, UsageError
+from vocabforge.models.heads import (
+    DraftState,
+    HeadBase,
+    HeadOptions,
+    HeadSizes,
+    RouterHead,
+    build_head,
+    default_budgets,
+    exact_head,
+)
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.router import Router, default_width, top_clusters
+
+REDUCED = torch.arange(2, VOCAB, 4)
+
+
+def masked_topk(logits: dict[int, float], shortlist: set[int], k: int) -> tuple[list[float], list[int]]:
+    """Softmax over a shortlist of target ids, best first, ties to the lower id."""
+    ids = sorted(shortlist, key=lambda i: (-logits[i], i))
+    total = torch.tensor([logits[i] for i in ids]).logsumexp(0)
+    return [float(logits[i] - total) for i in ids[:k]], ids[:k]
+
+
+def exact(case) -> list[dict[int, float]]:
+    """Exact logits of every row by target id."""
+    rows = []
+    for h in case.hidden:
+        scores = {int(i): float(w @ h) for i, w in zip(case.base.target_ids, case.base.weight)}
+        rows.append(scores)
+    return rows
+
+
+def check(case, shortlists: list[set[int]], k: int) -> None:
+    logprobs, tokens = case.head.topk(case.hidden, k, case.state)
+    for row, (logits, shortlist) in enumerate(zip(exact(case), shortlists)):
+        values, ids = masked_topk(logits, shortlist, k)
+        assert tokens[row].tolist() == ids
+        torch.testing.assert_close(logprobs[row], torch.tensor(values), rtol=0, atol=1e-4)
+
+
+def ranker_candidates(case, n: int) -> list[set[int]]:
+    found = []
+    for h in case.hidden:
+        low = case.module.down.weight @ h
+        scores = {int(i): float(case.module.vocab.weight[i] @ low) for i in case.base.target_ids}
+        found.append(set(sorted(scores, key=lambda i: (-scores[i], i))[:n]))
+    return found
+
+
+@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
+@pytest.mark.parametrize("rows", ["own", "shared"])
+def test_ranker(ids, rows) -> None:
+    options = HeadOptions(shortlist=8, rows=rows)
+    case = make_case("ranker", ids=ids, options=options)
+    own = ranker_candidates(case, 8)
+    union = set().union(*own)
+    assert 8 < len(union) < len(case.base.target_ids), "the test needs rows that differ"
+    check(case, own if rows == "own" else [union] * len(own), 5)
+
+
+def test_ranker_takes_k_candidates_where_its_shortlist_is_shorter() -> None:
+    case = make_case("ranker", options=HeadOptions(shortlist=2))
+    check(case, ranker_candidates(case, 6), 6)
+
+
+def test_a_ranker_with_every_token_is_the_full_head() -> None:
+    case = make_case("ranker", options=HeadOptions(shortlist=10 * VOCAB))
+    full = build_head("full", case.base)
+    for ours, theirs in zip(case.head.topk(case.hidden, 9), full.topk(case.hidden, 9)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
+def test_low_rank_is_the_softmax_of_its_scores(ids) -> None:
+    case = make_case("low-rank", ids=ids)
+    scores = case.hidden @ case.module.down.weight.T @ case.module.vocab.weight.T
+    expected = scores[:, case.base.target_ids].log_softmax(-1)
+    logprobs, tokens = case.head.topk(case.hidden, 4)
+    best, places = expected.topk(4)
+    assert torch.equal(tokens, case.base.target_ids[places])
+    torch.testing.assert_close(logprobs, best, rtol=0, atol=1e-5)
+
+
+def router_scores(case) -> torch.Tensor:
+    """The MLP written out: RMS-normalised inputs, SiLU between layers."""
+    parts = [case.base.embedding[case.state.tokens], case.state.previous]
+    x = torch.cat([p / (p.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt() for p in parts], dim=-1)
+    for layer in case.module.layers:
+        x = layer.weight @ x.T + layer.bias[:, None]
+        x = (x * torch.sigmoid(x)).T
+    return x @ case.module.out.weight.T + case.module.out.bias
+
+
+def opened_tokens(case, budget: int, k: int) -> list[set[int]]:
+    tokens = [
+        {int(i) for i in case.base.target_ids if i < VOCAB - 4 and int(case.module.assignment[i]) == m}
+        for m in range(CLUSTERS)
+    ]
+    found = []
+    for scores in router_scores(case).tolist():
+        order = sorted(range(CLUSTERS), key=lambda m: (-scores[m], m))
+        chosen: set[int] = set()
+        for place, cluster in enumerate(order):
+            if place >= budget and len(chosen) >= k:
+                break
+            chosen |= tokens[cluster]
+        found.append(chosen)
+    return found
+
+
+@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
+@pytest.mark.parametrize("rows", ["own", "shared"])
+@pytest.mark.parametrize("step", [0, 1, 5])
+def test_router(ids, rows, step) -> None:
+    budgets = (3, 2)
+    case = make_case("router", ids=ids, step=step, options=HeadOptions(budgets=budgets, rows=rows))
+    own = opened_tokens(case, budgets[min(step, 1)], 4)
+    union = set().union(*own)
+    check(case, own if rows == "own" else [union] * len(own), 4)
+
+
+def test_a_router_opens_further_clusters_until_there_are_k_tokens() -> None:
+    case = make_case("router", options=HeadOptions(budgets=(1,), rows="own"))
+    k = 40
+    own = opened_tokens(case, 1, k)
+    assert all(len(tokens) >= k for tokens in own)
+    assert min(len(tokens) for tokens in opened_tokens(case, 1, 1)) < k, "the test needs to widen"
+    check(case, own, k)
+
+
+def test_padded_rows_of_the_lm_head_are_never_proposed() -> None:
+    case = make_case("router", options=HeadOptions(budgets=(CLUSTERS,)))
+    case.base.weight[VOCAB - 4 :] = 100.0 * case.hidden[0].sign()
+    assert case.head.size == VOCAB - 4
+    assert int(case.head.topk(case.hidden, case.head.size, case.state)[1].max()) == VOCAB - 5
+
+
+def test_top_clusters_with_empty_clusters_and_ties() -> None:
+    scores, sizes = torch.tensor([[1.0, 1.0, 0.5, 2.0]]), torch.tensor([2, 3, 4, 0])
+    assert top_clusters(scores, sizes, 1, 1).tolist() == [[True, False, False, True]]  # 3 is empty
+    assert top_clusters(scores, sizes, 2, 3).tolist() == [[True, True, False, True]]
+    assert top_clusters(scores, sizes, 4, 1).all()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_the_router_does_not_feel_the_scale_of_target_or_drafter(scale: float) -> None:
+    router = make_module("router")
+    embedded, previous = torch.randn(5, HIDDEN), torch.randn(5, HIDDEN)
+    same = router(embedded, previous)
+    torch.testing.assert_close(router(embedded * scale, previous / scale), same, rtol=0, atol=0.01)
+    assert (same[0] - same[1]).abs().max() > 0.2, "the test needs rows that differ"
+
+
+def test_defaults() -> None:
+    assert default_width(64) == 16
+    assert Router(64, torch.zeros(10, dtype=torch.int64), 2).width == 16
+    assert default_budgets(1024) == (256,)
+    assert default_budgets(2) == (1,)
+
+
+def test_a_fresh_router_says_the_base_rate_and_repeats_itself() -> None:
+    made = [Router(16, torch.zeros(40, dtype=torch.int64), 50, width=8) for _ in range(2)]
+    torch.manual_seed(5)
+    made[0].init(3, 10)
+    made[1].init(3, 10)
+    assert all(torch.equal(a, b) for a, b in zip(made[0].parameters(), made[1].parameters()))
+    rate = made[0](torch.randn(300, 16), torch.randn(300, 16)).sigmoid().mean().detach()
+    assert abs(float(rate) - 0.2) < 0.05
+
+
+def test_mistakes_are_told() -> None:
+    base = make_base()
+    narrow = HeadBase(base.weight[:, :-1], base.target_ids, base.embedding[:, :-1])
+    for kind in ("ranker", "low-rank", "router"):
+        with pytest.raises(MismatchError, match="does not fit the drafter"):
+            build_head(kind, narrow, make_module(kind))
+    with pytest.raises(MismatchError, match="does not score every token"):
+        build_head("ranker", base, LowRankScorer(HIDDEN, 50, 4))
+    beyond = HeadBase(base.weight[-2:], base.target_ids[-2:], base.embedding)
+    with pytest.raises(MismatchError, match="in a cluster"):
+        build_head("router", beyond, make_module("router"))
+    with pytest.raises(UsageError, match="no such setting"):
+        build_head("low-rank", base, make_module("low-rank"), HeadOptions(shortlist=5))
+    with pytest.raises(UsageError, match="no such setting"):
+        build_head("full", base, None, HeadOptions(rows="own"))
+    with pytest.raises(UsageError, match="budget"):
+        RouterHead(base, make_module("router"), (3, 0))
+    with pytest.raises(UsageError, match="there is no draft head of this name"):
+        build_head("rankr", base)
+    with pytest.raises(UsageError, match="does not tell it"):
+        build_head("router", base, make_module("router")).topk(torch.zeros(1, HIDDEN), 1)
+    with pytest.raises(ConfigError, match="rank"):
+        LowRankScorer(HIDDEN, VOCAB, HIDDEN + 1)
+    with pytest.raises(ConfigError, match="clusters"):
+        RouterHead.new_module(HeadSizes(HIDDEN, VOCAB))
+
+
+def test_the_exact_head_of_a_drafter() -> None:
+    class Fake:
+        embedding = make_base().embedding
+        head_weight = make_base(REDUCED).weight
+        target_ids = REDUCED
+
+    reduced = exact_head(Fake())
+    assert (reduced.KIND, reduced.size) == ("static", len(REDUCED))
+    Fake.head_weight, Fake.target_ids = make_base().weight, torch.arange(VOCAB)
+    assert exact_head(Fake()).KIND == "full"
+
+
+def test_state_part_keeps_the_step() -> None:
+    state = DraftState(3, torch.arange(5), torch.arange(10.0).view(5, 2))
+    part = state.part(slice(1, 3))
+    assert (part.step, part.tokens.tolist(), part.previous.tolist()) == (3, [1, 2], [[2.0, 3.0], [4.0, 5.0]])

@@ -1,0 +1,277 @@
+"""Large targets and long rows: placement, dtype, checks by a forward pass, passes without masks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.support import ROOT, tiny_target
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.models.document_passes import Span, document_spans, plan_passes
+from vocabforge.models.target import HFTarget, check_row_length, document_mask
+from vocabforge.models.target_head import TargetHead
+from vocabforge.models.target_load import dtype_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"), vocab_size=64)
+
+
+def rows(lengths: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """ids, positions and document numbers (B, T) of random documents."""
+    generator = torch.Generator().manual_seed(3)
+    ids, position, document = (torch.zeros(len(lengths), length, dtype=torch.int64) for _ in range(3))
+    for row, sizes in enumerate(lengths):
+        start = 0
+        for number, size in enumerate(sizes, 1):
+            ids[row, start : start + size] = torch.randint(0, 61, (size,), generator=generator)
+            position[row, start : start + size] = torch.arange(size)
+            document[row, start : start + size] = number
+            start += size
+    return ids, position, document
+
+
+def masked(target: HFTarget, ids: torch.Tensor, position: torch.Tensor, document: torch.Tensor) -> Any:
+    """The packed row in one pass under a mask: what the passes without mask must equal."""
+    mask = torch.zeros(len(ids), 1, ids.shape[1], ids.shape[1])
+    mask.masked_fill_(~document_mask(document), torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        return target.model.model(
+            input_ids=ids, position_ids=position, attention_mask=mask, output_hidden_states=True
+        )
+
+
+@pytest.mark.parametrize("lengths", [[[40]], [[48]], [[9, 20, 3, 1, 12]], [[30, 5], [1, 1, 44], [17]]])
+def test_passes_without_masks_equal_one_pass_under_a_mask(folder: Path, lengths: list[list[int]]) -> None:
+    target = HFTarget.load(folder, aux_layers=(0, 2, 3))
+    ids, position, document = rows(lengths, 48)
+    found = target.capture(ids, position, document)
+    expected = masked(target, ids, position, document)
+    real = document != 0
+    features = torch.cat([expected.hidden_states[i + 1] for i in (0, 2, 3)], -1)
+    scale = float(features[real].abs().max())
+    torch.testing.assert_close(found.features[real], features[real], rtol=0, atol=1e-5 * scale)
+    torch.testing.assert_close(found.hidden[real], expected.last_hidden_state[real], rtol=0, atol=1e-5)
+    assert not found.features[~real].any()
+    assert not found.hidden[~real].any()
+
+
+def test_no_mask_of_the_rows_length_squared_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = HFTarget.load(folder)
+    largest: list[int] = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*tensors: Any, attn_mask: Any = None, **settings: Any) -> torch.Tensor:
+        largest.append(0 if attn_mask is None else attn_mask.numel())
+        return attention(*tensors, attn_mask=attn_mask, **settings)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    target.capture(*rows([[200, 30, 7], [256], [90, 90]], 256))
+    assert largest
+    assert not any(largest)
+
+
+def test_a_rows_bits_do_not_depend_on_its_company(folder: Path) -> None:
+    target = HFTarget.load(folder)
+    batch = rows([[30, 5], [1, 1, 44], [17]], 48)
+    one = [tensor[1:2] for tensor in batch]
+    alone = target.capture(*one)
+    again = target.capture(*one)
+    assert torch.equal(alone.features, again.features)
+    together = target.capture(*batch)
+    torch.testing.assert_close(together.hidden[1:2], alone.hidden, rtol=0, atol=1e-5)
+
+
+def test_positions_that_do_not_restart_are_refused(folder: Path) -> None:
+    ids, position, document = rows([[9, 20]], 48)
+    with pytest.raises(DataError, match="positions of packed rows"):
+        HFTarget.load(folder).capture(ids, position + 1, document)
+
+
+def test_spans_and_passes_by_hand() -> None:
+    document = torch.tensor([[1, 1, 2, 0, 0], [0, 0, 0, 0, 0], [1, 2, 2, 2, 2]])
+    spans = document_spans(document)
+    assert spans == [Span(0, 0, 2), Span(0, 2, 3), Span(2, 0, 1), Span(2, 1, 5)]
+    passes = list(plan_passes(spans))
+    assert passes == [[Span(2, 1, 5), Span(0, 0, 2), Span(0, 2, 3), Span(2, 0, 1)]]
+
+
+def test_passes_are_bounded_in_tokens_and_padding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [*torch.randint(1, 900, (200,), generator=generator).tolist(), 5000]
+    spans = [Span(row, 0, size) for row, size in enumerate(sizes)]
+    passes = list(plan_passes(spans, 4096))
+    assert sorted(span.row for group in passes for span in group) == list(range(len(sizes)))
+    for group in passes:
+        padded, real = len(group) * len(group[0]), sum(map(len, group))
+        assert padded <= 4096 or len(group) == 1
+        assert padded - real <= real // 8 + 128
+    assert len(passes) < len(sizes) // 3
+
+
+def test_layers_that_are_not_what_the_model_reports_are_refused(folder: Path) -> None:
+    """As with a model that numbers its states otherwise: hidden_states[i] is then not layer i - 1's output."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    forward = model.forward
+
+    def shifted(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        if output.hidden_states is not None:
+            states = output.hidden_states
+            output.hidden_states = (states[0], states[0], *states[1:-1])
+        return output
+
+    model.forward = shifted
+    with pytest.raises(DataError, match="cannot be told apart") as error:
+        HFTarget(model, aux_layers=(1, 3))
+    assert "layer 1's output is not hidden_states[2]" in str(error.value)
+
+
+@pytest.mark.parametrize("layer", range(5))
+def test_every_layer_passes_the_check_the_last_one_behind_the_norm(folder: Path, layer: int) -> None:
+    assert HFTarget.load(folder, aux_layers=(layer,)).aux_layers == (layer,)
+
+
+def test_a_head_with_a_bias_is_refused(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.lm_head.bias = torch.nn.Parameter(torch.full((64,), 3.0))
+    with pytest.raises(DataError, match="changes its logits"):
+        HFTarget(model)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_mapped_target_gives_the_same_bits(tmp_path: Path, tied: bool) -> None:
+    """Part of it offloaded to disk: its head is then loaded for the length of a forward pass only."""
+    folder = tiny_target(tmp_path / "t", vocab_size=64, tie_word_embeddings=tied)
+    plain = HFTarget.load(folder)
+    names = ["model.embed_tokens", *(f"model.layers.{i}" for i in range(5)), "model.norm", "model.rotary_emb"]
+    places = dict.fromkeys([*names, "lm_head"], "cpu")
+    maps: list[dict[str, str]] = [{"": "cpu"}]
+    if not tied:
+        maps.append({**places, "model.layers.2": "disk", "lm_head": "disk"})
+    batch = rows([[30, 5], [17]], 48)
+    for device_map in maps:
+        mapped = HFTarget.load(folder, device_map=device_map)
+        assert torch.equal(mapped.head_weight, plain.head_weight)
+        assert torch.equal(mapped.embedding, plain.embedding)
+        assert (mapped.embedding is mapped.head_weight) is tied
+        one, other = plain.capture(*batch), mapped.capture(*batch)
+        assert torch.equal(one.features, other.features)
+        assert torch.equal(mapped.logits(other.hidden), plain.logits(one.hidden))
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    folder = tiny_target(tmp_path / "t", dtype="bfloat16")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    assert HFTarget.load(folder, dtype="auto").dtype == torch.float32, "auto on a CPU"
+    half = HFTarget.load(folder, dtype="bfloat16")
+    assert half.dtype == torch.bfloat16
+    states = half.capture(*rows([[5]], 8))
+    assert states.features.dtype == states.hidden.dtype == torch.bfloat16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert HFTarget.load(folder).capture(*rows([[5]], 8)).hidden.dtype == torch.float32
+    assert dtype_of(folder, "auto", CPU) == torch.float32
+    assert dtype_of(folder, "auto", torch.device("cuda")) == torch.bfloat16
+    with pytest.raises(UsageError, match="no such dtype"):
+        HFTarget.load(folder, dtype="int8")
+
+
+def test_the_head_alone_gives_the_targets_logits(folder: Path, tmp_path: Path) -> None:
+    target, head = HFTarget.load(folder), TargetHead.load(folder)
+    assert (head.vocab_size, head.hidden_size, head.aux_layers) == (64, 32, target.aux_layers)
+    hidden = target.capture(*rows([[5]], 8)).hidden
+    assert torch.equal(head.logits(hidden), target.logits(hidden))
+    assert torch.equal(head.embedding, target.embedding)
+    tied = TargetHead.load(tiny_target(tmp_path / "tied", tie_word_embeddings=True), dtype=torch.bfloat16)
+    assert tied.embedding is tied.head_weight
+    assert tied.dtype == torch.bfloat16
+
+
+def test_placements_that_do_not_suit_the_launch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="one process for each GPU"):
+        HFTarget.load(folder, tp_plan="auto")
+    with pytest.raises(UsageError, match="not by both"):
+        HFTarget.load(folder, tp_plan="auto", device_map="auto")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="process of its own"):
+        HFTarget.load(folder, device_map="auto")
+
+
+def test_rows_longer_than_context_or_window() -> None:
+    check_row_length({"max_position_embeddings": 64}, 64, source="c")
+    with pytest.raises(UsageError, match="longer than the target's context"):
+        check_row_length({"max_position_embeddings": 63}, 64, source="c")
+    window = {"max_position_embeddings": 256, "sliding_window": 32}
+    with pytest.raises(UsageError, match="sliding window"):
+        check_row_length(window, 64, source="c")
+    check_row_length({**window, "use_sliding_window": False}, 64, source="c")
+
+
+PARALLEL = """
+import sys, torch
+from pathlib import Path
+from tests.models.test_target_placed import rows
+from vocabforge.capture.online import OnlineCapture, RowBatch
+from vocabforge.models.target import HFTarget
+import torch.distributed as dist
+place = Path(sys.argv[1])
+target = HFTarget.load(place, tp_plan="auto")
+plain = HFTarget.load(place)
+assert type(target.model.model.layers[0].self_attn.q_proj.weight).__name__ == "DTensor"
+assert torch.equal(target.head_weight, plain.head_weight)
+assert torch.equal(target.embedding, plain.embedding)
+ids, position, document = rows([[30, 5], [17, 9, 2]] if dist.get_rank() else [[1, 40]], 48)
+batch = RowBatch(ids, document != 0, document, position)
+ours = OnlineCapture(target, 1 << 20)(batch, [("train", i) for i in range(len(ids))])
+whole = plain.capture(ids, position, document)
+for one, other in ((ours.features, whole.features), (ours.hidden, whole.hidden)):
+    assert one.shape == other.shape
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
+dist.barrier()
+print("equal", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+def test_tensor_parallel_over_two_processes_equals_one(folder: Path) -> None:
+    """Each process has rows of its own, and both compute all of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        words = [sys.executable, "-c", PARALLEL, str(folder)]
+        processes.append(
+            subprocess.Popen(
+                words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    try:
+        for rank, process in enumerate(processes):
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err[-3000:]
+            assert f"equal {rank}" in out
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,0 +1,81 @@
+"""What a checkpoint holds, and that nothing of it is lost or mixed up."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vocabforge.core.errors import MismatchError
+from vocabforge.train.checkpoint import (
+    RunState,
+    joined_rng,
+    list_checkpoints,
+    load_latest,
+    restore_rng,
+    rng_state,
+    save_checkpoint,
+)
+
+
+def state(value: float = 1.0) -> RunState:
+    weights = {"drafter.a": torch.full((2, 3), value), "heads.ranker.down.weight": torch.randn(2)}
+    optimizer = {"drafter.a/exp_avg": torch.randn(2, 3), "drafter.a/step": torch.tensor(3.0)}
+    return RunState(weights, optimizer, joined_rng([rng_state(0)]), {"best": {"value": 1.5}})
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    saved = state()
+    save_checkpoint(tmp_path, 3, saved, {"seed": 1}, keep=2)
+    found = load_latest(tmp_path, {"seed": 1})
+    assert found is not None
+    step, loaded = found
+    assert step == 3
+    assert loaded.facts == saved.facts
+    for before, after in ((saved.weights, loaded.weights), (saved.optimizer, loaded.optimizer)):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_oldest_go_and_a_repeated_step_replaces(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 3, 4):
+        save_checkpoint(tmp_path, step, state(step), {}, keep=2)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003", "step-00000004"]
+    assert float(load_file(list_checkpoints(tmp_path)[-1] / "weights.safetensors")["drafter.a"][0, 0]) == 4.0
+
+
+def test_nothing_there_is_none_and_another_identity_is_refused(tmp_path: Path) -> None:
+    assert load_latest(tmp_path, {}) is None
+    save_checkpoint(tmp_path, 1, state(), {"optim.lr": 1e-3, "data": "abc"}, keep=1)
+    with pytest.raises(MismatchError, match="other settings") as error:
+        load_latest(tmp_path, {"optim.lr": 1e-3, "data": "abd"})
+    assert "data = 'abd'" in str(error.value)
+    assert "optim.lr" not in str(error.value)
+
+
+def test_every_random_stream_goes_on_where_it_was() -> None:
+    random.seed(5)
+    random.gauss(0, 1)  # leaves a second number behind, which is part of the state
+    np.random.seed(6)
+    np.random.standard_normal()
+    torch.manual_seed(7)
+    kept = {name: value.clone() for name, value in rng_state(3).items()}
+
+    def draw() -> list[float]:
+        return [
+            random.gauss(0, 1),
+            random.random(),
+            float(np.random.standard_normal()),
+            float(np.random.random()),
+            float(torch.rand(())),
+        ]
+
+    first = draw()
+    assert draw() != first
+    assert restore_rng(kept, 3)
+    assert draw() == first
+    assert not restore_rng(kept, 4), "a rank that the checkpoint does not know"

@@ -1,0 +1,169 @@
+"""Packing leaves every token's loss as it is; the data section, its cache, and prepared data by path."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.capture.online import OnlineCapture
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
+from vocabforge.corpus.packing import PackedRows, StreamPacker, TrainingSequence
+from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.models.target import HFTarget
+from vocabforge.train.config import DataConfig
+from vocabforge.train.data import prepare, to_tensors, with_prepared, write_heldout_prompts
+from vocabforge.train.ttt import shift_left, unroll
+
+STEPS = 4
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
+    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"), initializer_range=0.1))
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self.rows: list[list[np.ndarray]] = []
+
+    def write(self, *row: np.ndarray) -> None:
+        self.rows.append([array.copy() for array in row])
+
+
+def packed(sequences: list[TrainingSequence]) -> PackedRows:
+    sink = _Rows()
+    packer = StreamPacker(LENGTH, sink, open_rows=2)
+    for sequence in sequences:
+        packer.add(sequence.ids, sequence.loss_mask)
+    packer.finish()
+    return PackedRows(*(np.stack(array) for array in zip(*sink.rows, strict=True)))
+
+
+def losses(drafter: Any, target: HFTarget, rows: PackedRows) -> dict[tuple[int, ...], torch.Tensor]:
+    """For each document (its ids): (K, its length) soft cross-entropy, 0 where a row is not counted."""
+    batch = to_tensors(rows, range(len(rows)), torch.device("cpu"))
+    captured = OnlineCapture(target, 0)(batch, [("train", row) for row in range(len(rows))])
+    steps = []
+    with torch.no_grad():
+        for step in unroll(drafter, captured, STEPS, attention="eager"):
+            teacher = target.logits(shift_left(captured.hidden, step.index + 1)).softmax(-1)
+            found = -(teacher * drafter.logits(step.g).log_softmax(-1)).sum(-1)
+            steps.append(torch.where(step.counted, found, 0.0))
+    whole = torch.stack(steps)  # (K, B, T)
+    out = {}
+    for row in range(len(rows)):
+        for number in range(1, int(rows.document[row].max()) + 1):
+            place = np.flatnonzero(rows.document[row] == number)
+            out[tuple(rows.input_ids[row, place].tolist())] = whole[:, row, place]
+    return out
+
+
+@st.composite
+def documents(draw: Any) -> list[TrainingSequence]:
+    """Documents of 1 to T tokens, no two alike."""
+    found = {}
+    for _ in range(draw(st.integers(1, 6))):
+        size = draw(st.integers(1, LENGTH))
+        ids = tuple(draw(st.lists(st.integers(3, 60), min_size=size, max_size=size)))
+        mask = draw(st.lists(st.sampled_from([0, 1, 1, 1]), min_size=size, max_size=size))
+        found[ids] = TrainingSequence(list(ids), mask)
+    return list(found.values())
+
+
+@settings(deadline=None, max_examples=15)
+@given(documents())
+def test_packing_changes_no_loss(target: HFTarget, sequences: list[TrainingSequence]) -> None:
+    drafter = tiny_drafter(target)
+    together = losses(drafter, target, packed(sequences))
+    assert len(together) == len(sequences)
+    for sequence in sequences:
+        (alone,) = losses(drafter, target, packed([sequence])).values()
+        found = together[tuple(sequence.ids)]
+        assert torch.equal(found != 0, alone != 0)
+        mask = torch.tensor([*sequence.loss_mask, *[0] * (STEPS + 1)])
+        size = len(sequence.ids)
+        for step in range(STEPS):
+            counted = (mask[step + 1 : step + 1 + size] & mask[step + 2 : step + 2 + size]).bool()
+            assert torch.equal(alone[step] != 0, counted[:size])
+        torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> TextTokenizer:
+    return load_tokenizer(byte_tokenizer(tmp_path / "tokenizer"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"{n} and " * (n % 5 + 2)}) for n in range(30)))
+    return path
+
+
+def section(**values: Any) -> DataConfig:
+    return parse_config(DataConfig, values, source="test")
+
+
+SIZES = {"heldout_documents": 5, "sequence_length": 40, "heldout_prompts": 3, "prompt_tokens": 4}
+
+
+def test_with_and_without_a_cache_the_rows_are_the_same(
+    tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = section(train=[str(file)], **SIZES)
+    alone = prepare(config, tokenizer)
+    kept = prepare(config, tokenizer, cache=tmp_path / "cache")
+    assert "used again" not in capsys.readouterr().err
+    again = prepare(config, tokenizer, cache=tmp_path / "cache")
+    assert "used again" in capsys.readouterr().err
+    own = prepare(config.model_copy(update={"cache": tmp_path / "own"}), tokenizer, cache=tmp_path / "cache")
+    assert alone.digest() == kept.digest() == again.digest() == own.digest()
+    assert len(list((tmp_path / "own").iterdir())) == 1
+    assert kept.figures["heldout"]["documents"] == 5
+    for rows in (alone.train, kept.train):
+        batch = to_tensors(rows, [0, len(rows) - 1], torch.device("cpu"))
+        assert batch.input_ids.dtype == batch.document.dtype == batch.position.dtype == torch.int64
+        assert batch.loss_mask.dtype == torch.bool
+        assert np.array_equal(batch.input_ids.numpy(), np.asarray(rows.input_ids[[0, len(rows) - 1]]))
+    changed = prepare(section(train=[str(file)], **{**SIZES, "append_eos": False}), tokenizer)
+    assert changed.digest() != alone.digest()
+    assert write_heldout_prompts(tmp_path / "p.jsonl", kept, tokenizer, config) == 3
+    questions = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [question["question_id"] for question in questions] == [81, 82, 83]
+    assert all(len(question["turns"][0]) == 4 for question in questions)
+
+
+def test_prepared_data_by_path(tmp_path: Path, tokenizer: TextTokenizer, file: Path) -> None:
+    made = prepare(section(train=[str(file)], **SIZES), tokenizer, cache=tmp_path / "cache")
+    path = made.prepared.artifact.path
+    config = with_prepared(section(prepared=str(path)))
+    assert (config.sequence_length, config.heldout_documents) == (40, 5)
+    assert with_prepared(config) == config
+    assert prepare(section(prepared=str(path)), tokenizer).digest() == made.digest()
+    prepare(section(prepared=str(path), sequence_length=40), tokenizer)
+    for change in ({"sequence_length": 48}, {"thinking": "drop"}, {"append_eos": False}):
+        with pytest.raises(ConfigError, match=rf"data.{next(iter(change))} contradicts"):
+            prepare(section(prepared=str(path), **change), tokenizer)
+    for bad in ({"train": [str(file)]}, {"heldout": [str(file)]}):
+        with pytest.raises(ConfigError, match="holds the rows already"):
+            section(prepared=str(path), **bad)
+    with pytest.raises(ConfigError, match=r"data.train is empty"):
+        section()
+    with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
+        prepare(section(prepared=str(tmp_path / "none")), tokenizer)
+    other = byte_tokenizer(tmp_path / "other")
+    text = (other / "tokenizer.json").read_text().replace("<|bos|>", "<|BOS|>")
+    (other / "tokenizer.json").write_text(text)
+    with pytest.raises(MismatchError, match="different tokenizers"):
+        prepare(section(prepared=str(path)), load_tokenizer(other))

@@ -1,0 +1,268 @@
+"""The report on draft heads against figures counted row by row, and training that improves them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
+from vocabforge.models.heads import (
+    HeadOptions,
+    HeadSizes,
+    LowRankHead,
+    RankerHead,
+    RouterHead,
+    base_of,
+    build_head,
+)
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.target import HFTarget
+from vocabforge.train import head_report as module
+from vocabforge.train.draft_states import drafting_rows
+from vocabforge.train.head_report import head_report, router_schedules
+from vocabforge.train.head_report_table import report_table, step_table
+from vocabforge.train.metrics import expected_accepted_length
+from vocabforge.train.router_labels import average_precision, router_labels
+from vocabforge.train.ttt import shift_left
+
+STEPS, LENGTH, VOCAB = 3, 24, 61
+
+
+def captured(target: HFTarget, seed: int) -> CapturedBatch:
+    """Two rows: one of two documents, one with padding; some tokens are not the assistant's."""
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, VOCAB, (2, LENGTH), generator=draw)
+    document = torch.ones(2, LENGTH, dtype=torch.int64)
+    document[0, 10:] = 2
+    document[1, 18:] = 0
+    position = torch.arange(LENGTH).repeat(2, 1)
+    position[0, 10:] -= 10
+    mask = (torch.rand(2, LENGTH, generator=draw) > 0.2) & (document > 0)
+    rows = RowBatch(ids, mask, document, position)
+    return OnlineCapture(target, 0)(rows, [("train", 0), ("train", 1)])
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    target = HFTarget.load(tiny_target(tmp_path_factory.mktemp("report") / "t", vocab_size=VOCAB))
+    ids = torch.arange(3, VOCAB, 2)
+    drafters = {
+        "whole": tiny_drafter(target),
+        "reduced": tiny_drafter(target, own_head=len(ids), target_ids=ids),
+    }
+    return target, drafters, [captured(target, seed) for seed in (1, 2)]
+
+
+def make_heads(drafter) -> dict:
+    torch.manual_seed(3)
+    base, scorer = base_of(drafter), LowRankScorer(32, VOCAB, 5)
+    scorer.init_from_head(drafter.target_head, 0)
+    router = RouterHead.new_module(HeadSizes(32, VOCAB - 2, clusters=8, width=8, depth=1))
+    router.init(0, 5)
+    return {
+        "ranker": RankerHead(base, scorer, 9),
+        "low-rank": LowRankHead(base, scorer),
+        "router": RouterHead(base, router, (4, 2), "own"),
+    }
+
+
+class Count:
+    """One head's figures of one step, added row by row."""
+
+    def __init__(self) -> None:
+        self.rows = self.argmax = self.top10 = self.shortlist = self.correct = 0
+        self.acceptance = 0.0
+
+
+@torch.no_grad()
+def brute_force(target, drafter, head, batches) -> tuple[list[Count], list[float]]:
+    counts = [Count() for _ in range(STEPS)]
+    chained = [[0, 0] for _ in range(STEPS)]
+    for batch in batches:
+        alive = {(b, t): True for b in range(2) for t in range(LENGTH)}
+        for k, rows in enumerate(drafting_rows(drafter, batch, STEPS)):
+            teacher = target.logits(shift_left(batch.hidden, k + 1)).softmax(-1)
+            hit_places = set()
+            for i, (b, t) in enumerate(zip(*(index.tolist() for index in rows.where))):
+                row = head.log_probs(rows.hidden[i : i + 1], rows.state.part(slice(i, i + 1)))[0]
+                q = {int(v): float(x.exp()) for v, x in zip(head.target_ids, row) if x.isfinite()}
+                full = drafter.head_weight @ rows.hidden[i]
+                scores = {int(v): float(x) for v, x in zip(drafter.target_ids, full)}
+                best = sorted(scores, key=lambda v: (-scores[v], v))[:10]
+                ours = sorted(q, key=lambda v: (-q[v], v))[:10]
+                p, count = teacher[b, t], counts[k]
+                count.rows += 1
+                count.argmax += ours[0] == best[0]
+                count.top10 += len(set(ours) & set(best)) / 10
+                count.shortlist += len(q)
+                hit = ours[0] == int(p.argmax())
+                count.correct += hit
+                count.acceptance += sum(min(float(p[v]), q[v]) for v in q)
+                chained[k][0] += alive[b, t]
+                chained[k][1] += alive[b, t] and hit
+                if hit:
+                    hit_places.add((b, t))
+            alive = {place: value and place in hit_places for place, value in alive.items()}
+    return counts, [hits / max(rows, 1) for rows, hits in chained]
+
+
+@pytest.mark.parametrize("kind", ["whole", "reduced"])
+def test_every_figure_equals_a_count_row_by_row(setup, kind) -> None:
+    target, drafters, batches = setup
+    drafter = drafters[kind]
+    heads = make_heads(drafter)
+    report = head_report(drafter, target, heads, batches, STEPS)
+    assert (report["vocab_size"], report["steps"], report["full"]) == (VOCAB, STEPS, "full")
+    assert list(report["heads"]) == ["full", *heads]
+    full = report["heads"]["full"]
+    for name, head in heads.items():
+        counts, conditional = brute_force(target, drafter, head, batches)
+        entry = report["heads"][name]
+        for k, (count, found) in enumerate(zip(counts, entry["steps"])):
+            assert found["rows"] == count.rows > 20
+            for key, value in (
+                ("argmax_recall", count.argmax),
+                ("top10_recall", count.top10),
+                ("shortlist", count.shortlist),
+                ("accuracy", count.correct),
+                ("acceptance", count.acceptance),
+            ):
+                assert found[key] == pytest.approx(value / count.rows, abs=1e-5), (name, k, key)
+            assert found["conditional"] == pytest.approx(conditional[k])
+            lost = full["steps"][k]["acceptance"] - found["acceptance"]
+            assert found["acceptance_lost"] == pytest.approx(lost)
+        overall, rows = entry["overall"], sum(count.rows for count in counts)
+        assert overall["rows"] == rows
+        assert overall["argmax_recall"] == pytest.approx(sum(c.argmax for c in counts) / rows)
+        assert overall["shortlist_share"] == pytest.approx(sum(c.shortlist for c in counts) / rows / VOCAB)
+        chain = expected_accepted_length(conditional)
+        assert overall["chain_accepted_length"] == pytest.approx(chain)
+        assert overall["chain_lost"] == pytest.approx(full["overall"]["chain_accepted_length"] - chain)
+        assert (overall["average_precision"] is not None) == (name == "router")
+    assert full["overall"]["argmax_recall"] == full["overall"]["top10_recall"] == 1.0
+    assert full["overall"]["chain_lost"] == full["overall"]["acceptance_lost"] == 0.0
+    json.dumps(report, allow_nan=False)
+
+
+def test_conditional_acceptance_asks_for_hits_at_all_earlier_steps(setup, monkeypatch) -> None:
+    """Hits are given by the token fed, so that long chains occur, which a random drafter never makes."""
+    target, drafters, batches = setup
+    figures = module._figures
+
+    def given(head, some, vocab_size: int, top_n: int):
+        return figures(head, some, vocab_size, top_n)[0], some.rows.state.tokens[some.part] % 5 > 0
+
+    monkeypatch.setattr(module, "_figures", given)
+    report = head_report(drafters["whole"], target, {}, batches, STEPS)
+    chained = [[0, 0] for _ in range(STEPS)]
+    for batch in batches:
+        counted = [rows.counted for rows in drafting_rows(drafters["whole"], batch, STEPS)]
+        for b in range(2):
+            for t in range(LENGTH):
+                for k in range(STEPS):
+                    if not counted[k][b, t]:
+                        break
+                    chained[k][0] += 1
+                    if batch.input_ids[b, t + 1 + k] % 5 == 0:
+                        break
+                    chained[k][1] += 1
+    found = [step["conditional"] for step in report["heads"]["full"]["steps"]]
+    assert min(hits for _, hits in chained) > 3, "the test needs chains"
+    assert found == pytest.approx([hits / rows for rows, hits in chained])
+
+
+def test_average_precision_of_the_router_is_against_the_full_heads_best_tokens(setup) -> None:
+    target, drafters, batches = setup
+    drafter, head = drafters["whole"], make_heads(drafters["whole"])["router"]
+    report = head_report(drafter, target, {"router": head}, batches, STEPS, top_n=4)
+    found, rows_of = 0.0, 0
+    for batch in batches:
+        rows = next(iter(drafting_rows(drafter, batch, STEPS)))
+        logits = rows.hidden @ drafter.head_weight.T
+        labels = router_labels(logits, head.router.assignment, 8, 4)
+        found += float(average_precision(head.scores(rows.state), labels).sum())
+        rows_of += len(labels)
+    step = report["heads"]["router"]["steps"][0]
+    assert step["average_precision"] == pytest.approx(found / rows_of, abs=1e-6)
+
+
+def test_schedules_are_named_and_open_what_they_say(setup) -> None:
+    target, drafters, batches = setup
+    head = make_heads(drafters["whole"])["router"]
+    made = router_schedules(head, [2, 6], 5, ("constant", "decay"))
+    assert {name: one.budgets for name, one in made.items()} == {
+        "constant:2": (2, 2, 2, 2, 2),
+        "constant:6": (6, 6, 6, 6, 6),
+        "decay:2:1": (2, 2, 1, 1, 1),
+        "decay:6:1": (6, 6, 3, 2, 1),
+    }
+    report = head_report(drafters["whole"], target, made, batches, STEPS)
+    by_step = [s["shortlist"] for s in report["heads"]["decay:6:1"]["steps"]]
+    assert by_step[0] > by_step[2]
+    recall = [report["heads"][f"constant:{k}"]["overall"]["argmax_recall"] for k in (2, 6)]
+    assert recall[0] < recall[1]
+
+
+def test_all_clusters_lose_nothing_but_padding(setup) -> None:
+    target, drafters, batches = setup
+    head = make_heads(drafters["whole"])["router"].with_budgets((8,))
+    report = head_report(drafters["whole"], target, {"all": head}, batches, STEPS)
+    assert report["heads"]["all"]["overall"]["shortlist"] == VOCAB - 2
+    ranker = build_head(
+        "ranker", base_of(drafters["whole"]), LowRankScorer(32, VOCAB, 3), HeadOptions(shortlist=99)
+    )
+    report = head_report(drafters["whole"], target, {"all": ranker}, batches, STEPS)
+    overall = report["heads"]["all"]["overall"]
+    assert overall["argmax_recall"] == 1.0
+    assert overall["acceptance_lost"] == pytest.approx(0.0, abs=1e-6)
+
+
+def train_scorer(scorer, drafter, batches, steps: int) -> None:
+    """Soft cross-entropy of the scores against the full head's distribution."""
+    optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-2)
+    states = [rows.hidden for batch in batches for rows in drafting_rows(drafter, batch, STEPS)]
+    hidden = torch.cat(states)
+    teacher = (hidden @ drafter.head_weight.T).softmax(-1).detach()
+    for _ in range(steps):
+        loss = -(teacher * scorer.scores(hidden).log_softmax(-1)).sum(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("init", ["random", "svd"])
+def test_training_a_scorer_makes_its_recall_rise(setup, init: str) -> None:
+    target, drafters, batches = setup
+    drafter = drafters["whole"]
+    scorer = LowRankScorer(32, VOCAB, 6)
+    scorer.init_random(0) if init == "random" else scorer.init_from_head(drafter.target_head, 0)
+    head = RankerHead(base_of(drafter), scorer, 6)
+
+    def recall() -> float:
+        report = head_report(drafter, target, {"ranker": head}, batches, STEPS)
+        return report["heads"]["ranker"]["overall"]["argmax_recall"]
+
+    before = recall()
+    train_scorer(scorer, drafter, batches, 60)
+    assert recall() > before + 0.05
+    assert (before > 0.4) == (init == "svd"), "the start from the head is the better one"
+
+
+def test_tables_fit_80_columns(setup, capsys) -> None:
+    target, drafters, batches = setup
+    heads = make_heads(drafters["whole"])
+    heads |= router_schedules(heads["router"], [4], STEPS, ("constant", "decay"))
+    report = head_report(drafters["whole"], target, heads, batches, STEPS)
+    console = Console(width=80, record=True)
+    console.print(report_table(report))
+    console.print(step_table(report))
+    text = console.export_text()
+    assert "…" not in text
+    for name, entry in report["heads"].items():
+        assert name in text
+        assert f"{entry['overall']['argmax_recall']:.1%}" in text
+        assert f"{entry['steps'][2]['argmax_recall']:.3f}" in text

@@ -1,0 +1,283 @@
+"""Router training: labels, loss, states of every step, and whole runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.support import tiny_drafter, tiny_target
+from tests.train.run_support import make_place
+from vocabforge.cli.app import build_app
+from vocabforge.cli.train_router import train_router
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.export.formats import load_drafter
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.head_io import drafter_digest, load_head, owner_of
+from vocabforge.models.head_rows import open_head
+from vocabforge.models.target import HFTarget
+from vocabforge.train.draft_states import drafting_rows
+from vocabforge.train.router_config import RouterTrainConfig
+from vocabforge.train.router_labels import average_precision, router_labels, router_loss
+from vocabforge.train.router_setup import build_router_trainer, plan
+from vocabforge.train.ttt import shift_left, unroll
+from vocabforge.vocab.clusters import make_clusters, save_clusters
+from vocabforge.vocab.kmeans import KMeansOptions
+from vocabforge.vocab.kmeans_backends import choose_backend
+from vocabforge.vocab.kmeans_rows import unit_rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``target`` with texts, ``drafter`` (random, but it draws on the text), ``clusters`` of its head."""
+    place = make_place(tmp_path_factory.mktemp("router"))
+    tokenizer = load_tokenizer(place / "target")
+    target = HFTarget.load(place / "target")
+    meta = {
+        "target_fingerprint": target_fingerprint(place / "target"),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+    }
+    save_drafter(place / "drafter", tiny_drafter(target), meta)
+    head = open_head(place / "target")
+    rows = unit_rows(head, tokenizer.vocab_size, name="head")
+    facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
+    backend = choose_backend("torch")[0]
+    made = make_clusters(
+        rows, KMeansOptions(16, 10, 1, 0, "sample"), backend, fingerprint=tokenizer.fingerprint, head=facts
+    )
+    save_clusters(made, place / "clusters")
+    return place
+
+
+def settings(place: Path, output: str, **sections: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "target": str(place / "target"),
+        "drafter": str(place / "drafter"),
+        "clusters": str(place / "clusters"),
+        "output": str(place / output),
+        "data": {"train": [str(place / "texts.jsonl")], "heldout_documents": 6, "sequence_length": 64},
+        "router": {"top_n": 3, "steps": 3},
+        "optim": {"steps": 30, "batch_size": 3, "lr": 1e-2, "clip": 1.0},
+        "run": {"device": "cpu", "log_every": 1, "eval_every": 15, "checkpoint_every": 5, "budgets": [2, 8]},
+    }
+    for section, changes in sections.items():
+        values[section] = {**values.get(section, {}), **changes}
+    return values
+
+
+def config(place: Path, output: str, **sections: Any) -> RouterTrainConfig:
+    return parse_config(RouterTrainConfig, settings(place, output, **sections), source="test")
+
+
+def trainer(place: Path, output: str, **sections: Any):
+    return build_router_trainer(config(place, output, **sections), load_drafter)
+
+
+def lines(place: Path, output: str, kind: str) -> list[dict[str, Any]]:
+    rows = map(json.loads, (place / output / "metrics.jsonl").read_text().splitlines())
+    return [row for row in rows if row["kind"] == kind]
+
+
+def test_labels_are_the_clusters_of_the_top_tokens() -> None:
+    torch.manual_seed(0)
+    logits = torch.randint(0, 5, (40, 30)).float()  # full of ties
+    cluster = torch.randint(0, 7, (26,))  # four padded columns
+    labels = router_labels(logits, cluster, 7, 4)
+    for row, found in zip(logits.tolist(), labels.tolist()):
+        best = sorted(range(26), key=lambda i: (-row[i], i))[:4]
+        positive = {int(cluster[i]) for i in best}
+        assert found == [m in positive for m in range(7)]
+    assert router_labels(logits, cluster, 7, 99).sum() == 40 * len(cluster.unique())
+
+
+def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:
+    torch.manual_seed(1)
+    scores, labels = torch.randn(5, 6, requires_grad=True), torch.rand(5, 6) > 0.6
+    chance = scores.sigmoid()
+    expected = -(labels * chance.log() + ~labels * (1 - chance).log()).mean(-1).sum()
+    torch.testing.assert_close(router_loss(scores, labels), expected)
+    router_loss(scores, labels).backward()
+    torch.testing.assert_close(scores.grad, (chance.detach() - labels.float()) / 6)
+
+
+def test_average_precision_by_hand_and_against_its_definition() -> None:
+    scores = torch.tensor([[0.9, 0.1, 0.5, 0.5], [1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0.0, 0.0]])
+    labels = torch.tensor([[True, False, False, True], [False] * 4, [True, False, False, False]])
+    found = average_precision(scores, labels)
+    torch.testing.assert_close(found, torch.tensor([(1 + 2 / 3) / 2, 0.0, 1.0]))
+    torch.manual_seed(2)
+    scores, labels = torch.randn(20, 9), torch.rand(20, 9) > 0.5
+    labels[:, 0] = True
+    for row in range(20):
+        order = sorted(range(9), key=lambda m: -float(scores[row, m]))
+        at = [place for place, m in enumerate(order) if labels[row, m]]
+        expected = sum((hit + 1) / (place + 1) for hit, place in enumerate(at)) / len(at)
+        assert abs(float(average_precision(scores, labels)[row]) - expected) < 1e-6
+
+
+@torch.no_grad()
+def test_states_are_what_the_unroll_feeds_at_every_step(place: Path) -> None:
+    run = trainer(place, "states")
+    batch = run.rows("train", [0, 1])
+    steps = list(unroll(run.drafter, batch, 3))
+    fed = [run.drafter.fuse(batch.states(run.drafter.reads)), *(step.g for step in steps)]
+    made = list(drafting_rows(run.drafter, batch, 3))
+    assert [part.state.step for part in made] == [0, 1, 2]
+    for k, (part, step) in enumerate(zip(made, steps)):
+        rows, columns = step.counted.nonzero(as_tuple=True)
+        assert len(rows) > 20
+        assert torch.equal(part.state.tokens, shift_left(batch.input_ids, k + 1)[rows, columns])
+        assert torch.equal(part.state.previous, fed[k][rows, columns])
+        torch.testing.assert_close(part.hidden, run.drafter.read(step.g)[rows, columns])
+    assert not torch.equal(made[0].state.previous[:5], made[1].state.previous[:5])
+
+
+def test_training_makes_recall_rise_and_reports(place: Path) -> None:
+    run = trainer(place, "learns", optim={"steps": 120})
+    before = run.report(schedules=False)["heads"]["router"]["overall"]
+    path = run.run()
+    report = json.loads((place / "learns" / "report.json").read_text())
+    after = report["heads"]["router"]["overall"]
+    assert after["average_precision"] > before["average_precision"] + 0.2
+    assert after["argmax_recall"] > before["argmax_recall"] + 0.1
+    assert after["shortlist_share"] < 0.6
+    losses = [row["loss"] for row in lines(place, "learns", "train")]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    names = set(report["heads"])
+    assert {"full", "router", "constant:2", "constant:8", "decay:8:2"} <= names
+    wide, narrow = (report["heads"][name]["overall"] for name in ("constant:8", "constant:2"))
+    assert wide["argmax_recall"] >= narrow["argmax_recall"]
+    assert wide["shortlist"] > narrow["shortlist"]
+    loaded = load_head(path)
+    owner = owner_of(loaded.artifact)
+    assert owner.drafter == drafter_digest(place / "drafter")
+    assert owner.target == target_fingerprint(place / "target")
+    assert set(loaded.artifact.manifest["parents"]) == {"clusters", "drafter"}
+    assert loaded.artifact.meta["heldout"]["rows"] == after["rows"] > 0
+    for ours, theirs in zip(loaded.module.parameters(), run.router.parameters()):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(place: Path) -> None:
+    made = [
+        trainer(place, name, optim={"steps": 6}, run={"seed": seed})
+        for name, seed in (("one", 1), ("two", 1), ("three", 2))
+    ]
+    for run in made:
+        run.run()
+    one, two, three = ([p.clone() for p in run.router.parameters()] for run in made)
+    assert all(torch.equal(a, b) for a, b in zip(one, two))
+    assert not torch.equal(one[0], three[0])
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is written any more."""
+
+
+SHORT = {"optim": {"steps": 14}, "run": {"eval_every": 1000, "checkpoint_every": 3}}
+
+
+@pytest.fixture(scope="module")
+def whole(place: Path) -> list[torch.Tensor]:
+    """Weights of a run that nothing interrupted."""
+    run = trainer(place, "whole", **SHORT)
+    run.run()
+    return list(run.router.parameters())
+
+
+@pytest.mark.parametrize("moments", [(0,), (2, 5), (4, 9, 13)])
+def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tuple[int, ...]) -> None:
+    name = "killed-" + "-".join(map(str, moments))
+    for moment in moments:
+        run = trainer(place, name, **SHORT)
+        step = run.step
+
+        def dying(number: int, optimizer: Any, at: int = moment, step: Any = step) -> Any:
+            if number == at:
+                raise Killed
+            return step(number, optimizer)
+
+        run.step = dying
+        with pytest.raises(Killed):
+            run.run()
+    last = trainer(place, name, **SHORT)
+    last.run()
+    assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
+
+
+def test_sigterm_saves_and_the_run_goes_on(place: Path, whole) -> None:
+    run = trainer(place, "asked", **SHORT)
+    step = run.step
+
+    def signalled(number: int, optimizer: Any) -> Any:
+        if number == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(number, optimizer)
+
+    run.step = signalled
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert (place / "asked" / "checkpoints" / "step-00000008").is_dir()
+    last = trainer(place, "asked", **SHORT)
+    last.run()
+    assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
+
+
+def test_another_configuration_is_not_continued(place: Path) -> None:
+    trainer(place, "changed", optim={"steps": 5}).run()
+    with pytest.raises(MismatchError, match="other settings") as caught:
+        trainer(place, "changed", optim={"steps": 5}, router={"top_n": 4}).run()
+    assert "router.top_n" in str(caught.value)
+    trainer(place, "changed", optim={"steps": 5}, run={"eval_rows": 2}).run()  # changes no weight
+
+
+def test_clusters_of_another_head_or_tokenizer_are_refused(place: Path, tmp_path: Path) -> None:
+    tiny_target(tmp_path / "t2", vocab_size=261, initializer_range=0.2, seed=5)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        source = place / "target" / name
+        if source.exists():
+            (tmp_path / "t2" / name).write_bytes(source.read_bytes())
+    values = {**settings(place, "no"), "target": str(tmp_path / "t2")}
+    with pytest.raises(MismatchError, match="another LM head"):
+        build_router_trainer(parse_config(RouterTrainConfig, values, source="test"), load_drafter)
+
+
+def test_several_processes_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="one process"):
+        plan(config(place, "several"))
+
+
+def test_the_command(place: Path) -> None:
+    app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
+    words = [
+        "train-router",
+        *("--target", str(place / "target"), "--drafter", str(place / "drafter")),
+        *("--clusters", str(place / "clusters"), "--data", str(place / "texts.jsonl")),
+        *("--output", str(place / "command")),
+        *("optim.steps=4", "data.heldout_documents=6", "data.sequence_length=64", "router.steps=2"),
+        *("optim.batch_size=2", "run.device=cpu", "run.budgets=[4]"),
+    ]
+    planned = CliRunner().invoke(app, [*words, "--plan"])
+    assert planned.exit_code == 0, planned.output
+    facts = json.loads(planned.stdout)
+    assert (facts["clusters"], facts["trained_parameters"]) == (16, 64 * 8 + 8 + 8 * 16 + 16)
+    assert not (place / "command").exists()
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    for word in ("router", "constant:4", "decay:4:1", "argmax"):
+        assert word in done.stdout
+    again = CliRunner().invoke(app, [*words, "--fresh", "--json"])
+    assert json.loads(again.stdout)["router"].endswith("router")
+    wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'width'" in wrong.output

@@ -1,0 +1,77 @@
+"""Which strategy is used, and the refusals; how a batch is divided."""
+
+from __future__ import annotations
+
+import pytest
+
+from vocabforge.core.distributed import Group, joined
+from vocabforge.core.errors import ConfigError, UsageError
+from vocabforge.train.batches import divide
+from vocabforge.train.config import OptimConfig
+from vocabforge.train.strategy import wanted_strategy
+
+
+@pytest.mark.parametrize(
+    ("size", "variable", "expected"),
+    [
+        (1, None, "single"),
+        (2, None, "ddp"),
+        (2, "ACCELERATE_USE_FSDP", "fsdp"),
+        (2, "ACCELERATE_USE_DEEPSPEED", "deepspeed"),
+        (1, "ACCELERATE_USE_DEEPSPEED", "deepspeed"),
+    ],
+)
+def test_the_launcher_decides(
+    monkeypatch: pytest.MonkeyPatch, size: int, variable: str | None, expected: str
+) -> None:
+    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "true")
+    assert wanted_strategy("auto", Group(0, size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "variable", "word"),
+    [
+        ("ddp", 1, None, "more than one process"),
+        ("fsdp", 1, None, "more than one process"),
+        ("single", 2, None, "a drafter of its own"),
+        ("ddp", 2, "ACCELERATE_USE_FSDP", "disagree"),
+        ("fsdp", 2, "ACCELERATE_USE_DEEPSPEED", "disagree"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, size: int, variable: str | None, word: str
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "true")
+    with pytest.raises(UsageError, match=word):
+        wanted_strategy(name, Group(0, size))
+
+
+def test_a_launcher_that_starts_one_process_instead_of_two_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(UsageError, match="started one"), joined():
+        pass
+
+
+@pytest.mark.parametrize(("batch", "micro", "size"), [(8, None, 1), (8, 2, 2), (6, 1, 3), (8, 16, 4)])
+def test_the_parts_are_the_batch_in_order(batch: int, micro: int | None, size: int) -> None:
+    config = OptimConfig(steps=1, batch_size=batch, micro_batch_size=micro)
+    rows = list(range(100, 100 + batch))
+    parts = [divide(config, rank, size).own(rows) for rank in range(size)]
+    assert [row for rank in parts for part in rank for row in part] == rows
+    assert len({len(rank) for rank in parts}) == 1, "every process makes as many passes"
+    assert {len(part) for rank in parts for part in rank} == {min(micro or batch // size, batch // size)}
+
+
+def test_uneven_divisions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="shared evenly"):
+        divide(OptimConfig(steps=1, batch_size=7), 0, 2)
+    with pytest.raises(ConfigError, match="do not fill"):
+        divide(OptimConfig(steps=1, batch_size=8, micro_batch_size=3), 0, 2)

@@ -1,0 +1,203 @@
+"""Trackers: what they are sent, across a resume too, and that none can break or slow a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vocabforge.core.errors import UsageError
+from vocabforge.core.metrics_log import MetricsLog
+from vocabforge.train import tracker_table
+from vocabforge.train.tracker_table import TRACKERS, TrackedRun, TrackerRow, check_trackers
+from vocabforge.train.trackers import Trackers, flat_config, numeric
+
+CONFIG = {"optim": {"lr": 1e-4, "betas": [0.9, 0.95]}, "target": "models/x", "seed": 3, "cache": None}
+
+
+class Recorder:
+    """A tracker that keeps what it is sent, and can be told to fail or to wait."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.runs: list[TrackedRun] = []
+        self.configs: list[dict[str, Any]] = []
+        self.failing: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.finished = 0
+
+    def start(self, run: TrackedRun) -> tuple[Recorder, dict[str, Any]]:
+        self.runs.append(run)
+        if "start" in self.failing:
+            raise ConnectionError("no route\nto the server")
+        return self, {"id": run.known.get("id", "first")}
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self.configs.append(values)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.gate.wait(20)
+        if "log" in self.failing:
+            raise RuntimeError(f"broken at {step}")
+        self.rows.append((step, values))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setitem(TRACKERS, "recorder", TrackerRow(("json",), "recorder", made.start))
+    return made
+
+
+def run_steps(folder: Path, name: str, start: int, end: int) -> None:
+    """Steps ``start + 1`` to ``end`` of a run, as the trainer logs them."""
+    log = MetricsLog(folder / "metrics.jsonl", keep_until=start)
+    with Trackers.open([name], folder, CONFIG, resume_step=start, removed=log.removed) as trackers:
+        log.listener = trackers.write
+        for step in range(start + 1, end + 1):
+            log.write(kind="train", step=step, loss=float(step), accuracy=[0.5, 0.25])
+            if step % 4 == 0:
+                log.write(kind="live", step=step, heads={"ranker": {"share_of_full": 0.9}}, drafter="x")
+
+
+def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(tmp_path: Path, recorder: Recorder) -> None:
+    run_steps(tmp_path, "recorder", 0, 7)
+    run_steps(tmp_path, "recorder", 5, 9)  # the checkpoint was of step 5: 6 and 7 are done again
+    train = [(step, row) for step, row in recorder.rows if "train/loss" in row]
+    assert [step for step, _ in train] == list(range(1, 10))
+    assert train[0][1] == {"train/loss": 1.0, "train/accuracy/1": 0.5, "train/accuracy/2": 0.25}
+    assert [row for row in recorder.rows if "train/loss" not in row[1]] == [
+        (4, {"live/heads/ranker/share_of_full": 0.9}),
+        (8, {"live/heads/ranker/share_of_full": 0.9}),
+    ]
+    assert [run.known for run in recorder.runs] == [{}, {"id": "first"}]
+    assert [run.resume_step for run in recorder.runs] == [0, 5]
+    assert recorder.configs == [flat_config(CONFIG)], "hyperparameters are saved once a run"
+    assert recorder.finished == 2
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"recorder": {"id": "first"}}
+
+
+@pytest.mark.parametrize("where", ["start", "log"])
+def test_a_broken_tracker_is_told_of_once_and_training_goes_on(
+    tmp_path: Path, recorder: Recorder, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    recorder.failing = {where}
+    run_steps(tmp_path, "recorder", 0, 6)
+    said = capsys.readouterr().err
+    assert said.count("The tracker recorder") == 1
+    assert "Training goes on" in said
+    assert ("ConnectionError: no route" in said) == (where == "start")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
+
+
+def test_a_slow_tracker_does_not_hold_the_run_up(tmp_path: Path, recorder: Recorder) -> None:
+    recorder.gate.clear()
+    state = torch.get_rng_state()
+    trackers = Trackers.open(["recorder"], tmp_path, CONFIG)
+    for step in range(1, 50):  # would stand still here if a row waited for its tracker
+        trackers.log({"loss": 1.0, "name": "text", "none": None}, step)
+    assert recorder.rows == []
+    recorder.gate.set()
+    trackers.close()
+    assert recorder.rows == [(step, {"loss": 1.0}) for step in range(1, 50)]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_other_ranks_track_nothing(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with Trackers.open(["recorder"], tmp_path, CONFIG) as trackers:
+        trackers.log({"loss": 1.0}, 1)
+    assert recorder.runs == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_and_missing_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match="did you mean wandb"):
+        check_trackers(["wanbd"])
+    find = importlib.util.find_spec
+    absent = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
+    monkeypatch.setattr(
+        tracker_table.importlib.util,  # type: ignore[attr-defined]
+        "find_spec",
+        lambda name, *rest: None if name in absent else find(name, *rest),
+    )
+    assert check_trackers(["tensorboard"]) == ()
+    assert "pip install tensorboardX" in capsys.readouterr().err
+    for name in ("wandb", "mlflow"):
+        with pytest.raises(UsageError, match=f"pip install {name}"):
+            check_trackers(["tensorboard", name])
+    absent.clear()
+    absent.add("tensorboard")
+    monkeypatch.setattr(
+        tracker_table.importlib.util,  # type: ignore[attr-defined]
+        "find_spec",
+        lambda name, *rest: None if name in absent else object(),
+    )
+    assert check_trackers(["tensorboard", "wandb", "tensorboard"]) == ("tensorboard", "wandb")
+
+
+def test_flat_names() -> None:
+    assert numeric({"a": 1, "b": [0.5, None, {"c": 2}], "d": "text"}, "p/") == {
+        "p/a": 1,
+        "p/b/1": 0.5,
+        "p/b/3/c": 2,
+    }
+    assert flat_config(CONFIG) == {
+        "optim.lr": 1e-4,
+        "optim.betas": "[0.9, 0.95]",
+        "target": "models/x",
+        "seed": 3,
+        "cache": "null",
+    }
+
+
+def events(folder: Path) -> Iterator[Any]:
+    """Events of all files in the order that TensorBoard reads them."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    for file in sorted(folder.glob("events.*")):
+        data = file.read_bytes()
+        place = 0
+        while place < len(data):
+            (length,) = struct.unpack_from("<Q", data, place)
+            yield Event.FromString(data[place + 12 : place + 12 + length])
+            place += 12 + length + 4
+
+
+def test_tensorboard_shows_one_value_a_step_after_a_crash(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    run_steps(tmp_path, "tensorboard", 0, 7)
+    run_steps(tmp_path, "tensorboard", 5, 9)
+    shown: dict[str, dict[int, int]] = {}
+    starts = []
+    for event in events(tmp_path / "tensorboard"):
+        if event.HasField("session_log"):
+            # TensorBoard's rule for SessionLog.START: forget what was shown of this step and beyond.
+            starts.append(event.step)
+            for tag in shown.values():
+                for step in [step for step in tag if step >= event.step]:
+                    del tag[step]
+        for value in event.summary.value:
+            tag = shown.setdefault(value.tag, {})
+            tag[event.step] = tag.get(event.step, 0) + 1
+    assert starts == [6]
+    assert shown["train/loss"] == dict.fromkeys(range(1, 10), 1)
+    assert shown["live/heads/ranker/share_of_full"] == {4: 1, 8: 1}
+    saved = list((tmp_path / "tensorboard").rglob("hparams.yml"))
+    assert len(saved) == 1
+    assert "optim.lr: 0.0001" in saved[0].read_text()

@@ -1,0 +1,363 @@
+"""The fused vocabulary loss against the plain formula, and what it holds in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from vocabforge.core.errors import ConfigError, MismatchError
+from vocabforge.evaluate.tensor_memory import TensorMemory
+from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
+from vocabforge.train.vocab_loss_plan import Costs, make_plan
+
+NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
+
+
+def case(
+    seed: int,
+    rows: int,
+    positions: int,
+    vocab: int,
+    *,
+    reduced: int | None = None,
+    hidden: int = 12,
+    own: int = 0,
+) -> dict[str, Any]:
+    """Random arguments of ``vocab_loss``; ``own`` is another draft state size."""
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=g)
+
+    size = vocab if reduced is None else reduced
+    ids = None if reduced is None else torch.randperm(vocab, generator=g)[:reduced].sort().values
+    return {
+        "draft": normal(rows, own or hidden),
+        "draft_head": normal(size, own or hidden),
+        "teacher": normal(positions, hidden),
+        "teacher_row": torch.randint(0, positions, (rows,), generator=g)
+        if rows
+        else torch.zeros(0, dtype=torch.int64),
+        "target_head": normal(vocab, hidden),
+        "target_ids": ids,
+        "weight": torch.rand(rows, generator=g),
+    }
+
+
+def run(
+    arguments: dict[str, Any], options: LossOptions, upstream: float = 1.0
+) -> tuple[RowLoss, Tensor, Tensor]:
+    """Result, gradient of the draft states, gradient of the draft head."""
+    draft = arguments["draft"].clone().requires_grad_()
+    head = arguments["draft_head"].clone().requires_grad_()
+    result = vocab_loss(**{**arguments, "draft": draft, "draft_head": head}, options=options)
+    (result.total * upstream).backward()
+    assert draft.grad is not None
+    assert head.grad is not None
+    return result, draft.grad, head.grad
+
+
+def assert_same(a: tuple[RowLoss, Tensor, Tensor], b: tuple[RowLoss, Tensor, Tensor]) -> None:
+    for name in ("total", "losses", "overlap", "ceiling"):
+        torch.testing.assert_close(getattr(a[0], name), getattr(b[0], name), rtol=1e-5, atol=1e-5)
+    assert torch.equal(a[0].outside, b[0].outside)
+    assert torch.equal(a[0].correct, b[0].correct)
+    for ours, theirs in zip(a[1:], b[1:]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_fused_equals_naive(data: st.DataObject) -> None:
+    vocab = data.draw(st.integers(2, 300))
+    reduced = data.draw(st.none() | st.integers(1, vocab))
+    rows, positions = data.draw(st.integers(0, 60)), data.draw(st.integers(1, 20))
+    arguments = case(data.draw(st.integers(0, 999)), rows, positions, vocab, reduced=reduced, own=7)
+    budget = data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))
+    with SmallChunks(budget):
+        assert_same(run(arguments, FUSED, -2.5), run(arguments, NAIVE, -2.5))
+
+
+class SmallChunks:
+    """Bytes in the place of MiB, so that small shapes take many chunks."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+
+    def __enter__(self) -> None:
+        from vocabforge.train import vocab_loss as module
+
+        self.module, self.before = module, module._MIB
+        module._MIB = max(1, self.budget // 256)
+
+    def __exit__(self, *_: object) -> None:
+        self.module._MIB = self.before
+
+
+def test_naive_is_the_formula_row_by_row() -> None:
+    x = case(3, 9, 4, 31, reduced=11)
+    found = run(x, NAIVE)[0]
+    total = 0.0
+    ids = x["target_ids"].tolist()
+    for i in range(9):
+        z = (x["target_head"] @ x["teacher"][x["teacher_row"][i]]).tolist()
+        s = (x["draft_head"] @ x["draft"][i]).tolist()
+        everything = sum(math.exp(v) for v in z)
+        some, own = sum(math.exp(z[v]) for v in ids), sum(math.exp(v) for v in s)
+        p = [math.exp(z[v]) / some for v in ids]
+        q = [math.exp(v) / own for v in s]
+        best = z.index(max(z))
+        loss = -sum(a * math.log(b) for a, b in zip(p, q)) if best in ids else 0.0
+        total += loss * float(x["weight"][i])
+        assert float(found.losses[i]) == pytest.approx(loss, rel=1e-4)
+        assert bool(found.outside[i]) == (best not in ids)
+        assert bool(found.correct[i]) == (ids[s.index(max(s))] == best)
+        overlap = sum(min(math.exp(z[v]) / everything, b) for v, b in zip(ids, q))
+        assert float(found.overlap[i]) == pytest.approx(overlap, rel=1e-4)
+        assert float(found.ceiling[i]) == pytest.approx(some / everything, rel=1e-4)
+    assert float(found.total.detach()) == pytest.approx(total, rel=1e-4)
+    assert 0 < int(found.outside.sum()) < 9, "the case must have rows of both kinds"
+
+
+@pytest.mark.parametrize("options", [NAIVE, FUSED])
+def test_of_equal_maxima_the_first_decides(options: LossOptions) -> None:
+    head = torch.eye(6)[[0, 1, 1, 2, 3, 4]]  # tokens 1 and 2 always tie
+    x = case(0, 3, 1, 6, reduced=3, hidden=6)
+    x |= {"target_head": head, "target_ids": torch.tensor([2, 3, 5]), "draft_head": head[[2, 3, 5]]}
+    x |= {"teacher": head[1:2] * 9, "draft": head[[1, 1, 3]] * 9}
+    found = run(x, options)[0]
+    assert found.outside.all(), "token 1 is the first of the maxima, and it is no draft token"
+    assert not found.correct.any()
+    assert float(found.total.detach()) == 0.0
+    x |= {"target_ids": None, "draft_head": head}
+    assert run(x, options)[0].correct.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("reduced", [None, 20])
+def test_gradients_in_float64(reduced: int | None) -> None:
+    x = {
+        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v
+        for k, v in case(1, 7, 3, 40, reduced=reduced).items()
+    }
+    draft, head = x.pop("draft").requires_grad_(), x.pop("draft_head").requires_grad_()
+
+    def total(d: Tensor, h: Tensor) -> Tensor:
+        return vocab_loss(d, h, **x, options=FUSED).total
+
+    assert torch.autograd.gradcheck(total, (draft, head))
+
+
+def test_rows_outside_move_nothing() -> None:
+    x = case(5, 40, 12, 50, reduced=10)
+    result, draft, _ = run(x, FUSED)
+    assert result.outside.any()
+    assert not draft[result.outside].any()
+    assert (draft[~result.outside].abs().amax(-1) > 0).all()
+
+
+@pytest.mark.parametrize("impl", ["naive", "fused"])
+def test_bf16_is_accumulated_in_fp32(impl: Any) -> None:
+    """Against fp64 on the same rounded inputs: the error is that of single roundings, not of sums in bf16."""
+    x = case(2, 64, 16, 4000, hidden=64)
+    x |= {
+        k: (v * 0.3).bfloat16()
+        for k, v in x.items()
+        if k in ("draft", "draft_head", "teacher", "target_head")
+    }
+    exact = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in x.items()}
+    found, truth = run(x, LossOptions(impl)), run(exact, NAIVE)
+    assert found[0].total.dtype == found[0].losses.dtype == torch.float32
+    assert found[1].dtype == found[2].dtype == torch.bfloat16
+    torch.testing.assert_close(found[0].losses, truth[0].losses, rtol=2e-3, atol=2e-3)
+    for ours, theirs in zip(found[1:], truth[1:]):
+        error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+        assert float(error) < 1e-2
+
+
+@pytest.mark.parametrize("reduced", [None, 30])
+def test_autocast_is_the_same_for_both(reduced: int | None) -> None:
+    x = case(4, 50, 10, 90, reduced=reduced)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, theirs = run(x, FUSED), run(x, NAIVE)
+    assert ours[1].dtype == torch.float32
+    torch.testing.assert_close(ours[0].losses, theirs[0].losses, rtol=1e-5, atol=1e-5)
+    for a, b in zip(ours[1:], theirs[1:]):  # one sums in fp32 what the other rounds
+        assert float((a - b).norm() / b.norm()) < 1e-2
+    plain = run(x, FUSED)
+    assert 1e-4 < float((plain[0].losses - ours[0].losses).abs().max()) < 0.2, (
+        "autocast must make a difference"
+    )
+
+
+def test_mixed_types_follow_their_heads() -> None:
+    x = case(4, 50, 10, 90, reduced=30)
+    x |= {"target_head": x["target_head"].bfloat16(), "teacher": x["teacher"].bfloat16()}
+    assert_same(run(x, FUSED), run(x, NAIVE))
+
+
+def test_no_rows_is_a_zero_with_a_graph() -> None:
+    for options in (NAIVE, FUSED, LossOptions()):
+        result, draft, head = run(case(0, 0, 3, 20), options)
+        assert float(result.total.detach()) == 0.0
+        assert draft.shape == (0, 12)
+        assert not head.any()
+
+
+def test_frozen_head_gets_no_gradient_and_costs_none() -> None:
+    x = case(6, 30, 8, 40)
+    x["draft"].requires_grad_()
+    vocab_loss(**x, options=FUSED).total.backward()
+    assert x["draft_head"].grad is None
+    expected = run({k: v.detach() if torch.is_tensor(v) else v for k, v in x.items()}, NAIVE)[1]
+    torch.testing.assert_close(x["draft"].grad, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_grad_nothing_of_the_gradient_is_made() -> None:
+    x = case(6, 30, 8, 4000)
+    x["draft"].requires_grad_()
+    with torch.no_grad(), TensorMemory() as memory:
+        result = vocab_loss(**x, options=FUSED)
+    assert not result.total.requires_grad
+    assert memory.operations("aten.mm") == 2, "one product for the teacher, one for the draft"
+
+
+def test_twice_under_activation_checkpointing() -> None:
+    """The loss of two steps, recomputed in the backward pass, with a graph that is walked twice."""
+    x, y = case(7, 30, 8, 60), case(8, 30, 8, 60)
+    layer = torch.nn.Linear(12, 12)
+    head = x["draft_head"].requires_grad_()
+
+    def loss(arguments: dict[str, Any], options: LossOptions) -> Tensor:
+        inputs = {**arguments, "draft": layer(arguments["draft"]), "draft_head": head}
+        return vocab_loss(**inputs, options=options).total
+
+    def gradients(total: Tensor) -> list[Tensor]:
+        wanted = [layer.weight, layer.bias, head]
+        first = torch.autograd.grad(total, wanted, retain_graph=True)
+        second = torch.autograd.grad(total * 2, wanted)
+        return [a + b for a, b in zip(first, second)]
+
+    plain = gradients(loss(x, NAIVE) + 3 * loss(y, NAIVE))
+    kept: Tensor = checkpoint(loss, x, FUSED, use_reentrant=False) + 3 * checkpoint(
+        loss, y, FUSED, use_reentrant=False
+    )
+    for ours, theirs in zip(gradients(kept), plain):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "reduced", "rows"), [(32_768, None, 300), (262_144, None, 48), (262_144, 32_000, 300)]
+)
+def test_nothing_of_rows_times_vocabulary_is_ever_held(vocab: int, reduced: int | None, rows: int) -> None:
+    budget = 24
+    x = case(9, rows, 16, vocab, reduced=reduced, hidden=4)
+    x["draft"].requires_grad_()
+    x["draft_head"].requires_grad_()
+    with TensorMemory() as memory:
+        vocab_loss(**x, options=LossOptions("fused", chunk_mb=budget)).total.backward()
+    size = reduced or vocab
+    assert memory.largest < rows * size * 4
+    head_gradient = 2 * size * 4 * 4  # the sum, and what leaves as the gradient
+    assert memory.peak <= (budget << 20) + head_gradient + (1 << 20)
+    assert memory.peak > (budget << 20) // 3, "the workspace should be used"
+
+
+def test_naive_does_hold_them() -> None:
+    """The counter sees what the fused loss avoids."""
+    x = case(9, 96, 16, 32_768, hidden=4)
+    x["draft"].requires_grad_()
+    with TensorMemory() as memory:
+        vocab_loss(**x, options=NAIVE).total.backward()
+    assert memory.largest >= 96 * 32_768 * 4
+
+
+def test_auto_is_naive_where_that_is_small() -> None:
+    def products(vocab: int) -> int:
+        x = case(1, 64, 16, vocab)
+        with TensorMemory() as memory, torch.no_grad():
+            vocab_loss(**x, options=LossOptions("auto", chunk_mb=1))
+        return memory.largest
+
+    assert products(100) == 64 * 100 * 4
+    assert products(20_000) < 64 * 20_000 * 4
+
+
+def test_the_teacher_is_computed_once_for_all_rows_of_a_position() -> None:
+    x = case(3, 56, 8, 500)
+    x["teacher_row"] = torch.arange(8).repeat(7)
+    with TensorMemory() as memory, torch.no_grad():
+        vocab_loss(**x, options=FUSED)
+    assert memory.largest == 56 * 500 * 4
+    assert memory.operations("aten.mm") == 2
+    assert (8, 500) in memory.shapes
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 6), max_size=40),
+    teacher=st.integers(1, 50),
+    row=st.integers(1, 20),
+    budget=st.integers(1, 300),
+)
+def test_plan(rows: list[int], teacher: int, row: int, budget: int) -> None:
+    owner = np.asarray(rows, dtype=np.int64)
+    plan = make_plan(owner, Costs(teacher, row), budget)
+    assert sorted(plan.rows.tolist()) == list(range(len(rows)))
+    assert [c.rows.start for c in plan.chunks] == [0, *(c.rows.stop for c in plan.chunks)][:-1]
+    for chunk in plan.chunks:
+        teachers = plan.teachers[chunk.teachers]
+        at = chunk.rows.start
+        for count in chunk.ranks:
+            assert (owner[plan.rows[at : at + count]] == teachers[:count]).all()
+            at += count
+        assert at == chunk.rows.stop
+        cost = teacher * len(teachers) + row * (at - chunk.rows.start)
+        assert cost <= budget or at - chunk.rows.start == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("reduced", [None, 700])
+@pytest.mark.parametrize("compiled", [False, None])
+def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
+    x = case(3, 300, 60, 2000, reduced=reduced, hidden=64)
+    x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
+    options = LossOptions("fused", chunk_mb=1, compiled=compiled)
+    assert_same(run(x, options), run(x, NAIVE))
+    low = x | {k: (x[k] * 0.3).bfloat16() for k in ("draft", "draft_head", "teacher", "target_head")}
+    exact = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in low.items()}
+    ours, truth = run(low, options), run(exact, NAIVE)
+    torch.testing.assert_close(ours[0].losses, truth[0].losses, rtol=1e-3, atol=1e-3)
+    for a, b in zip(ours[1:], truth[1:]):
+        assert float((a.double() - b).norm() / b.norm()) < 1e-2
+
+
+def test_wrong_sizes_are_named() -> None:
+    x = case(0, 5, 3, 20, reduced=6)
+    for changes in (
+        {"target_ids": None},
+        {"weight": torch.ones(4)},
+        {"teacher": torch.ones(3, 5)},
+        {"draft": torch.ones(5, 3)},
+    ):
+        with pytest.raises(MismatchError, match="sizes that do not go together"):
+            vocab_loss(**{**x, **changes}, options=NAIVE)
+    with pytest.raises(ConfigError, match="no such vocabulary loss"):
+        LossOptions("quick")  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,120 @@
+"""Choosing where the target's states come from: the target itself, or a cache on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..core.errors import MismatchError
+from ..corpus.packing import PackedRows
+from ..models.target import HFTarget
+from ..models.target_head import TargetHead
+from ..models.target_load import DTYPES
+from .cache import CachedCapture, cache_key, open_cache
+from .cache_format import CaptureKey, dtype_name, rows_digest
+from .online import CaptureSource, OnlineCapture
+
+
+class CaptureSettings(Protocol):
+    """The section ``capture`` of a training configuration."""
+
+    @property
+    def cache(self) -> Path | None: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def device_map(self) -> str | None: ...
+
+    @property
+    def tp_plan(self) -> str | None: ...
+
+    @property
+    def memory_gb(self) -> float: ...
+
+
+def load_capture_target(
+    path: Path,
+    settings: CaptureSettings,
+    *,
+    aux_layers: Sequence[int] | None,
+    device: torch.device,
+    layers: bool = False,
+) -> HFTarget | TargetHead:
+    """The target as training needs it: whole, or with a cache its embedding and LM head only.
+
+    With a cache (a 70B target then costs as much as its vocabulary) both are loaded in the dtype that the target
+    computed in when the cache was made.
+
+    Args:
+        path: Hugging Face folder of the target.
+        aux_layers: layers that the drafter reads; None when it reads none (any cache of the target serves then).
+        layers: load the layers in any case.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not loadable where it is asked for.
+        MismatchError: ``capture.dtype`` is not what the cache was made with.
+    """
+    dtype = settings.dtype
+    if settings.cache is not None:
+        made_with = cache_key(open_cache(settings.cache))
+        if dtype not in ("auto", made_with.target_dtype):
+            raise MismatchError(
+                "the cache of captured states was made in another dtype",
+                got=f"capture.dtype {dtype}",
+                expected=f"{made_with.target_dtype} or auto",
+                source=settings.cache,
+                remedy="leave capture.dtype at auto",
+            )
+        dtype = made_with.target_dtype
+        wanted = made_with.aux_layers if aux_layers is None else tuple(aux_layers)
+        if not layers:
+            return TargetHead.load(path, aux_layers=wanted, dtype=DTYPES[dtype], device=device)
+        aux_layers = wanted
+    return HFTarget.load(
+        path,
+        aux_layers=aux_layers,
+        dtype=dtype,
+        device=device,
+        device_map=settings.device_map,
+        tp_plan=settings.tp_plan,
+    )
+
+
+def build_capture(
+    settings: CaptureSettings,
+    target: HFTarget | TargetHead,
+    *,
+    rows: Mapping[str, PackedRows],
+    fingerprint: str,
+) -> CaptureSource:
+    """The source of states: online, or the cache of ``settings`` after it was checked to be of this run.
+
+    Args:
+        rows: split (``train``, ``heldout``) -> the packed rows that keys number.
+        fingerprint: the target's.
+
+    Raises:
+        ArtifactError: the cache is damaged.
+        MismatchError: the cache is of another target, other layers or other rows.
+    """
+    if settings.cache is None:
+        if not isinstance(target, HFTarget):
+            raise TypeError("online capture runs the whole target")
+        return OnlineCapture(target, int(settings.memory_gb * 2**30))
+    cached = CachedCapture(settings.cache)
+    cached.check(
+        CaptureKey(
+            target=fingerprint,
+            aux_layers=tuple(target.aux_layers),
+            hidden_size=target.hidden_size,
+            dtype=cached.key.dtype,
+            target_dtype=dtype_name(target.dtype),
+            rows={split: rows_digest(packed) for split, packed in rows.items()},
+        )
+    )
+    return cached

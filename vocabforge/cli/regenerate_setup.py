@@ -1,0 +1,159 @@
+"""From the options of ``regenerate`` to settings and a backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..core.errors import MismatchError, UsageError, VocabForgeError
+from ..core.extension import resolve
+from ..corpus.regenerate_backends import Backend, local_backend, server_backend
+from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
+from ..corpus.regenerate_local import LocalTarget
+from ..corpus.regenerate_pool import PoolOptions
+from ..corpus.regenerate_rows import Generation
+
+_DTYPES = {name: name for name in ("auto", "float32", "bfloat16", "float16")}
+
+
+@dataclass(frozen=True)
+class Local:
+    """A target that runs in this process; see the options of the command."""
+
+    path: Path
+    tokenizer: Path | None
+    batch_size: int
+    dtype: str
+    device: str
+    device_map: str | None
+
+
+def key_values(items: Sequence[str], option: str) -> dict[str, Any]:
+    """``KEY=VALUE`` options; values are read as YAML, so that ``false`` and ``20`` are what they look like.
+
+    Raises:
+        UsageError: no ``=``, or a value that is not YAML.
+    """
+    found = {}
+    for item in items:
+        key, separator, text = item.partition("=")
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError) as error:
+            raise UsageError(f"cannot read a value of {option}", got=repr(item), source=error) from error
+        if not separator or not key:
+            raise UsageError(f"{option} is not written like this", got=repr(item), expected="KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def local_side(local: Local, name: str | None, wanted: Mapping[str, Any]) -> tuple[Generation, Backend]:
+    """Settings and backend of a target in this process.
+
+    Raises:
+        UsageError: an option that only servers have, or an unknown dtype.
+        DataError: target or tokenizer cannot be loaded.
+    """
+    from ..corpus.tokenizer import load_tokenizer
+    from ..models.device import choose_device
+    from ..models.fingerprint import target_fingerprint
+
+    if local.dtype not in _DTYPES:
+        resolve(_DTYPES, local.dtype, "dtype")
+    if wanted["body"]:
+        raise UsageError("--body is for servers", got="--body with --target")
+    tokenizer = load_tokenizer(local.tokenizer or local.path)
+    device = str(choose_device(local.device))
+    backend = {
+        "kind": "huggingface",
+        "target": target_fingerprint(local.path),
+        "tokenizer": tokenizer.fingerprint,
+        "batch_size": local.batch_size,
+        "dtype": local.dtype,
+        "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
+    }
+    generation = Generation(backend=backend, model=name or local.path.resolve().name, **wanted)
+    target = LocalTarget(
+        local.path,
+        tokenizer,
+        generation,
+        device=device,
+        dtype=local.dtype,
+        device_map=local.device_map,
+    )
+    return generation, local_backend(target, local.batch_size)
+
+
+def server_side(
+    urls: Sequence[str],
+    model: str | None,
+    wanted: Mapping[str, Any],
+    options: PoolOptions,
+    access: tuple[str | None, float],
+) -> tuple[Generation, Backend]:
+    """Settings and backend of servers; ``access`` is the key's environment variable and the time limit.
+
+    Raises:
+        UsageError: a malformed address, a key's variable that is not set, or no model named where it must be.
+        MismatchError: a server does not serve the model.
+        VocabForgeError: no server can be reached.
+    """
+    variable, timeout = access
+    key = _key(variable)
+    addresses = list(dict.fromkeys(base_url(url) for url in urls))
+    probe = Generation(backend={"kind": "server"}, model=model or "", **wanted)
+    listed: dict[str, list[str] | None] = {}
+    away: list[str] = []
+    for url in addresses:
+        server = ChatServer(url, probe, key=key, timeout=min(timeout, 30.0))
+        try:
+            listed[url] = server.models()
+        except (TryAgain, Unusable) as error:
+            away.append(f"{url}: {error}")
+        finally:
+            server.close()
+    if not listed:
+        raise VocabForgeError(
+            "no server can be reached",
+            got="; ".join(away),
+            remedy="check --server, and --api-key-env if they want a key",
+        )
+    name = model or _only_model(listed)
+    for url, names in listed.items():
+        if names and name not in names:
+            raise MismatchError(
+                "a server does not serve this model", got=", ".join(names), expected=name, source=url
+            )
+    generation = Generation(backend={"kind": "server"}, model=name, **wanted)
+    # One that is away now may be back in a minute: the pool decides.
+    servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
+    return generation, server_backend(servers, options)
+
+
+def _key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise UsageError(
+            "the environment variable of --api-key-env is not set",
+            got=variable,
+            expected="the variable's name, with the key as its value",
+        )
+    return key
+
+
+def _only_model(listed: Mapping[str, list[str] | None]) -> str:
+    names = {name for found in listed.values() for name in found or ()}
+    if len(names) != 1:
+        raise UsageError(
+            "the servers do not tell which model is meant",
+            got=", ".join(sorted(names)) or "no list of models",
+            expected="--model NAME",
+        )
+    return names.pop()

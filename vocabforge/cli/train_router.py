@@ -1,0 +1,88 @@
+"""``vocabforge train-router``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from .app import JsonOption, print_json
+
+
+def train_router(
+    overrides: Annotated[
+        Optional[list[str]],  # noqa: UP045 (typer reads it at run time)
+        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.steps=500."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Recipe (YAML); the options below win over it.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", metavar="DIR", help="Target model folder.")
+    ] = None,
+    drafter: Annotated[
+        Path | None,
+        typer.Option("--drafter", metavar="DIR", help="Trained EAGLE drafter; it is not changed."),
+    ] = None,
+    clusters: Annotated[
+        Path | None, typer.Option("--clusters", metavar="DIR", help="Clusters made by `cluster-vocab`.")
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option("--data", metavar="PATH", help="Text or conversations to learn from. May be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Run folder; the router is in DIR/router.")
+    ] = None,
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop."),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a router over vocabulary clusters on a trained drafter's states (DynaSpec).
+
+    The states of every draft step are made from the data as training goes; target and drafter stay frozen. The
+    same command again resumes an interrupted run. At the end the held-out report compares budgets of clusters.
+
+    Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
+    --data chats.jsonl --output router-run/`
+    """
+    from ..core.config import apply_overrides, parse_config, read_yaml
+    from ..core.files import read_json
+    from ..core.progress import say
+    from ..train.router_config import RouterTrainConfig
+    from ..train.router_setup import build_router_trainer, plan
+
+    values: dict[str, Any] = read_yaml(config) if config is not None else {}
+    given = {"target": target, "drafter": drafter, "clusters": clusters, "output": output}
+    values |= {key: str(value) for key, value in given.items() if value is not None}
+    if data:
+        values["data"] = {**(values.get("data") or {}), "train": [str(path) for path in data]}
+    values = apply_overrides(values, overrides or [])
+    settings = parse_config(RouterTrainConfig, values, source=config or "the command line")
+    if plan_only:
+        print_json(plan(settings))
+        return
+    if fresh:
+        for name in ("checkpoints", "router"):
+            shutil.rmtree(settings.output / name, ignore_errors=True)
+        (settings.output / "metrics.jsonl").unlink(missing_ok=True)
+    from ..export.formats import load_drafter
+
+    path = build_router_trainer(settings, load_drafter).run()
+    report = read_json(settings.output / "report.json")
+    if as_json:
+        print_json({"router": str(path), "report": report})
+        return
+    from rich.console import Console
+
+    from ..train.head_report_table import report_table
+
+    Console().print(report_table(report))
+    say(f"The router is in {path}")

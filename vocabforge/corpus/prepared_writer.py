@@ -1,0 +1,264 @@
+"""Writing prepared data: documents stream into packed rows on the disk, figures are kept on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.errors import ConfigError, DataError
+from ..core.files import atomic_write
+from ..core.progress import ProgressBar, say
+from .dataset import iter_sequences
+from .document import Document
+from .inputs import expand_paths, is_hub
+from .packing import OverlongTally, StreamPacker, TrainingSequence
+from .prepared_key import HeldoutOptions, PrepareOptions
+from .reading import Problems
+from .tensor_stream import TensorStream
+from .tokenizer import TextTokenizer
+
+SPLITS = ("train", "heldout")
+ARRAYS = ("input_ids", "loss_mask", "document", "position")
+PROMPTS = "heldout_prompts.jsonl"
+_FIRST_BIN = 64
+_SMALL = 1 << 15  # rows up to this length have document numbers and positions that int16 holds
+Paths = Sequence[Path | str]
+
+
+@dataclass
+class SplitFigures:
+    """Counts of one split.
+
+    Attributes:
+        documents: documents in it.
+        sequences: renderings of them (one each, but with ``answers: each``).
+        rows: packed rows.
+        tokens: tokens in them.
+        counted: those of them with loss mask 1.
+        overlong: what became of sequences longer than a row.
+        lengths: sequences by their length in tokens: ``{"64": 3}`` are three of at most 64, and more than 32
+            where that is a bin too. Bins double.
+    """
+
+    documents: int = 0
+    sequences: int = 0
+    rows: int = 0
+    tokens: int = 0
+    counted: int = 0
+    overlong: OverlongTally = field(default_factory=OverlongTally)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
+        """What the manifest holds."""
+        return cls(**{**values, "overlong": OverlongTally(**values["overlong"])})
+
+
+class _FileSink:
+    """The four arrays of a split as files."""
+
+    def __init__(self, folder: Path, split: str, length: int) -> None:
+        small: Any = np.int16 if length < _SMALL else np.int32
+        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
+        self._streams = [
+            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (length,))
+            for name, kind in kinds.items()
+        ]
+
+    def write(self, *row: npt.NDArray[Any]) -> None:
+        for stream, array in zip(self._streams, row):
+            stream.write(array)
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def abort(self) -> None:
+        for stream in self._streams:
+            stream.abort()
+
+
+class _SplitWriter:
+    """Packs the sequences of one split and counts."""
+
+    def __init__(self, folder: Path, split: str, options: PrepareOptions) -> None:
+        self.figures = SplitFigures()
+        self._length, self._overlong = options.length, options.overlong
+        self._sink = _FileSink(folder, split, options.length)
+        self._packer = StreamPacker(options.length, self._sink)
+        self._bins: Counter[int] = Counter()
+
+    def add(self, sequences: Sequence[TrainingSequence]) -> None:
+        """All sequences of one document."""
+        self.figures.documents += 1
+        for sequence in sequences:
+            self.figures.sequences += 1
+            self._bins[max(_FIRST_BIN, 1 << (max(1, len(sequence.ids)) - 1).bit_length())] += 1
+            tally = self.figures.overlong
+            for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, self._length, self._overlong):
+                if len(ids):
+                    self._packer.add(ids, mask)
+
+    @property
+    def counted(self) -> int:
+        return self._packer.counted
+
+    def finish(self) -> SplitFigures:
+        self._packer.finish()
+        self._sink.close()
+        figures, packer = self.figures, self._packer
+        figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
+        figures.lengths = {str(top): number for top, number in sorted(self._bins.items())}
+        return figures
+
+    def abort(self) -> None:
+        self._sink.abort()
+
+
+@dataclass
+class DataFigures:
+    """Counts of prepared data.
+
+    Attributes:
+        splits: by name, ``train`` and ``heldout``.
+        facts: over both: texts, conversations, and how many of these have thinking, tool lists, tool calls.
+        skipped: documents and lines left out, by reason, over both.
+    """
+
+    splits: dict[str, SplitFigures]
+    facts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **{name: asdict(figures) for name, figures in self.splits.items()},
+            "facts": dict(self.facts),
+            "skipped": dict(self.skipped),
+        }
+
+
+def write_splits(
+    folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
+) -> DataFigures:
+    """Write arrays and held-out prompts of both splits into ``folder``.
+
+    Without held-out files, the last ``options.heldout.documents`` documents of the training files are held
+    back while they stream by, whole, with all that was rendered of them.
+
+    Raises:
+        DataError: nothing to learn from, or an unreadable source.
+        ConfigError: too few documents to hold some out.
+    """
+    train, heldout = sources
+    figures = DataFigures({})
+    prompts = _Prompts(tokenizer, options.heldout)
+    with contextlib.ExitStack() as stack:
+        writers = [_SplitWriter(folder, split, options) for split in SPLITS]
+        for writer in writers:
+            stack.callback(writer.abort)
+        held: deque[list[TrainingSequence]] = deque()
+        for sequences in _documents(tokenizer, train, options, figures):
+            if not heldout:
+                held.append(sequences)
+                if len(held) <= options.heldout.documents:
+                    continue
+                sequences = held.popleft()
+            writers[0].add(sequences)
+        _check_train(writers[0], len(held), train, options)
+        for sequences in _documents(tokenizer, heldout, options, figures) if heldout else held:
+            writers[1].add(sequences)
+            prompts.add(sequences[0].document)
+        if not writers[1].counted:
+            raise _nothing("held-out", heldout or train, writers[1].figures.documents)
+        figures.splits = {split: writer.finish() for split, writer in zip(SPLITS, writers)}
+    atomic_write(folder / PROMPTS, "".join(line + "\n" for line in prompts.lines))
+    return figures
+
+
+def _documents(
+    tokenizer: TextTokenizer, paths: Paths, options: PrepareOptions, figures: DataFigures
+) -> Iterator[list[TrainingSequence]]:
+    """The sequences of each document, with a progress bar over the stored bytes."""
+    files = expand_paths(paths)
+    problems = Problems(strict=options.sequences.sources.strict)
+    size = sum(path.stat().st_size for path in files if not is_hub(path))
+    with ProgressBar("read and tokenize", size or None, "B") as bar:
+        found = iter_sequences(
+            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=figures.facts
+        )
+        for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
+            yield list(group)
+    figures.skipped.update(problems.kinds)
+    if summary := problems.summary():
+        say(summary)
+
+
+def _check_train(writer: _SplitWriter, held: int, train: Paths, options: PrepareOptions) -> None:
+    documents = writer.figures.documents
+    if not documents and held:
+        raise ConfigError(
+            "there are too few documents to hold some out",
+            got=f"{held} documents in {', '.join(map(str, train))}",
+            expected=f"more than data.heldout_documents = {options.heldout.documents}",
+            remedy="set data.separator or data.text_unit, give data.heldout, or hold out fewer",
+        )
+    if not writer.counted:
+        raise _nothing("training", train, documents)
+
+
+def _nothing(what: str, paths: Paths, documents: int) -> DataError:
+    return DataError(
+        f"the {what} data has no token to learn from",
+        got=f"{documents:,} documents",
+        expected="text, or conversations in which the assistant answers",
+        source=", ".join(map(str, paths)),
+        remedy="look at what was skipped or cut, and why; a longer row or overlong: split keeps more",
+    )
+
+
+class _Prompts:
+    """Held-out documents as questions in Spec-Bench format, as lines of JSON.
+
+    A plain text becomes a prompt of ``prompt_tokens`` tokens, its rest the reference; a conversation becomes
+    its user turns. One that uses tools becomes none: its later turns answer what the target never asked.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, options: HeldoutOptions) -> None:
+        self._tokenizer, self._options = tokenizer, options
+        self.lines: list[str] = []
+
+    def add(self, document: Document | None) -> None:
+        """Make a question of a document if one is still wanted and it gives one."""
+        if document is None or len(self.lines) == self._options.prompts:
+            return
+        if document.messages is not None:
+            if any(m["role"] == "tool" or m.get("tool_calls") for m in document.messages):
+                return
+            turns = [m["content"] for m in document.messages if m["role"] == "user"]
+            references = [m["content"] for m in document.messages if m["role"] == "assistant"]
+        else:
+            turns, references = self._cut(document.text or "")
+        if not turns or not all(turns):
+            return
+        number = 81 + len(self.lines)
+        row = {"question_id": number, "category": "heldout", "turns": turns, "reference": references}
+        self.lines.append(json.dumps(row, ensure_ascii=False))
+
+    def _cut(self, text: str) -> tuple[list[str], list[str]]:
+        """Cut a text after ``prompt_tokens`` tokens, at the character where the next token starts."""
+        tokens = self._options.prompt_tokens
+        ids, offsets = self._tokenizer.encode_with_offsets(text)
+        if len(ids) <= 2 * tokens:
+            return [], []
+        end = offsets[tokens][0]
+        return [text[:end]], [text[end:]]

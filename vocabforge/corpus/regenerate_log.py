@@ -1,0 +1,188 @@
+"""The answers of a run, kept as they come: an append-only file that survives being killed at any byte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..core.errors import UsageError
+from ..core.files import atomic_write_json, disk_errors, read_json
+from ..core.progress import say
+from .regenerate_rows import Answer, json_line
+
+ANSWERS = "answers.jsonl"
+SETTINGS = "settings.json"
+_FORMAT = 1
+_SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
+
+
+class AnswerLog:
+    """Finished answers by the key of their request.
+
+    Each is one line, written by one call; the lines stay on the disk, only their places are held. A last
+    line that was cut short is removed, a damaged one is passed over: its request is made again.
+
+    Args:
+        folder: made where absent.
+        settings: what must be equal for the answers to be used.
+
+    Raises:
+        UsageError: the folder holds answers to other settings or inputs, or another run writes to it.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._places: dict[bytes, tuple[int, int]] = {}
+        self._synced = time.monotonic()
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(folder / ANSWERS, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                _lock(self._file, folder)
+                self._agree(settings)
+                self._end = self._read()
+            except BaseException:
+                os.close(self._file)
+                raise
+
+    def __enter__(self) -> AnswerLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, key: str) -> Answer | None:
+        """The answer to a request, None while there is none."""
+        place = self._places.get(bytes.fromhex(key))
+        if place is None:
+            return None
+        return _answer(json.loads(os.pread(self._file, place[1], place[0])))
+
+    def add(self, key: str, answer: Answer) -> None:
+        """Keep an answer; a second one to the same request is not kept."""
+        if bytes.fromhex(key) in self._places:
+            return
+        line = json_line({"key": key, "message": answer.message, **answer.facts()})
+        with disk_errors(self.folder):
+            written = os.write(self._file, line)
+            while written < len(line):  # a nearly full disk; the next attempt says so
+                written += os.write(self._file, line[written:])
+            self._places[bytes.fromhex(key)] = (self._end, len(line))
+            self._end += len(line)
+            if time.monotonic() - self._synced > _SYNC_S:
+                os.fsync(self._file)
+                self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Flush to the disk and let go; may be called again."""
+        if self._file >= 0:
+            with disk_errors(self.folder):
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def remove(self) -> None:
+        """Forget all answers: what they were for is written."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _agree(self, settings: Mapping[str, Any]) -> None:
+        file = self.folder / SETTINGS
+        mine = json.loads(json.dumps({"format": _FORMAT, **settings}))
+        if not file.exists():
+            os.ftruncate(self._file, 0)  # answers to nobody knows what
+            atomic_write_json(file, mine)
+            return
+        changed = _differences(read_json(file, "settings of the unfinished run"), mine)
+        if changed:
+            raise UsageError(
+                "the unfinished run in this folder has other settings or inputs",
+                got="; ".join(changed[:8]) + (f"; and {len(changed) - 8} more" if len(changed) > 8 else ""),
+                expected="what it was started with",
+                source=self.folder,
+                remedy="give the former settings, choose another --output, or start over with --fresh",
+            )
+
+    def _read(self) -> int:
+        """Find the answers' places; returns the length of what is sound."""
+        at = damaged = 0
+        with open(os.dup(self._file), "rb") as lines:
+            lines.seek(0)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    os.ftruncate(self._file, at)  # the line that the killed run was writing
+                    break
+                try:
+                    row = json.loads(line)
+                    _answer(row)
+                    self._places.setdefault(bytes.fromhex(row["key"]), (at, len(line)))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    damaged += 1
+                at += len(line)
+        if damaged:
+            say(f"{damaged} damaged lines in {self.folder / ANSWERS}: their requests are made again")
+        return at
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    ids = row.get("response_ids")
+    return Answer(
+        message=dict(row["message"]),
+        finish_reason=str(row["finish_reason"]),
+        seed=int(row["seed"]),
+        prompt_tokens=row.get("prompt_tokens"),
+        completion_tokens=row.get("completion_tokens"),
+        response_ids=None if ids is None else tuple(ids),
+    )
+
+
+def _lock(file: int, folder: Path) -> None:
+    """One run at a time; the system lets go of the lock when the process dies, however it dies."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            "another run writes to this output",
+            got=folder,
+            remedy="wait for it, or choose another --output",
+        ) from error
+    except OSError:  # some network file systems cannot lock
+        return
+
+
+def _differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """What differs, as ``temperature: 0.0, now 1.0``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: list[str] = []
+        for key in dict.fromkeys([*old, *new]):
+            found += _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+        return found
+    return [] if old == new else [f"{name}: {_short(old)}, now {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def discard(folder: Path) -> None:
+    """Remove the answers of an unfinished run (``--fresh``); other folders are left alone."""
+    if (folder / SETTINGS).is_file() or (folder / ANSWERS).is_file():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)

@@ -1,0 +1,139 @@
+"""Decoding the held-out prompts with one draft head after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..core.progress import say
+from ..decode.engine import Decoder
+from ..decode.proposers import make_proposer
+from ..decode.result import Generation
+from ..decode.tree import TreeSettings
+from ..export.formats import load_drafter, restrict
+from ..models.drafter_io import TargetTensors
+from ..models.head_io import load_head
+from ..models.heads import (
+    DraftHead,
+    DraftState,
+    RankerHead,
+    RouterHead,
+    base_of,
+    build_head,
+    exact_head,
+)
+from ..models.lean import LeanModel
+from .bench_heads_candidates import Candidate
+from .live import pooled
+from .live_prompts import LivePrompts
+
+
+class CountingHead:
+    """A draft head that counts the tokens it scores exactly, a row."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self.head, self.size = head, head.size
+        self._rows, self._scored = 0, 0
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self.head.target_ids
+
+    @property
+    def mean(self) -> float:
+        """Mean tokens scored a row; the whole head's where nothing was asked."""
+        return self._scored / self._rows if self._rows else float(self.size)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        self._rows += len(hidden)
+        self._scored += len(hidden) * self._shortlist(k, state)
+        return self.head.topk(hidden, k, state)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self.head.log_probs(hidden, state)
+
+    def _shortlist(self, k: int, state: DraftState | None) -> int:
+        head = self.head
+        if isinstance(head, RankerHead):
+            return max(head.shortlist, k)
+        if isinstance(head, RouterHead):  # one union for the rows of a step
+            return int(head.clusters(state, k).any(0)[head.cluster].sum())
+        return self.size
+
+
+class HeldoutDecoding:
+    """The prompts, and what plain decoding makes of them.
+
+    Args:
+        model: the target.
+        target: its folder.
+        prompts: what is decoded.
+        new: tokens a prompt.
+        tree: shape of the draft tree.
+    """
+
+    def __init__(
+        self, model: LeanModel, target: Path, prompts: LivePrompts, new: int, tree: TreeSettings
+    ) -> None:
+        self.model, self.target, self.prompts, self.tree = model, target, prompts, tree
+        self._new = new
+        longest = max(map(len, prompts.prompts)) + new
+        self._context = min(model.config.max_positions, longest + 1)
+
+    def plain(self) -> dict[str, Any]:
+        """``outputs``: the target's own continuation of each prompt."""
+        made = self._decode(Decoder(self.model, context=self._context))
+        return {"outputs": [one.token_ids for one in made]}
+
+    def measure(self, candidate: Candidate, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Decode every prompt with a candidate.
+
+        Args:
+            plain: outputs of plain decoding.
+
+        Returns:
+            figures of :func:`~vocabforge.evaluate.live.pooled`; ``scored``: mean tokens scored a row;
+            ``identical``: prompts whose output is plain decoding's; ``different``: for the others the place
+            (prompt, token) of the first difference, from 1.
+        """
+        drafter, head = self.head(candidate)
+        counting = CountingHead(head)
+        proposer = make_proposer(drafter, counting, self.tree, self._context)
+        made = self._decode(Decoder(self.model, proposer, context=self._context))
+        different = [
+            [index + 1, _first_difference(one.token_ids, plain[index]) + 1]
+            for index, one in enumerate(made)
+            if one.token_ids != list(plain[index])
+        ]
+        if different:
+            say(
+                f"Warning: {candidate.method}, {candidate.setting}: {len(different)} of {len(made)} outputs are "
+                f"not plain decoding's, first prompt {different[0][0]}, token {different[0][1]}"
+            )
+        figures = pooled(made) | {"scored": counting.mean, "size": head.size}
+        return figures | {"identical": len(made) - len(different), "different": different}
+
+    def head(self, candidate: Candidate) -> tuple[Any, DraftHead]:
+        """The drafter and the head of a candidate, loaded."""
+        tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+        drafter, artifact = load_drafter(candidate.drafter, tensors, self.target)
+        if candidate.vocab is not None:
+            drafter = restrict(drafter, candidate.vocab, artifact)
+        if candidate.head is None:
+            return drafter, exact_head(drafter)
+        loaded = load_head(candidate.head, device=self.model.device, dtype=self.model.dtype)
+        return drafter, build_head(loaded.kind, base_of(drafter), loaded.module, candidate.options)
+
+    def _decode(self, decoder: Decoder) -> list[Generation]:
+        return [
+            decoder.generate(prompt, max_new_tokens=self._new, stop_ids=self.prompts.stop_ids)
+            for prompt in self.prompts.prompts
+        ]
+
+
+def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
+    shorter = min(len(one), len(other))
+    return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -1,0 +1,278 @@
+"""Live acceptance: the real decoder on held-out prompts while a drafter is trained.
+
+The drafter decodes with the weights it has at that moment, through the same engine that ``eval`` and ``generate``
+use. Outputs are greedy, so they must be those of plain decoding, which are fixed and made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.distributed import rank
+from ..core.errors import UsageError, VocabForgeError
+from ..core.progress import say
+from ..corpus.tokenizer import TextTokenizer
+from ..decode.engine import Decoder
+from ..decode.proposers import make_proposer
+from ..decode.result import Generation
+from ..decode.tree import TreeSettings
+from ..models.drafter import Drafter
+from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
+from ..models.kv_cache import causal_mask
+from ..models.lean import LeanModel, load_target
+from ..models.lean_shared import share_target
+from ..models.target import HFTarget
+from ..models.target_head import TargetHead
+from ..train.config import LiveConfig
+from .live_copy import divided, for_decoding
+from .live_prompts import LivePrompts, read_prompts
+
+# Key under ``heads`` of the training configuration -> row of models/heads.py
+HEAD_KINDS = {"ranker": "ranker", "low_rank": "low-rank"}
+_NEAR_TIE = 1e-3  # share of the largest logit
+
+
+def live_acceptance(
+    target: HFTarget | TargetHead | LeanModel,
+    prompts_file: Path,
+    tokenizer: TextTokenizer,
+    config: LiveConfig,
+    *,
+    chain_steps: int,
+    shortlists: Mapping[str, int] | None = None,
+    folder: Path | None = None,
+) -> LiveAcceptance | None:
+    """Live acceptance for a run, or None where it is off; why it cannot be on is said once.
+
+    Args:
+        target: the training process's target, whose weights are shared; or a lean one. Beside a capture cache
+            there is its head only: ``config.load_target`` then decides whether the rest is loaded too.
+        prompts_file: held-out prompts in Spec-Bench format.
+        chain_steps: K of the training-time test.
+        shortlists: candidates of a ranker, by name of the head.
+        folder: the target's folder, to load it from.
+    """
+    if rank() != 0 or not config.prompts:
+        return None
+    try:
+        model = _decoder_of(target, folder if config.load_target else None)
+        prompts = read_prompts(prompts_file, tokenizer, config, model.config.max_positions)
+    except VocabForgeError as error:
+        found = "" if error.got is None else f" ({error.got})"
+        say(f"Live acceptance is off: {error.message}{found}.")
+        return None
+    steps = chain_steps if config.chain else 0
+    return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
+
+
+def _decoder_of(target: HFTarget | TargetHead | LeanModel, folder: Path | None) -> LeanModel:
+    if isinstance(target, LeanModel):
+        return target
+    if isinstance(target, HFTarget):
+        return share_target(target)
+    if folder is None:
+        raise UsageError(
+            "training from a cache holds the target's head only",
+            got="run.live.load_target=true loads the rest",
+        )
+    return load_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
+
+
+class LiveAcceptance:
+    """Decodes the prompts with a drafter as it is now; call it with the drafter and its draft heads.
+
+    It copies no weight that has the target's dtype, leaves the drafter and its mode as they were, and draws no
+    random number.
+
+    Args:
+        model: the target.
+        prompts: what is decoded.
+        config: lengths, and the shape of the draft tree.
+        chain_steps: drafts of the chain that is decoded beside the tree; 0 for none.
+        shortlists: candidates of a ranker, by name of the head.
+    """
+
+    def __init__(
+        self,
+        model: LeanModel,
+        prompts: LivePrompts,
+        config: LiveConfig,
+        *,
+        chain_steps: int = 0,
+        shortlists: Mapping[str, int] | None = None,
+    ) -> None:
+        self.model, self.prompts, self.config = model, prompts, config
+        self._chain_steps = chain_steps
+        self._shortlists = dict(shortlists or {})
+        longest = max(map(len, prompts.prompts)) + config.max_new_tokens
+        self._context = min(model.config.max_positions, longest + 1)
+        self._plain: list[list[int]] | None = None
+        self._told: set[str] = set()
+
+    def __call__(
+        self, drafter: Drafter, heads: Mapping[str, nn.Module] | None = None, step: int | None = None
+    ) -> dict[str, Any]:
+        """Decode every prompt with the drafter's tree, its chain, and each draft head.
+
+        Args:
+            drafter: whole, not divided over processes; its weights may be of another dtype than the target's.
+            heads: low-rank scorers by name (``ranker``, ``low_rank``).
+            step: for messages.
+
+        Returns:
+            figures of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same by name
+            with ``share_of_full``, their accepted length as a share of the exact head's. Empty, with one
+            message, where the drafter cannot decode in this process.
+        """
+        problem = divided(drafter, heads or {})
+        if problem is not None:
+            self._tell("off", f"Live acceptance is off: {problem}.")
+            return {}
+        where = "" if step is None else f"step {step}: "
+        device = self.model.device.type
+        with torch.autocast(device, enabled=False):
+            copied = for_decoding(drafter, self.model.dtype)
+            exact = exact_head(copied)
+            figures = self._measure(copied, exact, self._tree(copied, exact), where + "the draft tree")
+            if self._chain_steps:
+                chain = self._measure(copied, exact, self._chain(copied), where + "the draft chain")
+                figures["chain_accepted_length"] = chain["accepted_length"]
+                figures["chain_by_position"] = chain["conditional_by_position"]
+            by_head = {}
+            for name, module in (heads or {}).items():
+                head = self._head(copied, name, module)
+                found = self._measure(copied, head, self._tree(copied, head), f"{where}the head {name}")
+                by_head[name] = found | {
+                    "share_of_full": _ratio(found["accepted_length"], figures["accepted_length"])
+                }
+        return figures | ({"heads": by_head} if by_head else {})
+
+    def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
+        kind = HEAD_KINDS.get(name, name)
+        options = HeadOptions(shortlist=self._shortlists.get(name) if kind == "ranker" else None)
+        return build_head(kind, base_of(drafter), for_decoding(module, self.model.dtype), options)
+
+    def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
+        """The configured tree, as far as the drafter's steps and the draft vocabulary can fill it."""
+        topk = min(self.config.topk, head.size)
+        return _fitted(topk, _depth(drafter, self.config.depth), self.config.total)
+
+    def _chain(self, drafter: Any) -> TreeSettings:
+        depth = _depth(drafter, self._chain_steps - 1)
+        return TreeSettings(1, depth, depth + 2)
+
+    def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
+        decoder = Decoder(
+            self.model, make_proposer(drafter, head, settings, self._context), context=self._context
+        )
+        made = self._decode(decoder)
+        plain = self._plain_outputs()
+        different = [index for index, one in enumerate(made) if one.token_ids != plain[index]]
+        if different:
+            self._report(different[0], made[different[0]].token_ids, what, len(different))
+        return pooled(made) | {"identical": len(made) - len(different)}
+
+    def _decode(self, decoder: Decoder) -> list[Generation]:
+        return [
+            decoder.generate(
+                prompt, max_new_tokens=self.config.max_new_tokens, stop_ids=self.prompts.stop_ids
+            )
+            for prompt in self.prompts.prompts
+        ]
+
+    def _plain_outputs(self) -> list[list[int]]:
+        if self._plain is None:
+            self._plain = [one.token_ids for one in self._decode(Decoder(self.model, context=self._context))]
+        return self._plain
+
+    def _report(self, index: int, got: Sequence[int], what: str, count: int) -> None:
+        """Tell what differs first, and whether two logits of the target lie so close that rounding decides."""
+        plain = self._plain_outputs()[index]
+        shorter = min(len(plain), len(got))
+        place = next((at for at in range(shorter) if plain[at] != got[at]), shorter)
+        text = (
+            f"Warning: {what} gives another output than plain decoding on {count} of "
+            f"{len(self.prompts.prompts)} prompts, first prompt {index + 1}, token {place + 1}"
+        )
+        if place == shorter:
+            self._tell("loss", text + ": it ends elsewhere. Decoding is NOT lossless here: please report it.")
+            return
+        gap, largest = self._gap([*self.prompts.prompts[index], *plain[:place]], plain[place], got[place])
+        if gap <= _NEAR_TIE * largest:
+            self._tell("tie", f"{text}. There two logits lie {gap:.2g} apart: rounding decides between them.")
+        else:
+            self._tell(
+                "loss", f"{text}, by {gap:.3g} of a logit. Decoding is NOT lossless here: please report it."
+            )
+
+    @torch.inference_mode()
+    def _gap(self, ids: Sequence[int], first: int, second: int) -> tuple[float, float]:
+        """How far the target's logits of two tokens lie apart behind ``ids``, and the largest magnitude."""
+        model = self.model
+        slots = torch.arange(len(ids), device=model.device)
+        window = model.config.sliding_window
+        output = model.forward(
+            torch.tensor([list(ids)], device=model.device),
+            slots[None],
+            cache=model.new_cache(len(ids)),
+            slots=slots,
+            mask=causal_mask(slots, slots),
+            window_mask=None if window is None else causal_mask(slots, slots, window),
+        )
+        logits = model.logits(output.hidden[0, -1]).float()
+        return float((logits[first] - logits[second]).abs()), float(logits.abs().max())
+
+    def _tell(self, what: str, message: str) -> None:
+        """Each kind of message once."""
+        if what not in self._told:
+            self._told.add(what)
+            say(message)
+
+
+def pooled(made: Sequence[Generation]) -> dict[str, Any]:
+    """Figures over all prompts' verification cycles.
+
+    Returns:
+        ``accepted_length``: mean tokens a cycle commits, the target's own included; 1 without a cycle.
+        ``reached_by_position``: share of cycles that accept draft token 1, 2, ….
+        ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
+        ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
+    """
+    cycles = sum(len(one.accept_lengths) for one in made)
+    committed = sum(sum(one.accept_lengths) for one in made)
+    depth = max((len(one.accepted_by_depth) for one in made), default=0)
+    reached = [
+        sum(one.accepted_by_depth[at] for one in made if at < len(one.accepted_by_depth))
+        for at in range(depth)
+    ]
+    return {
+        "accepted_length": committed / cycles if cycles else 1.0,
+        "reached_by_position": [_ratio(count, cycles) for count in reached],
+        "conditional_by_position": [
+            _ratio(count, before) for count, before in zip(reached, [cycles, *reached])
+        ],
+        "drafted": sum(one.drafted for one in made),
+        "accepted": committed - cycles,
+        "cycles": cycles,
+        "tokens": sum(len(one.token_ids) for one in made),
+        "prompts": len(made),
+    }
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _depth(drafter: Any, depth: int) -> int:
+    """At most what the drafter can fill (Medusa: its heads)."""
+    return depth if drafter.max_steps is None else min(depth, drafter.max_steps - 1)
+
+
+def _fitted(topk: int, depth: int, total: int) -> TreeSettings:
+    most = topk + depth * topk**2 + 1
+    return TreeSettings(topk, depth, max(depth + 2, min(total, most)))

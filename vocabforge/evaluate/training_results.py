@@ -1,0 +1,191 @@
+"""What a training run has written, read back as series and facts: the body of its report."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DataError
+from ..core.files import read_json
+from ..core.metrics_log import read_jsonl_log
+
+LOG, CONFIG = "metrics.jsonl", "config.json"
+SCHEMA = 1
+_TRAIN = ("loss", "ttt_loss", "lr", "grad_norm", "tokens_per_s")
+_MOST_POINTS = 400
+
+Rows = list[dict[str, Any]]
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Series and facts of a run folder, finished or not, as plain JSON values.
+
+    Returns:
+        ``train`` and ``train_heads`` (means over at most 400 stretches of steps), ``heldout``, ``live`` and
+        ``live_heads`` as columns beside ``step``; ``heads``, the draft heads' report or None; ``resumed_at``,
+        ``config``, ``facts``.
+
+    Raises:
+        DataError: no log there, a broken one, or one without a single figure.
+    """
+    if not (folder / LOG).is_file():
+        raise DataError(
+            "there is no training run here",
+            got=f"{folder} without {LOG}",
+            expected="the output folder of train-drafter",
+            remedy="check the path; a run that has just started writes it at its first logged step",
+        )
+    rows = read_jsonl_log(folder / LOG)
+    kinds = {
+        kind: _last_of_step(rows, kind) for kind in ("train", "heldout", "live", "heads", "start", "end")
+    }
+    if not kinds["train"] and not kinds["heldout"]:
+        raise DataError("the training run has no figures yet", source=folder / LOG)
+    config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
+    step = max(int(row["step"]) for row in rows if "step" in row)
+    steps = config.get("optim", {}).get("steps")
+    finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "name": folder.resolve().name,
+        "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "state": "finished" if finished else "unfinished",
+        "step": step,
+        "steps": steps,
+        "resumed_at": sorted(
+            {int(row["step"]) for row in rows if row.get("kind") == "start" and row["step"]}
+        ),
+        "train": thinned(columns(kinds["train"], _TRAIN)),
+        "heldout": columns(kinds["heldout"]),
+        "live": columns(kinds["live"], without=("heads",)),
+        "live_heads": _by_head(kinds["live"], ("accepted_length", "share_of_full")),
+        "train_heads": {
+            name: thinned(series) for name, series in _by_head(kinds["train"], ("loss", "accuracy")).items()
+        },
+        "heads": kinds["heads"][-1]["heads"] if kinds["heads"] else None,
+        "config": config,
+    }
+    results["facts"] = _facts(results, rows)
+    return results
+
+
+def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
+    """Rows of a kind by step; of rows of one step the last."""
+    found = {int(row["step"]): dict(row) for row in rows if row.get("kind") == kind and "step" in row}
+    return [found[step] for step in sorted(found)]
+
+
+def columns(
+    rows: Rows, names: Sequence[str] | None = None, without: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """Rows as columns, None where a row lacks a key; ``names``: all keys but ``kind`` and ``without``."""
+    if names is None:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+    kept = [name for name in names if name not in ("kind", "step", *without)]
+    return {"step": [int(row["step"]) for row in rows]} | {
+        name: [row.get(name) for row in rows] for name in kept
+    }
+
+
+def thinned(series: dict[str, list[Any]], most: int = _MOST_POINTS) -> dict[str, list[Any]]:
+    """Means over equal stretches where there are more than ``most`` points; the step is a stretch's last."""
+    count = len(series["step"])
+    if count <= most:
+        return series
+    cuts = [round(place * count / most) for place in range(most + 1)]
+    return {
+        name: [
+            values[end - 1] if name == "step" else _mean(values[start:end])
+            for start, end in itertools.pairwise(cuts)
+        ]
+        for name, values in series.items()
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _by_head(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, list[Any]]]:
+    """Head -> its figures as columns, from the rows that have them."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for row in rows:
+        for head, figures in (row.get("heads") or {}).items():
+            series = found.setdefault(head, {name: [] for name in ("step", *names)})
+            series["step"].append(int(row["step"]))
+            for name in names:
+                series[name].append(figures.get(name))
+    return found
+
+
+def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
+    """Groups of named facts for people."""
+    config = results["config"]
+    drafter, data, optim, ttt = (config.get(key, {}) for key in ("drafter", "data", "optim", "ttt"))
+    train = data.get("train") or []
+    run = {
+        "target": _name(config.get("target")),
+        "drafter": _drafter(drafter),
+        "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
+        "data": ", ".join(_name(path) for path in train),
+        "row length": _number(data.get("sequence_length"), "tokens"),
+        "TTT steps": str(ttt.get("steps", "–")),
+    }
+    training = {
+        "steps": f"{results['step']:,} of {results['steps']:,}"
+        if results["steps"]
+        else f"{results['step']:,}",
+        "rows a step": str(optim.get("batch_size", "–")),
+        "learning rate": f"{optim.get('lr', 0):g}, warm-up {optim.get('warmup_fraction', 0):.1%}, cosine",
+        "AdamW": f"betas {optim.get('betas')}, eps {optim.get('eps')}, clip {optim.get('clip')}",
+        "seed": str(config.get("run", {}).get("seed", "–")),
+        "time": _duration(rows),
+        "resumed at step": ", ".join(f"{step:,}" for step in results["resumed_at"]) or "never",
+    }
+    told: dict[str, Any] = {}
+    for row in rows:
+        if row.get("kind") == "start":
+            told = row.get("facts") or told
+    facts = {"Run": run, "Training": training}
+    if told:
+        facts["Machine and data"] = {str(key): str(value) for key, value in told.items()}
+    return facts
+
+
+def _drafter(config: Mapping[str, Any]) -> str:
+    parts = [str(config.get("kind", "–")), f"{config.get('head', 'target')} head"]
+    if config.get("vocab"):
+        parts.append(f"draft vocabulary {_name(config['vocab'])}")
+    if config.get("init"):
+        parts.append(f"from {_name(config['init'])}")
+    return ", ".join(parts) + (" (frozen)" if config.get("freeze") else "")
+
+
+def _name(path: Any) -> str:
+    return Path(str(path)).name if path else "–"
+
+
+def _number(value: int | None, unit: str) -> str:
+    return "–" if value is None else f"{value:,} {unit}"
+
+
+def _duration(rows: Rows) -> str:
+    """Time between each start and the last row written before the next, as far as rows tell the time."""
+    spent, begin, last = 0.0, None, None
+    for row in rows:
+        now = row.get("time")
+        if now is None:
+            continue
+        if row.get("kind") == "start":
+            spent += 0.0 if begin is None or last is None else last - begin
+            begin = now
+        last = now
+    spent += 0.0 if begin is None or last is None else last - begin
+    if not spent:
+        return "–"
+    hours, rest = divmod(round(spent), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"

@@ -1,0 +1,228 @@
+"""What drafters of several kinds share: sizes, the target's tensors, rotary tables, cached attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import ConfigError, MismatchError
+from .drafter import DrafterSizes
+from .kv_cache import KVCache
+from .rope import RopeSettings, parse_rope, rope_tables
+
+_Sizes = TypeVar("_Sizes")
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """A target's sizes, as its ``config.json`` gives them; the defaults of every drafter."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int | None
+    vocab_size: int
+    num_layers: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    config: Mapping[str, Any]
+
+    def rope(self) -> RopeSettings:
+        """Raises: DataError: a rotary embedding that is not computed."""
+        return parse_rope(self.config, 10_000.0, "the target's config.json")
+
+
+@dataclass(frozen=True)
+class SizeWishes:
+    """What a user sets of a drafter's sizes; None takes the target's.
+
+    Attributes:
+        draft_vocab_size: R, rows of an own head; None shares the target's head.
+        aux_layers: target layers (0-based outputs); of kinds that read them.
+        medusa_heads: of Medusa; None is 5.
+    """
+
+    draft_vocab_size: int | None = None
+    aux_layers: tuple[int, ...] | None = None
+    intermediate_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    medusa_heads: int | None = None
+
+    def attention(self, target: TargetSizes) -> dict[str, Any]:
+        """The fields of a drafter with one decoder layer."""
+        heads = self.num_heads or target.num_heads
+        return {
+            "hidden_size": target.hidden_size,
+            "intermediate_size": self.intermediate_size or target.intermediate_size,
+            "num_heads": heads,
+            "num_kv_heads": self.num_kv_heads or target.num_kv_heads,
+            "head_dim": target.head_dim or target.hidden_size // heads,
+            "vocab_size": target.vocab_size,
+            "draft_vocab_size": self.draft_vocab_size,
+            "max_position_embeddings": target.max_position_embeddings,
+            # A smaller one would vanish in bf16 next to fresh norms.
+            "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
+            "rope": target.rope(),
+        }
+
+
+def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
+    """Sizes from a target's ``config.json`` (its text part, where it has several).
+
+    Raises:
+        MismatchError: a size is missing.
+    """
+    body = config if "hidden_size" in config else config.get("text_config") or config
+    try:
+        heads = int(body["num_attention_heads"])
+        return TargetSizes(
+            hidden_size=int(body["hidden_size"]),
+            intermediate_size=int(body["intermediate_size"]),
+            num_heads=heads,
+            num_kv_heads=int(body.get("num_key_value_heads") or heads),
+            head_dim=int(body["head_dim"]) if body.get("head_dim") else None,
+            vocab_size=int(body["vocab_size"]),
+            num_layers=int(body["num_hidden_layers"]),
+            max_position_embeddings=int(body.get("max_position_embeddings") or 2048),
+            rms_norm_eps=float(body.get("rms_norm_eps") or 1e-5),
+            config=body,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise MismatchError(
+            "the target's config.json lacks a size that a drafter needs", got=f"no usable {error}"
+        ) from error
+
+
+class AttentionSizes(Protocol):
+    """Sizes of a drafter with one decoder layer."""
+
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
+    """The first thing wrong with a drafter's sizes, or None.
+
+    Args:
+        names: fields that must be 1 or more, beside those that every kind has.
+    """
+    names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
+    small = [f"{name} {getattr(sizes, name)}" for name in names if getattr(sizes, name) < 1]
+    if small:
+        return ", ".join(small)
+    rows = sizes.draft_vocab_size
+    if rows is not None and not 1 <= rows <= sizes.vocab_size:
+        return f"draft_vocab_size {rows} is not within 1 to vocab_size {sizes.vocab_size}"
+    return None
+
+
+def attention_problem(sizes: AttentionSizes) -> str | None:
+    """The first thing wrong with the sizes of an attention, or None."""
+    if sizes.num_heads % sizes.num_kv_heads:
+        return f"num_heads {sizes.num_heads} is no multiple of num_kv_heads {sizes.num_kv_heads}"
+    if sizes.head_dim % 2:
+        return f"head_dim {sizes.head_dim} is odd, and rotary positions need pairs"
+    return None
+
+
+def refuse(problem: str | None) -> None:
+    """Raises: ConfigError: there is a problem."""
+    if problem is not None:
+        raise ConfigError("the drafter's sizes do not go together", got=problem)
+
+
+def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
+    """Sizes from what ``to_dict`` and JSON made of them, strictly.
+
+    Raises:
+        ConfigError: a key is missing or unknown, or the sizes do not go together.
+    """
+    body = dict(values)
+    try:
+        if "aux_layers" in body:
+            body["aux_layers"] = tuple(body["aux_layers"])
+        if "rope" in body:
+            body["rope"] = RopeSettings(**body["rope"])
+        return sizes_type(**body)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            "the drafter's configuration is incomplete or has unknown keys", got=error
+        ) from error
+
+
+def share_target(
+    drafter: nn.Module, sizes: DrafterSizes, embedding: Tensor, head: Tensor, target_ids: Tensor | None
+) -> None:
+    """Register the target's tensors, and the own head's ids, as buffers that are neither trained nor saved.
+
+    Args:
+        embedding: (V, H).
+        head: (V, H).
+        target_ids: (R,) ascending target ids of the own head's rows; needed where R is below V.
+
+    Raises:
+        MismatchError: other shapes.
+    """
+    expected = (sizes.vocab_size, sizes.hidden_size)
+    for name, tensor in (("input embedding", embedding), ("LM head", head)):
+        if tuple(tensor.shape) != expected:
+            raise MismatchError(
+                f"the target's {name} does not fit the drafter",
+                got=f"shape {tuple(tensor.shape)}",
+                expected=f"shape {expected}",
+                remedy="use the target that the drafter was trained for",
+            )
+    rows = sizes.draft_vocab_size
+    if rows is not None and rows != sizes.vocab_size and (target_ids is None or len(target_ids) != rows):
+        raise MismatchError(
+            "the drafter's own head has no matching list of target ids",
+            got="none" if target_ids is None else f"{len(target_ids)} ids",
+            expected=f"{rows} ids",
+        )
+    if target_ids is None:
+        target_ids = torch.arange(rows or sizes.vocab_size)
+    drafter.register_buffer("embedding", embedding.detach(), persistent=False)
+    drafter.register_buffer("target_head", head.detach(), persistent=False)
+    drafter.register_buffer("target_ids", target_ids, persistent=False)
+
+
+def lengthen_tables(drafter: Any, rope: RopeSettings, head_dim: int, count: int) -> None:
+    """Lengthen ``drafter.cos`` and ``.sin`` to at least ``count`` positions.
+
+    Padding rows and deep trees reach past the target's context, and a drafter may have been trained for a
+    shorter context than it decodes in.
+    """
+    if count > drafter.cos.shape[0]:
+        # A table made in inference mode could not be used in training again.
+        with torch.inference_mode(False):
+            cos, sin = rope_tables(rope, head_dim, count)
+            drafter.cos, drafter.sin = cos.to(drafter.cos), sin.to(drafter.sin)
+
+
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor) -> Tensor:
+    """Attention of one decoding step against a one-layer cache, which takes the step's keys.
+
+    Args:
+        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,).
+        mask: bool (N, S') over the first S' cache slots, True = visible.
+
+    Returns:
+        (B, h, N, D).
+    """
+    keys = cache.k_layers[0].index_copy_(2, slots, k)
+    values = cache.v_layers[0].index_copy_(2, slots, v)
+    view = mask.shape[-1]
+    return F.scaled_dot_product_attention(
+        q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+    )

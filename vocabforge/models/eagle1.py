@@ -1,0 +1,222 @@
+"""The EAGLE-1 and EAGLE-2 drafter; the two differ in the draft tree only, and HASS in its training.
+
+Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024), and "EAGLE-2" (2024).
+``x = fc([e(x_{t+1}) ; f_t])``; one decoder layer without input norm makes of it g, an estimate of the
+target's next hidden state f_{t+1}, which the LM head reads as it is. f_t is the target's last hidden state after its
+final norm. Parameter names follow the serving layout (``fc``, ``layers.0.*``).
+
+One step of the unroll (K = 1) is EAGLE's training; K > 1 feeds the drafter its own g, as in Zhang et al.,
+"Learning Harmonized Representations for Speculative Sampling" (HASS, 2025).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import drafter_parts as parts
+from .eagle3_layers import PlainLayer
+from .kv_cache import KVCache
+from .rope import RopeSettings, rope_tables
+from .ttt_attention import TTTState, ttt_attention
+
+_TINY = 1e-12
+_SCALE_ROWS = 4096  # embedding rows that its scale is taken from, evenly spread
+
+
+@dataclass(frozen=True)
+class Eagle1Config:
+    """Sizes of an EAGLE-1/2 drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own head; None shares the target's head, as published.
+        fc_bias: ``fc`` has a bias (SGLang's layout wants one, vLLM's has none).
+    """
+
+    kind: ClassVar[str] = "eagle1"
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    max_position_embeddings: int
+    fc_bias: bool = True
+    rms_norm_eps: float = 1e-5
+    rope: RopeSettings = field(default_factory=RopeSettings)
+
+    def __post_init__(self) -> None:
+        problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
+        parts.refuse(problem or parts.attention_problem(self))
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """None: this kind reads the final hidden states."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Eagle1Config:
+        return parts.sizes_from_dict(cls, values)
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
+        """The target's sizes where ``wishes`` leaves them out."""
+        return cls(**wishes.attention(target))
+
+
+class Eagle1Drafter(nn.Module):
+    """EAGLE-1/2 drafter over a frozen target embedding and either the target's or its own LM head.
+
+    Args:
+        config: sizes.
+        embedding: (V, H) the target's input embedding; shared, never trained, never saved.
+        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
+        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
+
+    Raises:
+        MismatchError: the target's tensors do not have the configured sizes.
+    """
+
+    kind: str = "eagle1"
+    label = "EAGLE-1/2"
+    sizes_type = Eagle1Config
+    reads: Literal["aux", "hidden"] = "hidden"
+    max_steps: int | None = None
+    embedding: Tensor
+    target_head: Tensor
+    target_ids: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        parts.share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
+        self.layers = nn.ModuleList([PlainLayer(config)])
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    @property
+    def has_own_head(self) -> bool:
+        return self.config.draft_vocab_size is not None
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The rows that score draft tokens: (R, H) or (V, H)."""
+        return self.lm_head.weight if self.has_own_head else self.target_head
+
+    @property
+    def positions(self) -> int:
+        """Length of the rotary tables."""
+        return int(self.cos.shape[0])
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """Start with both inputs of ``fc`` equally strong.
+
+        There is no input norm, and a target's embeddings may be many times smaller than its hidden states: the
+        embedding's half of ``fc`` is scaled by the ratio of their root mean squares. A bias starts at zero, an
+        own head at the target's rows.
+
+        Args:
+            features: (N, H) of real tokens, equal to ``hidden``.
+            hidden: (N, H) target hidden states.
+        """
+        if self.has_own_head:
+            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+        some = self.embedding[:: -(-len(self.embedding) // _SCALE_ROWS)].float()
+        ratio = hidden.float().pow(2).mean().sqrt() / some.pow(2).mean().sqrt().clamp(min=_TINY)
+        self.fc.weight[:, : self.config.hidden_size].mul_(ratio)
+        if self.fc.bias is not None:
+            self.fc.bias.zero_()
+
+    def ensure_positions(self, count: int) -> None:
+        """Lengthen the rotary tables to at least ``count`` positions; see ``lengthen_tables``."""
+        parts.lengthen_tables(self, self.config.rope, self.config.head_dim, count)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's hidden states as they are: (..., H)."""
+        return features
+
+    def read(self, g: Tensor) -> Tensor:
+        """The LM head reads g itself."""
+        return g
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V) draft logits."""
+        return F.linear(self.read(g), self.head_weight)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.embedding)
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """One step of the unroll for all rows; which keys a row sees is EAGLE-3's rule.
+
+        Args:
+            ids: (B, T) tokens fed.
+            g: (B, T, H) hidden states fed: f_t, later the drafter's own.
+            position: (B, T) rotary positions, already t + k.
+            state: documents, and keys of the earlier steps; this step's are appended.
+
+        Returns:
+            (B, T, H) the next g.
+        """
+        layer, x = self._layer, self._join(ids, g)
+        q, k, v = layer.qkv(x, *self._rotary(position))
+        state.k.append(k)
+        state.v.append(v)
+        return layer.finish(x, ttt_attention(q, state))
+
+    def extend(
+        self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
+    ) -> Tensor:
+        """One cached step of decoding.
+
+        Args:
+            ids: (B, N) tokens fed.
+            g: (B, N, H) hidden states fed.
+            position: (B, N) rotary positions.
+            cache: one-layer cache; this step's keys go to ``slots``.
+            slots: (N,) int64.
+            mask: bool (N, S') over the first S' cache slots, True = visible.
+
+        Returns:
+            (B, N, H) the next g.
+        """
+        layer, x = self._layer, self._join(ids, g)
+        q, k, v = layer.qkv(x, *self._rotary(position))
+        return layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
+
+    @property
+    def _layer(self) -> PlainLayer:
+        layer = self.layers[0]
+        assert isinstance(layer, PlainLayer)
+        return layer
+
+    def _join(self, ids: Tensor, g: Tensor) -> Tensor:
+        """fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
+        joined = torch.cat([self.embed(ids), g], dim=-1)  # (B, T, 2H)
+        return self.fc(joined.to(self.fc.weight.dtype))
+
+    def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
+        return self.cos[position][:, None], self.sin[position][:, None]

@@ -1,0 +1,166 @@
+"""What draft heads are made of and asked: the drafting state, the rows below a head, sizes and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class DraftState:
+    """What the drafter was fed in the step whose output the head scores; one row a hidden row.
+
+    Attributes:
+        step: draft step t, from 0: the step that proposes draft token t + 1.
+        tokens: (N,) int64 tokens fed (the last committed token at step 0).
+        previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g before the final
+            norm later.
+    """
+
+    step: int
+    tokens: Tensor
+    previous: Tensor
+
+    def part(self, rows: slice) -> DraftState:
+        """Some of the rows."""
+        return DraftState(self.step, self.tokens[rows], self.previous[rows])
+
+
+@dataclass(frozen=True)
+class HeadBase:
+    """The exact head that a draft head answers for.
+
+    Attributes:
+        weight: (R, H) rows of the drafter's head, its own or the target's (R = V).
+        target_ids: (R,) int64 ascending target ids of the rows.
+        embedding: (V, H) the target's input embedding.
+    """
+
+    weight: Tensor
+    target_ids: Tensor
+    embedding: Tensor
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """Sizes of a trainable draft head; those that a kind does not have are None.
+
+    Attributes:
+        hidden_size: H.
+        vocab_size: ids that the head knows: rows of the target's LM head; for a router ids of the tokenizer.
+        rank: d' of a ranker or a low-rank head.
+        clusters: M of a router.
+        width, depth: hidden layers of a router's MLP.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    rank: int | None = None
+    clusters: int | None = None
+    width: int | None = None
+    depth: int | None = None
+
+    def to_dict(self) -> dict[str, int | None]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: object) -> HeadSizes:
+        """Read back what :meth:`to_dict` wrote.
+
+        Raises:
+            ArtifactError: a size is missing, unknown or no positive number.
+        """
+        names = {field.name for field in fields(cls)}
+        bad = sorted(names ^ set(values)) or [
+            name
+            for name, value in values.items()
+            if not (value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0))
+        ]
+        if bad or None in (values.get("hidden_size"), values.get("vocab_size")):
+            raise ArtifactError("the draft head's sizes cannot be read", got=dict(values), source=source)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """How a head is used; None takes the kind's default.
+
+    Attributes:
+        shortlist: candidates a ranker hands to the LM head (2048).
+        budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps.
+        rows: ``own``: each row of a draft step keeps its own shortlist (a ranker's default); ``shared``: one
+            union for all of them (a router's default).
+    """
+
+    shortlist: int | None = None
+    budgets: tuple[int, ...] | None = None
+    rows: Literal["own", "shared"] | None = None
+
+
+class DraftHead(Protocol):
+    """For N hidden rows, the top-k log-probabilities and target ids.
+
+    Attributes:
+        size: tokens it can propose.
+        target_ids: (size,) int64 ascending ids of those tokens.
+    """
+
+    size: int
+
+    @property
+    def target_ids(self) -> Tensor: ...
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The k best tokens of each row, best first, ties to the lower id.
+
+        A shortlist of fewer than k tokens is widened (a ranker takes k candidates, a router opens further
+        clusters in the order of their scores), so that every answer is a token with a probability.
+
+        Args:
+            hidden: (N, H) normed hidden rows of one draft step.
+            k: at most ``size``.
+            state: what was fed in this step; some kinds need it.
+
+        Returns:
+            log-probabilities (N, k) fp32, normalised over the row's shortlist, and target ids (N, k) int64.
+        """
+        ...
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """The same, plain and dense: (N, H) -> (N, size) fp32, -inf outside a row's shortlist.
+
+        Each row is a draft step of its own: nothing is shared between rows. The reference of :meth:`topk`,
+        and what reports read.
+        """
+        ...
+
+
+class DraftHeadKind(Protocol):
+    """What a row of the table ``HEADS`` names: a head's class.
+
+    Attributes:
+        KIND: its name in the table.
+    """
+
+    KIND: str
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
+        """The trainable part with fresh weights; None where a kind has none."""
+        ...
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        """A head over ``base``."""
+        ...
+
+
+def full_ids(weight: Tensor) -> Tensor:
+    """(V,) ids of a head that has a row for every id."""
+    return torch.arange(weight.shape[0], device=weight.device)

@@ -1,0 +1,123 @@
+"""The exact heads, full and static, and what all heads share: normalisation, order, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import MismatchError, UsageError
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
+from .topk import topk_lowest_id
+
+
+class FullHead:
+    """The whole LM head.
+
+    Args:
+        weight: (V, H).
+    """
+
+    KIND = "full"
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.size = int(weight.shape[0])
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        if len(base.weight) != len(base.embedding):
+            raise MismatchError(
+                "this drafter's head does not score the whole vocabulary",
+                got=f"{len(base.weight):,} rows of {len(base.embedding):,}",
+                expected="a static head over them",
+            )
+        return cls(base.weight)
+
+    @property
+    def target_ids(self) -> Tensor:
+        return full_ids(self.weight)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        values, places = topk_lowest_id(logits := self._logits(hidden), k)
+        return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0), places
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._logits(hidden).log_softmax(-1)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.weight).float()  # (N, V)
+
+
+class StaticHead:
+    """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
+
+    Args:
+        weight: (R, H), row j scores ``target_ids[j]``.
+        target_ids: (R,) int64, ascending (so that ties go to the lower target id).
+    """
+
+    KIND = "static"
+
+    def __init__(self, weight: Tensor, target_ids: Tensor) -> None:
+        self._inner = FullHead(weight)
+        self.weight = weight
+        self.target_ids = target_ids
+        self.size = int(weight.shape[0])
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        return cls(base.weight, base.target_ids)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logprobs, rows = self._inner.topk(hidden, k)
+        return logprobs, self.target_ids[rows]
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._inner.log_probs(hidden)
+
+
+def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Top-k of (N, C) fp32 logits, normalised over the C columns, whose ascending ids are (C,) or (N, C)."""
+    values, places = topk_lowest_id(logits, k)
+    chosen = ids[places] if ids.dim() == 1 else ids.gather(-1, places)
+    # A log-probability above 0 would let a child's score exceed its parent's.
+    return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0), chosen
+
+
+def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
+    """Dense log-probabilities (N, R) over shortlists, bool (N, R)."""
+    return logits.masked_fill(~shortlist, float("-inf")).log_softmax(-1)
+
+
+def check_width(what: str, width: int, base: HeadBase) -> None:
+    if width != base.weight.shape[1]:
+        raise MismatchError(
+            f"the {what} does not fit the drafter",
+            got=f"hidden size {width}",
+            expected=f"hidden size {base.weight.shape[1]}",
+        )
+
+
+def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
+    """An option without meaning for a kind is a mistake, not to be ignored."""
+    given: dict[str, Any] = {name: value for name, value in vars(options).items() if value is not None}
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise UsageError(
+            f"a {kind} head has no such setting",
+            got=", ".join(f"{name} {given[name]}" for name in unknown),
+            expected=", ".join(known) or "none",
+        )

@@ -1,0 +1,126 @@
+"""Heads over a low-rank scorer: SpecVocab's ranker and SlimSpec's low-rank head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import ConfigError, MismatchError, UsageError
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .heads_exact import StaticHead, answer, check_width, masked, refuse_options
+from .low_rank import LowRankScorer
+from .topk import top_set
+
+DEFAULT_SHORTLIST = 2048
+
+
+class RankerHead:
+    """SpecVocab: a low-rank scorer names candidates, the exact head decides among them (METHODS section 6).
+
+    Args:
+        base: the exact head; with fewer rows than V, candidates come from its rows.
+        scorer: the trained ranker.
+        shortlist: candidates a row, at most R.
+        rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step.
+    """
+
+    KIND = "ranker"
+
+    def __init__(
+        self, base: HeadBase, scorer: LowRankScorer, shortlist: int = DEFAULT_SHORTLIST, rows: str = "own"
+    ) -> None:
+        if shortlist < 1:
+            raise UsageError(
+                "a ranker needs candidates", got=f"a shortlist of {shortlist}", expected="1 or more"
+            )
+        self.base, self.scorer = base, scorer
+        self.target_ids = base.target_ids
+        self.size = int(base.weight.shape[0])
+        self.shortlist = min(shortlist, self.size)
+        self.shared = rows == "shared"
+        self._rows = _scorer_rows(base, scorer)
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
+        return _new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("shortlist", "rows"))
+        return cls(base, _scorer(module), options.shortlist or DEFAULT_SHORTLIST, options.rows or "own")
+
+    def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
+        """Head rows (N, max(shortlist, k)) int64 of each row's candidates, ascending."""
+        scores = F.linear(self.scorer.project(hidden), self._rows).float()  # (N, R)
+        return top_set(scores, max(self.shortlist, k))
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        own = self.candidates(hidden, k)
+        union = own[0] if len(own) == 1 else own.unique()
+        logits = F.linear(hidden, self.base.weight[union]).float()  # (N, C)
+        if self.shared or len(own) == 1:
+            return answer(logits, self.target_ids[union], k)
+        return answer(logits.gather(-1, torch.searchsorted(union, own)), self.target_ids[own], k)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        logits = F.linear(hidden, self.base.weight).float()
+        mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
+        return masked(logits, mask)
+
+
+class LowRankHead:
+    """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather (METHODS section 7).
+
+    Args:
+        base: names the tokens that may be proposed; its weight is not read.
+        scorer: the trained scorer.
+    """
+
+    KIND = "low-rank"
+
+    def __init__(self, base: HeadBase, scorer: LowRankScorer) -> None:
+        self.scorer = scorer
+        self._inner = StaticHead(_scorer_rows(base, scorer), base.target_ids)
+        self.target_ids, self.size = base.target_ids, self._inner.size
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
+        return _new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ())
+        return cls(base, _scorer(module))
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.topk(self.scorer.project(hidden), k)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._inner.log_probs(self.scorer.project(hidden))
+
+
+def _new_scorer(sizes: HeadSizes) -> LowRankScorer:
+    if sizes.rank is None:
+        raise ConfigError("a low-rank scorer has no size without its rank", got=sizes.to_dict())
+    return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank)
+
+
+def _scorer(module: nn.Module | None) -> LowRankScorer:
+    assert isinstance(module, LowRankScorer)
+    return module
+
+
+def _scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
+    """W_vocab's rows (R, d') of the base's tokens."""
+    check_width("low-rank scorer", scorer.down.in_features, base)
+    weight, ids = scorer.head_weight, base.target_ids
+    if len(weight) == len(ids):
+        return weight
+    if int(ids[-1]) >= len(weight):
+        raise MismatchError(
+            "the draft head does not score every token of the drafter's head",
+            got=f"{len(weight):,} scores for ids up to {int(ids[-1]):,}",
+            expected="a draft head that was trained for this target",
+        )
+    return weight[ids]

@@ -1,0 +1,184 @@
+"""The Medusa drafter: independent heads over the target's last hidden state.
+
+Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (2024).
+Head k makes ``h + SiLU(W_k h + b_k)`` of the hidden state h of position t; an LM head reads it as the
+distribution of x_{t+2+k}. The LM head is the target's, or one of its own that all heads share.
+
+In the training-time test step k's g is head k's output of what step 0 was fed; tokens, positions and the
+other steps' g are not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..core.errors import ConfigError
+from . import drafter_parts as parts
+from .ttt_attention import TTTState
+
+MOST_HEADS = 5
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """Sizes of a Medusa drafter.
+
+    Attributes:
+        hidden_size: H, equal to the target's.
+        vocab_size: V, rows of the target's LM head.
+        draft_vocab_size: R, rows of the own LM head; None shares the target's.
+        medusa_heads: 1 to 5.
+    """
+
+    kind: ClassVar[str] = "medusa"
+
+    hidden_size: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    max_position_embeddings: int
+    medusa_heads: int = MOST_HEADS
+
+    def __post_init__(self) -> None:
+        problem = parts.size_problem(self)
+        if problem is None and not 1 <= self.medusa_heads <= MOST_HEADS:
+            problem = f"{self.medusa_heads} Medusa heads, not within 1 to {MOST_HEADS}"
+        parts.refuse(problem)
+
+    @property
+    def aux_layers(self) -> tuple[int, ...]:
+        """None: this kind reads the final hidden states."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> MedusaConfig:
+        return parts.sizes_from_dict(cls, values)
+
+    @classmethod
+    def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MedusaConfig:
+        """The target's sizes and the wished number of heads."""
+        return cls(
+            hidden_size=target.hidden_size,
+            vocab_size=target.vocab_size,
+            draft_vocab_size=wishes.draft_vocab_size,
+            max_position_embeddings=target.max_position_embeddings,
+            medusa_heads=MOST_HEADS if wishes.medusa_heads is None else wishes.medusa_heads,
+        )
+
+
+class MedusaBlock(nn.Module):
+    """``h + SiLU(W h + b)``, the identity until it is trained (W and b are zero)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(..., H) -> (..., H)."""
+        return h + F.silu(self.linear(h))
+
+
+class MedusaDrafter(nn.Module):
+    """Medusa heads over a frozen target.
+
+    Args:
+        config: sizes.
+        embedding: (V, H) the target's input embedding; not read, kept as every drafter keeps it.
+        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
+        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
+
+    Raises:
+        MismatchError: the target's tensors do not have the configured sizes.
+    """
+
+    kind: str = "medusa"
+    label = "Medusa"
+    sizes_type = MedusaConfig
+    reads: Literal["aux", "hidden"] = "hidden"
+    positions: int | None = None
+    embedding: Tensor
+    target_head: Tensor
+    target_ids: Tensor
+
+    def __init__(
+        self, config: MedusaConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        parts.share_target(self, config, embedding, target_head, target_ids)
+        self.config = config
+        self.blocks = nn.ModuleList(MedusaBlock(config.hidden_size) for _ in range(config.medusa_heads))
+        if config.draft_vocab_size is not None:
+            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+
+    @property
+    def max_steps(self) -> int | None:
+        """One step a head."""
+        return self.config.medusa_heads
+
+    @property
+    def has_own_head(self) -> bool:
+        return self.config.draft_vocab_size is not None
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The rows that score draft tokens: (R, H) or (V, H)."""
+        return self.lm_head.weight if self.has_own_head else self.target_head
+
+    @torch.no_grad()
+    def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
+        """An own LM head takes the target's rows; the blocks are the identity already."""
+        if self.has_own_head:
+            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's hidden states as they are: (..., H)."""
+        return features
+
+    def read(self, g: Tensor) -> Tensor:
+        """The LM head reads g itself."""
+        return g
+
+    def logits(self, g: Tensor) -> Tensor:
+        """(..., H) -> (..., R or V) draft logits."""
+        return F.linear(self.read(g), self.head_weight)
+
+    def heads(self, h: Tensor, count: int) -> Tensor:
+        """What the first ``count`` heads make of hidden states: (..., H) -> (count, ..., H)."""
+        return torch.stack([self.blocks[step](h) for step in range(count)])
+
+    def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
+        """Head k of the hidden states that step 0 was fed.
+
+        Args:
+            ids, position: not read.
+            g: (B, T, H) read at step 0 only.
+            state: one entry is appended a step, the first of them the hidden states.
+
+        Returns:
+            (B, T, H).
+
+        Raises:
+            ConfigError: more steps than heads.
+        """
+        step = len(state.k)
+        if step >= self.config.medusa_heads:
+            raise ConfigError(
+                "a Medusa drafter has no head for this step",
+                got=f"ttt.steps of {step + 1} or more",
+                expected=f"at most {self.config.medusa_heads}, one a head",
+                remedy="lower ttt.steps, or raise drafter.medusa_heads",
+            )
+        state.k.append(g if step == 0 else g[..., :0])
+        state.v.append(g[..., :0])
+        return self.blocks[step](state.k[0])

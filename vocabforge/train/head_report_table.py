@@ -1,0 +1,70 @@
+"""The report of ``head_report`` as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+_COLUMNS = (
+    "argmax\nrecall",
+    "top-10\nrecall",
+    "short-\nlist",
+    "\nof V",
+    "\nAP",
+    "accept-\nance",
+    "\nlost",
+    "\nchain",
+    "\nlost",
+)
+
+
+def report_table(report: Mapping[str, Any]) -> Table:
+    """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
+
+    Recall by draft step stands in the JSON; the table shows all steps together.
+    """
+    table = Table(
+        title=f"Draft heads against the full head, {report['steps']} draft steps",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("\nhead", overflow="fold")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, entry in report["heads"].items():
+        all_steps = entry["overall"]
+        precision = all_steps["average_precision"]
+        table.add_row(
+            name,
+            f"{all_steps['argmax_recall']:.1%}",
+            f"{all_steps['top10_recall']:.1%}",
+            f"{all_steps['shortlist']:,.0f}",
+            f"{all_steps['shortlist_share']:.0%}",
+            "-" if precision is None else f"{precision:.3f}",
+            f"{all_steps['acceptance']:.3f}",
+            f"{all_steps['acceptance_lost']:.3f}",
+            f"{all_steps['chain_accepted_length']:.2f}",
+            f"{all_steps['chain_lost']:.2f}",
+        )
+    return table
+
+
+def step_table(report: Mapping[str, Any], figure: str = "argmax_recall") -> Table:
+    """One figure of every head by draft step."""
+    table = Table(
+        title=f"{figure.replace('_', ' ')} by draft step",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("head", overflow="fold")
+    for step in range(report["steps"]):
+        table.add_column(str(step), justify="right")
+    for name, entry in report["heads"].items():
+        table.add_row(name, *(f"{figures[figure]:.3f}" for figures in entry["steps"]))
+    return table

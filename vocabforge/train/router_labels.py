@@ -1,0 +1,46 @@
+"""What a router learns to say, how wrong it is, and how well it ranks (METHODS section 5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..models.topk import topk_lowest_id
+
+
+def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) -> Tensor:
+    """Multi-hot labels: a cluster is positive iff it holds one of the top-n tokens.
+
+    Args:
+        logits: (N, R) fp32 of the full-vocabulary drafter; columns from R' on are in no cluster.
+        cluster: (R',) cluster of each column.
+        clusters: M.
+        top_n: n; the labels name at most n clusters.
+
+    Returns:
+        bool (N, M).
+    """
+    known = logits[:, : len(cluster)]
+    best = topk_lowest_id(known, min(top_n, known.shape[1]))[1]  # (N, n)
+    labels = torch.zeros(len(logits), clusters, dtype=torch.bool, device=logits.device)
+    return labels.scatter_(-1, cluster[best], True)
+
+
+def router_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy with logits: the mean over M, summed over rows. (N, M), (N, M) -> scalar fp32."""
+    losses = F.binary_cross_entropy_with_logits(scores.float(), labels.float(), reduction="none")
+    return losses.mean(-1).sum()
+
+
+def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
+    """Average precision of each row's ranking: (N, M) scores, bool (N, M) labels -> (N,) fp32.
+
+    The mean, over a row's positive clusters, of the share of positives among the clusters ranked at or above
+    it; ties to the lower cluster. A row without a positive has 0.
+    """
+    order = scores.sort(dim=-1, descending=True, stable=True).indices
+    hits = labels.gather(-1, order).float()  # (N, M) best first
+    place = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+    precision = hits.cumsum(-1) / place
+    return (precision * hits).sum(-1) / hits.sum(-1).clamp(min=1.0)

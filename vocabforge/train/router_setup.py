@@ -1,0 +1,187 @@
+"""From a configuration to a :class:`~vocabforge.train.router_train.RouterTrainer`: load, check, assemble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..capture.build import build_capture, load_capture_target
+from ..core.artifact import Artifact, open_artifact
+from ..core.distributed import world_size
+from ..core.errors import MismatchError, UsageError
+from ..core.files import atomic_write_json, check_run_folder
+from ..core.progress import say
+from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import load_tokenizer
+from ..models.device import choose_device
+from ..models.drafter import Drafter
+from ..models.drafter_io import TargetTensors
+from ..models.fingerprint import target_fingerprint
+from ..models.head_io import HeadOwner, drafter_digest
+from ..models.head_rows import check_head_fits, open_head
+from ..models.router import Router
+from ..models.target import check_tokenizer_fits, read_target_config
+from ..vocab.clusters import Clusters, load_clusters
+from .data import prepare
+from .router_config import RouterTrainConfig
+from .router_train import REPORT, ROUTER, RouterTrainer
+
+# (drafter folder, target's tensors, target folder) -> drafter and its artefact; the command line hands it in,
+# because reading serving layouts is the export package's business.
+LoadDrafter = Callable[[Path, TargetTensors, Path], tuple[Drafter, Artifact | None]]
+
+
+def plan(config: RouterTrainConfig) -> dict[str, Any]:
+    """The resolved configuration and what would be done, without loading weights or data.
+
+    Raises:
+        VocabForgeError: the target, its tokenizer, the drafter or the clusters cannot be read.
+    """
+    check_one_process()
+    check_run_folder(config.output)
+    target = read_target_config(config.target)
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    clusters = load_clusters(config.clusters)
+    router = _router(config, clusters, int(target["hidden_size"]))
+    return {
+        "config": config.model_dump(mode="json"),
+        "target": {"path": str(config.target), "architectures": target.get("architectures")},
+        "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
+        "drafter": {"path": str(config.drafter), "digest": drafter_digest(config.drafter)},
+        "clusters": len(clusters),
+        "trained_parameters": sum(p.numel() for p in router.parameters()),
+        "device": str(choose_device(config.run.device)),
+        "writes": [str(config.output / name) for name in (ROUTER, "checkpoints", "metrics.jsonl", REPORT)],
+    }
+
+
+def check_one_process() -> None:
+    """A router is small and trains in one process; more would each train one of their own.
+
+    Raises:
+        UsageError: launched as more than one process.
+    """
+    if world_size() > 1:
+        raise UsageError(
+            "train-router runs in one process",
+            got=f"{world_size()} processes",
+            expected="the plain command, without a launcher",
+        )
+
+
+def build_router_trainer(config: RouterTrainConfig, load_drafter: LoadDrafter) -> RouterTrainer:
+    """Load target, drafter, clusters and data, and assemble the router.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    check_one_process()
+    device = choose_device(config.run.device)
+    check_run_folder(config.output)
+    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    clusters = load_clusters(config.clusters)
+    check_fingerprint(
+        tokenizer.fingerprint,
+        clusters.fingerprint,
+        expected_from=f"the tokenizer {tokenizer.source}",
+        got_from=f"the clusters {config.clusters}",
+        remedy="run cluster-vocab with this target's tokenizer",
+    )
+    _check_rows(config.target, tokenizer.vocab_size, clusters)
+    target, drafter, artifact = _models(config, load_drafter, device)
+    check_tokenizer_fits(
+        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
+    )
+    data = prepare(config.data, tokenizer)
+    say(
+        f"{len(data.train):,} packed rows of {config.data.sequence_length} tokens, {len(data.heldout)} held out"
+    )
+    router = _router(config, clusters, target.hidden_size)
+    router.init(config.run.seed, config.router.top_n)
+    owner = HeadOwner(
+        drafter_digest(config.drafter), target_fingerprint(config.target), tokenizer.fingerprint
+    )
+    cluster_hash = open_artifact(config.clusters, verify=False).content_hash
+    parents = {"clusters": cluster_hash}
+    if artifact is not None:
+        parents["drafter"] = artifact.content_hash
+    atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
+    return RouterTrainer(
+        config,
+        target,
+        drafter,
+        router.to(device),
+        data,
+        build_capture(
+            config.capture,
+            target,
+            rows={"train": data.train, "heldout": data.heldout},
+            fingerprint=owner.target,
+        ),
+        device,
+        _identity(config, owner, cluster_hash, data.digest()),
+        owner,
+        parents,
+    )
+
+
+def _models(
+    config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
+) -> tuple[Any, Drafter, Artifact | None]:
+    """The target with the layers that the drafter reads, and the drafter."""
+    sizes = read_target_config(config.target)
+    blank = torch.empty(int(sizes["vocab_size"]), int(sizes["hidden_size"]), device="meta")
+    # Which layers the target is to show is known only from the drafter, which shares the target's tensors.
+    drafter, artifact = load_drafter(config.drafter, TargetTensors(blank, blank), config.target)
+    if drafter.kind == "medusa":
+        raise UsageError(
+            "a Medusa drafter is fed nothing from step to step, so there is no state for a router to read",
+            got=config.drafter,
+            expected="an EAGLE drafter",
+        )
+    if config.data.sequence_length > drafter.config.max_position_embeddings:
+        raise UsageError(
+            "data.sequence_length is longer than the drafter's context",
+            got=config.data.sequence_length,
+            expected=f"at most {drafter.config.max_position_embeddings}",
+        )
+    target = load_capture_target(
+        config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device
+    )
+    tensors = TargetTensors(target.embedding.detach(), target.head_weight.detach())
+    return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
+
+
+def _check_rows(target: Path, tokens: int, clusters: Clusters) -> None:
+    """Refuse clusters of another LM head."""
+    head = open_head(target)
+    check_head_fits(head, tokens, tokenizer=target)
+    if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
+        raise MismatchError(
+            "the clusters were made from another LM head",
+            got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
+            expected=f"{tokens:,} ids of width {head.shape[1]}",
+            remedy="run cluster-vocab with this target",
+        )
+    clusters.check_head(head.digest(tokens), target)
+
+
+def _router(config: RouterTrainConfig, clusters: Clusters, hidden_size: int) -> Router:
+    assignment = torch.from_numpy(clusters.assignment)
+    return Router(
+        hidden_size, assignment, len(clusters), width=config.router.width, depth=config.router.depth
+    )
+
+
+def _identity(config: RouterTrainConfig, owner: HeadOwner, clusters: str, data_digest: str) -> dict[str, Any]:
+    """What must be equal for a run to be continued: everything that changes a weight, nothing that does not."""
+    body = config.model_dump(mode="json")
+    flat = {
+        f"{section}.{key}": value for section in ("router", "optim") for key, value in body[section].items()
+    }
+    flat |= {"run.seed": config.run.seed, "data": data_digest, "clusters": clusters, **owner.to_meta()}
+    return json.loads(json.dumps(flat))

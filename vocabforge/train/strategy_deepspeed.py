@@ -1,0 +1,189 @@
+"""DeepSpeed ZeRO stages 1 to 3.
+
+The JSON file is the one that the launcher was given (``deepspeed_config_file`` of the accelerate
+configuration). Batch sizes, clipping and the optimiser come from the recipe; a file that contradicts it is
+refused. Checkpoints are written in the common layout, not in DeepSpeed's own (which is a pickle).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.distributed import Group
+from ..core.errors import ConfigError, UsageError
+from ..core.files import read_json
+from .batches import divide
+from .config import TrainConfig
+from .optim import make_optimizer
+from .step import TrainStep
+from .strategy import Check, entries, nothing, trained
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
+    """DeepSpeed's settings: the launcher's file, completed with what the recipe says.
+
+    Args:
+        size: number of processes.
+
+    Raises:
+        ConfigError: the file contradicts the recipe, or asks for what this trainer does not do.
+    """
+    file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
+    body: dict[str, Any] = {"zero_optimization": {"stage": 2}}
+    if file:
+        body = read_json(Path(file), "DeepSpeed configuration")
+    division = divide(config.optim, 0, size)
+    fixed = {
+        "train_micro_batch_size_per_gpu": division.micro,
+        "gradient_accumulation_steps": division.passes,
+        "gradient_clipping": config.optim.clip,
+        "train_batch_size": config.optim.batch_size,
+    }
+    wrong = [
+        f"{key} {body[key]} (the recipe makes it {value})"
+        for key, value in fixed.items()
+        if body.get(key, "auto") not in ("auto", value)
+    ]
+    wrong += [f"a section {key}" for key in ("optimizer", "scheduler", "fp16") if key in body]
+    stage = body.get("zero_optimization", {}).get("stage")
+    if stage not in (1, 2, 3):
+        wrong.append(f"zero_optimization.stage {stage}")
+    if stage == 3 and config.drafter.freeze:
+        wrong.append("zero_optimization.stage 3 with drafter.freeze (use stage 2: there is little to divide)")
+    if wrong:
+        raise ConfigError(
+            "the DeepSpeed configuration does not go with the recipe",
+            got="; ".join(wrong),
+            expected="zero_optimization.stage 1, 2 or 3; batch sizes and clipping left out or auto; "
+            "no optimizer, scheduler or fp16 section (the recipe's optim and memory say those)",
+            source=file,
+        )
+    return {
+        **body,
+        **fixed,
+        "bf16": {"enabled": config.memory.weights == "bf16"},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+class DeepSpeed:
+    """See :class:`~vocabforge.train.strategy.Strategy`."""
+
+    def __init__(
+        self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
+    ) -> None:
+        try:
+            import deepspeed
+        except ImportError as error:
+            raise UsageError(
+                "DeepSpeed is not installed", remedy="pip install 'vocabforge[deepspeed]'"
+            ) from error
+        self.name, self.group = name, group
+        settings = deepspeed_config(config, group.size)
+        self._stage = settings["zero_optimization"]["stage"]
+        self._micro = settings["gradient_accumulation_steps"]
+        optimizer = make_optimizer(trained(step).values(), config.optim)
+        buffers = {id(m): dict(m._buffers) for m in step.modules()}
+        engine, *_ = deepspeed.initialize(
+            model=step, optimizer=optimizer, config=settings, dist_init_required=False
+        )
+        for module in step.modules():  # bf16 mode casts the target's tensors and rotary tables too
+            module._buffers.update(buffers.get(id(module), {}))
+        self._deepspeed: Any = deepspeed
+        self._engine: Any = engine
+        self.parameters = trained(step)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._engine(*inputs)
+
+    def syncing(self, *, last: bool) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        self._engine.backward(loss * (self.group.size * self._micro))  # DeepSpeed divides by both
+        if not last:
+            self._engine.step()  # counts the micro-batch, changes nothing
+
+    def update(self, lr: float, clip: float, check: Check) -> Tensor:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = lr
+        self._engine.step()
+        norm = torch.as_tensor(self._engine.get_global_grad_norm())
+        check(norm)
+        return norm
+
+    def weights(self) -> dict[str, Tensor]:
+        read = self._deepspeed.utils.safe_get_full_fp32_param
+        return {
+            name: read(p).detach().float().cpu().contiguous().clone() for name, p in self.parameters.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        self._link_states()
+        read = self._deepspeed.utils.safe_get_full_optimizer_state
+        tensors = {}
+        for name, parameter in self.parameters.items():
+            for key in _MOMENTS:
+                tensors[f"{name}/{key}"] = read(parameter, key).detach().cpu().contiguous().clone()
+            tensors[f"{name}/step"] = self._inner_steps()[0].detach().cpu().clone()
+        return tensors
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+        self._make_states()
+        self._link_states()
+        utils = self._deepspeed.utils
+        for name, parameter in self.parameters.items():
+            utils.safe_set_full_fp32_param(parameter, weights[name])
+            for key, value in entries(state, name).items():
+                if key != "step":
+                    utils.safe_set_full_optimizer_state(parameter, value, key)
+        for count in self._inner_steps():
+            count.fill_(step)
+        if self._stage < 3:
+            with torch.no_grad():
+                for name, parameter in self.parameters.items():
+                    parameter.copy_(weights[name])
+
+    def _make_states(self) -> None:
+        """Give every flat partition its AdamW state, which otherwise the first step would make."""
+        zero = self._engine.optimizer
+        flat = zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups
+        for partition in flat:
+            if not zero.optimizer.state[partition]:
+                zero.optimizer.state[partition] = {
+                    "step": torch.zeros(()),
+                    **{key: torch.zeros_like(partition) for key in _MOMENTS},
+                }
+
+    def _link_states(self) -> None:
+        """Let parameters find their state in the flat partitions.
+
+        ZeRO-1 and 2 do it once, after the first group's first step: groups behind it stay without.
+        """
+        zero = self._engine.optimizer
+        if self._stage < 3:
+            zero._hp_optimizer_states_linked = False
+            zero._lazy_init_hp_params_optimizer_state()
+
+    def _inner_steps(self) -> list[Tensor]:
+        """AdamW's step counts, which ZeRO keeps for its flat partitions."""
+        return [entry["step"] for entry in self._engine.optimizer.optimizer.state.values()]
+
+    def gathered(self) -> AbstractContextManager[None]:
+        if self._stage < 3:
+            return nothing()
+        return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()))
+
+    def close(self) -> None:
+        """Release DeepSpeed's hooks and buffers."""
+        self._engine.destroy()

@@ -1,0 +1,158 @@
+"""Soft cross-entropy of draft rows against the target's distribution, without vocabulary-wide logits.
+
+For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V of them or a subset)::
+
+    z = U t_i,  s = W d_i,  p = softmax(z over the R tokens),  q = softmax(s)
+    CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
+
+(METHODS section 8.) ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
+of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..core.errors import ConfigError, MismatchError
+from ..models.device import has_triton
+from .vocab_loss_fused import FusedVocabLoss, Inputs
+from .vocab_loss_terms import accumulation, scores, teacher_terms
+
+# (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
+_NAIVE_TENSORS = 4
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """How the loss is computed.
+
+    Attributes:
+        impl: ``naive``, ``fused``, or ``auto``: naive where its tensors fit into ``chunk_mb``.
+        chunk_mb: workspace of the fused loss in MiB, beside its results; at least one row is always taken.
+        compiled: fuse the element-wise part with ``torch.compile``; None does so on CUDA, where there is Triton.
+    """
+
+    impl: Literal["auto", "naive", "fused"] = "auto"
+    chunk_mb: int = 256
+    compiled: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.impl not in ("auto", "naive", "fused"):
+            raise ConfigError(
+                "there is no such vocabulary loss", got=self.impl, expected="auto, naive or fused"
+            )
+        if self.chunk_mb < 1:
+            raise ConfigError(
+                "the workspace of the vocabulary loss must be positive", got=f"{self.chunk_mb} MiB"
+            )
+
+
+@dataclass(frozen=True)
+class RowLoss:
+    """The loss and what every row contributed.
+
+    Attributes:
+        total: fp32 scalar with gradient, sum_i weight_i * CE_i over rows that are not ``outside``.
+        losses: fp32 (M,) CE_i without gradient, 0 where ``outside``.
+        outside: bool (M,) the target's argmax over all V tokens is not in the draft vocabulary.
+        correct: bool (M,) the draft's argmax is the target's; of equal maxima the first decides.
+        overlap: fp32 (M,) sum_v min(p(v), q(v)), p over all V tokens: the chance that sampling accepts.
+        ceiling: fp32 (M,) the target's mass inside the draft vocabulary, the highest possible overlap.
+    """
+
+    total: Tensor
+    losses: Tensor
+    outside: Tensor
+    correct: Tensor
+    overlap: Tensor
+    ceiling: Tensor
+
+
+def vocab_loss(
+    draft: Tensor,
+    draft_head: Tensor,
+    teacher: Tensor,
+    teacher_row: Tensor,
+    target_head: Tensor,
+    *,
+    target_ids: Tensor | None,
+    weight: Tensor,
+    options: LossOptions,
+) -> RowLoss:
+    """Soft cross-entropy of M draft rows; gradients reach ``draft`` and ``draft_head`` only.
+
+    Inputs may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type
+    under autocast) that accumulate in fp32, everything after them is fp32.
+
+    Args:
+        draft: (M, H') draft states as their head reads them.
+        draft_head: (R, H') rows that score draft tokens.
+        teacher: (P, H) target hidden states as the LM head reads them; frozen.
+        teacher_row: int64 (M,) row of ``teacher`` of each draft row; several may share one.
+        target_head: (V, H) the target's LM head; frozen.
+        target_ids: int64 (R,) ascending token ids of ``draft_head``'s rows; None: all V tokens.
+        weight: fp32 (M,), constant.
+
+    Raises:
+        MismatchError: sizes that do not go together.
+    """
+    inputs = Inputs(
+        draft, draft_head, teacher.detach(), teacher_row, target_head.detach(), target_ids, weight
+    )
+    _check(inputs)
+    if _chosen(inputs, options) == "naive":
+        return _naive(inputs)
+    want = torch.is_grad_enabled() and (draft.requires_grad or draft_head.requires_grad)
+    compiled = draft.is_cuda and has_triton() if options.compiled is None else options.compiled
+    parts = FusedVocabLoss.apply(draft, draft_head, inputs, options.chunk_mb * _MIB, compiled, want)
+    return RowLoss(*parts)
+
+
+def _chosen(inputs: Inputs, options: LossOptions) -> str:
+    if options.impl != "auto":
+        return options.impl
+    columns = inputs.draft_head.shape[0] + inputs.target_head.shape[0]
+    held = 4 * _NAIVE_TENSORS * inputs.draft.shape[0] * columns
+    return "naive" if held <= options.chunk_mb * _MIB else "fused"
+
+
+def _naive(x: Inputs) -> RowLoss:
+    """The reference: all logits at once, gradients by autograd."""
+    dtypes = x.product_dtypes()
+    out = accumulation(torch.promote_types(*dtypes))
+    with torch.autocast(x.draft.device.type, enabled=False):
+        with torch.no_grad():
+            shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
+            states = x.teacher if shared else x.teacher[x.teacher_row]
+            terms = teacher_terms(scores(states, x.target_head.to(dtypes[1]), out), x.target_ids)
+            p, full, best, inside = (t[x.teacher_row] if shared else t for t in terms)
+        logits = scores(x.draft, x.draft_head.to(dtypes[0]), out)  # (M, R)
+        losses = torch.where(inside, -(p * logits.log_softmax(-1)).sum(-1), 0.0)
+        with torch.no_grad():
+            found = logits.argmax(-1)
+            correct = (found if x.target_ids is None else x.target_ids[found]) == best
+            overlap = torch.minimum(full, logits.softmax(-1)).sum(-1)
+            ceiling = full.sum(-1)
+        total = (losses * x.weight).sum()
+    return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), ceiling.float())
+
+
+def _check(x: Inputs) -> None:
+    rows, columns = len(x.draft), len(x.draft_head)
+    problem = None
+    if x.draft.shape[-1] != x.draft_head.shape[-1]:
+        problem = f"draft states of {x.draft.shape[-1]}, a draft head that reads {x.draft_head.shape[-1]}"
+    elif x.teacher.shape[-1] != x.target_head.shape[-1]:
+        problem = f"target states of {x.teacher.shape[-1]}, an LM head that reads {x.target_head.shape[-1]}"
+    elif x.teacher_row.shape != (rows,) or x.weight.shape != (rows,):
+        problem = f"{rows} draft rows, {x.teacher_row.numel()} teachers, {x.weight.numel()} weights"
+    elif columns != (len(x.target_head) if x.target_ids is None else len(x.target_ids)):
+        known = "all" if x.target_ids is None else len(x.target_ids)
+        problem = f"a draft head of {columns} rows, {known} target ids, {len(x.target_head)} target tokens"
+    if problem is not None:
+        raise MismatchError("the vocabulary loss was given sizes that do not go together", got=problem)
