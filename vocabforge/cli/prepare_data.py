@@ -155,8 +155,8 @@ def prepare_data(
     """
     from ..core.errors import UsageError
     from ..corpus.tokenizer import load_tokenizer
-    from ..train.config import DataConfig
     from ..train.data import prepare_options
+    from ..train.data_config import DataConfig
 
     inputs = [*(first_inputs or []), *(more_inputs or [])]
     source = tokenizer or target

@@ -22,7 +22,7 @@ from ..corpus.packing import PackedRows
 from ..corpus.prepared import PreparedData, check_belongs, load_prepared, prepare_in
 from ..corpus.prepared_key import HeldoutOptions, PrepareOptions
 from ..corpus.tokenizer import TextTokenizer
-from .config import DataConfig
+from .data_config import DataConfig
 
 
 @dataclass(frozen=True, eq=False)

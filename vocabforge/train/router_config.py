@@ -9,7 +9,8 @@ from pydantic import Field
 
 from ..core.config import StrictModel
 from ..models.router import DEFAULT_TOP_N
-from .config import CaptureConfig, DataConfig, OptimConfig, Positive
+from .config import CaptureConfig, OptimConfig, Positive
+from .data_config import DataConfig
 
 
 class RouterConfig(StrictModel):
