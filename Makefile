@@ -6,14 +6,16 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama test check format clean
+.PHONY: help setup demo bitllama heads test test-deepspeed check format clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (about 6 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
+	@echo "make heads   compare all draft heads on that model, three seeds"
 	@echo "make test    the test suite"
+	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make check   lint and types"
 
 setup: $(STAMP)
@@ -43,8 +45,19 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
 	  --depth 5 --topk 10 --total-nodes 30 --max-new-tokens 200
 
+# Every draft head on one drafter family, three seeds: about half an hour on two cores, resumable.
+heads: $(STAMP) $(REAL)/target/generation_config.json
+	$(BIN)/vocabforge bench draft-heads --config recipes/tiny/heads.yaml run.threads=1 \
+	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]" \
+	  --draft-vocab 128 --seeds 0,1,2 --output $(REAL)/heads
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+# DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
+test-deepspeed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[deepspeed]'
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/train/test_distributed.py -k "zero or deepspeed"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +38,14 @@ OWN_HEAD: dict[str, dict[str, Any]] = {"drafter": {"head": "own"}}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_place(tmp_path_factory.mktemp("place"))
+
+
+def needs_deepspeed() -> None:
+    """DeepSpeed builds a small operation with the C++ compiler at its first start on a CPU."""
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("the extra deepspeed is not installed (make test-deepspeed)")
+    if shutil.which("c++") is None and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler for DeepSpeed's CPU communication")
 
 
 def recipe(name: str, place: Path) -> Path:
@@ -77,7 +87,7 @@ def test_two_processes_give_the_single_process_curve(
     place: Path, alone: Path, accelerate: str, strategy: str
 ) -> None:
     if strategy == "deepspeed":
-        pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
+        needs_deepspeed()
     config = write_config(place, accelerate, **SECTIONS, **OWN_HEAD)
     done = launch(place, accelerate, accelerate, config)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -103,7 +113,7 @@ def test_two_processes_give_the_single_process_curve(
 def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Path, accelerate: str) -> None:
     """Six steps alone, the rest by two: the curve is that of one run, and what changed is said."""
     if accelerate.startswith("zero"):
-        pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
+        needs_deepspeed()
     name = f"moved-{accelerate}"
     body = settings(place, name, **SECTIONS, **OWN_HEAD)
     run = build_trainer(parse_config(TrainConfig, body, source="test"))
