@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,9 @@ def ttt_loss(drafter: Any, target: Any, batch: Any, *, steps: int, decay: float,
     step = TrainStep(drafter, nn.ModuleDict(), target.head_weight, StepSettings(decay=decay, **settings))
     loss, figures, _ = step(batch, steps, rows_by_step(batch.loss_mask, batch.document, steps))
     return loss, figures
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.support import DATA, needs_data
+from vocabforge.cli.cluster_tables import large_cluster
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.models.head_rows import open_head
@@ -53,6 +54,15 @@ def test_the_tables(world):
     for words in ("8 clusters of 261 ids", "balance", "Clusters by size", "A few clusters", "Recall over 20"):
         assert words in done.stdout
     assert "mean cosine of the runs" in " ".join(done.stdout.split())
+    two = run(world, "--backend", "torch", "--clusters", 2, output="two")
+    assert "Warning: the largest cluster holds" in two.stdout
+
+
+@pytest.mark.parametrize(("largest", "warned"), [(57, True), (26, True), (25, False), (1, False)])
+def test_a_cluster_of_more_than_a_quarter_is_warned_of(largest, warned):
+    text = large_cluster({"sizes": {"max": largest}, "vocab_size": 100})
+    assert (text is not None) == warned
+    assert text is None or f"holds {largest}% of the ids" in text
 
 
 def test_the_same_seed_gives_the_same_artefact(world):

@@ -35,6 +35,7 @@ def test_figures_as_json_and_the_same_content_is_used_again(place):
         "tool_list": 3,
         "tool_calls": 3,
         "thinking_turns_left_out": 6,
+        "empty_thinking_blocks": 3,
     }
     assert facts["figures"]["skipped"] == {"the line is not valid JSON": 1}
     assert facts["digest"] == load_prepared(place / "out").digest()
@@ -84,6 +85,25 @@ def test_mistakes_are_told(place):
     (place / "foreign" / "x").write_text("x")
     assert_user_error(run(place, output="foreign"), 2, "not an artefact of VocabForge")
     assert not output.exists()
+
+
+def test_cut_answers_are_counted_and_their_end_is_not_learnt(place):
+    cut = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "abc", "cut": True}]
+    (place / "a.jsonl").write_text("\n".join([json.dumps({"messages": cut})] * 4))
+    done = run(place, "--show", 1)
+    assert done.exit_code == 0, done.output
+    assert "⟦abc⟧<|end|>" in done.stdout
+    assert "answers cut: end not learnt" in done.stdout
+    assert load_prepared(place / "out").figures["facts"]["cut_turns"] == 4
+
+
+def test_too_few_conversations_name_the_option(place):
+    done = run(place, "--heldout-documents", 99)
+    assert_user_error(done, 2, "--heldout-documents", "data.heldout_documents")
+    assert "separator" not in done.output
+    (place / "a.txt").write_text("one text")
+    fixed = ("--tokenizer", place / "tokenizer", "--input", place / "a.txt", "--output", place / "out")
+    assert_user_error(invoke("prepare-data", *fixed), 2, "--heldout-documents", "--separator")
 
 
 def test_template_variables(place):

@@ -266,3 +266,21 @@ def test_help_is_quick_and_names_the_options():
     assert done.returncode == 0
     for option in ("--server", "--first-turn-only", "--api-key-env", "--truncated", "--drop-failed"):
         assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    "calls", [[{"function": None}], [{"function": {"name": "f", "arguments": "[" * 10**5}}]]
+)
+def test_malformed_calls_are_tried_again_and_crash_no_rerun(tmp_path, monkeypatch, calls):
+    fast(monkeypatch)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": [{"role": "user", "content": "q"}], "tools": [{"name": "f"}]}\n')
+    with FakeServer() as server:
+        server.reply = lambda body: (200, completion(body, tool_calls=calls))
+        for _ in range(2):
+            done = ask(rows, tmp_path / "out", server)
+            assert_user_error(done, 1, "some requests found no answer")
+        assert len(server.bodies) == 16
+        server.reply = lambda body: (200, completion(body))
+        ok(ask(rows, tmp_path / "out", server))
+    assert meta(tmp_path / "out")["answers"] == 1

@@ -14,6 +14,7 @@ from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.chat import ChatOptions, render_chats, render_with_mask
 from vocabforge.corpus.conversation import parse_conversation, read_tools
+from vocabforge.corpus.template import generation_spans
 from vocabforge.corpus.tokenizer import load_tokenizer
 
 CALL_TEXT = '<call>{"name": "f", "arguments": {"x": 1}}</call><|end|>'
@@ -65,6 +66,20 @@ def conversations(draw):
 def test_tags_and_comparing_agree(plain, marked, messages, thinking, answers, tools):
     options = ChatOptions(thinking=thinking, answers=answers)
     listed = TOOLS if tools else None
+    alone = [
+        m["content"].strip() == "" and "tool_calls" not in m for m in messages if m["role"] == "assistant"
+    ]
+    if thinking == "drop" and any(alone):  # an answer of thinking alone may leave nothing to learn
+        found = []
+        for tokenizer in (plain, marked):
+            try:
+                found.append(
+                    [list(c.spans) for c in render_chats(tokenizer, messages, options, tools=listed)]
+                )
+            except DataError as error:
+                found.append(error.message)
+        assert found[0] == found[1]
+        return
     first = list(render_chats(plain, messages, options, tools=listed))
     second = list(render_chats(marked, messages, options, tools=listed))
     assert [chat.text for chat in first] == [chat.text for chat in second]
@@ -111,6 +126,13 @@ def test_an_empty_block_in_place_of_dropped_thinking_is_not_learnt(tmp_path):
     assert "<think>\n\n</think>\n\neight" in chat.text
 
 
+# It writes contents as they are; the header of a turn to be generated opens the thinking.
+OPENING = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% if m.role == 'assistant' %}<think>{% endif %}"
+    "{{ m.content + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
+
+
 @pytest.mark.parametrize("template", [PLAIN, MARKED, CHAT_TEMPLATE])
 @pytest.mark.parametrize("block", ["<think>\nhm\n</think>\n\n", "hm\n</think>\n\n"])
 def test_thinking_within_the_content(tmp_path, template, block):
@@ -118,13 +140,26 @@ def test_thinking_within_the_content(tmp_path, template, block):
     talk = [ASK, {"role": "assistant", "content": f"{block}yes"}]
     (kept,) = learnt(tokenizer, talk)
     assert kept[0].endswith("hm\n</think>\n\nyes<|end|>")
+    if template == CHAT_TEMPLATE and block.startswith("hm"):  # nothing opens it: it is plain text
+        for thinking in ("mask", "drop"):
+            assert learnt(tokenizer, talk, ChatOptions(thinking=thinking)) == [[f"{block}yes<|end|>"]]
+        talk = [ASK, {"role": "assistant", "content": "<think>so</think>no"}, *talk]
+        assert learnt(tokenizer, talk, ChatOptions(thinking="mask")) == [["no<|end|>", "yes<|end|>"]]
+        opens = load_tokenizer(byte_tokenizer(tmp_path / "opens", template=OPENING))
+        assert learnt(opens, talk[2:], ChatOptions(thinking="mask")) == [["yes<|end|>"]]
+        return
     assert learnt(tokenizer, talk, ChatOptions(thinking="mask")) == [["yes<|end|>"]]
     (dropped,) = render_chats(tokenizer, talk, ChatOptions(thinking="drop"))
     assert "hm" not in dropped.text
     assert [dropped.text[a:b] for a, b in dropped.spans] == ["yes<|end|>"]
     half = [ASK, {"role": "assistant", "content": "yes</think>", "reasoning_content": "hm"}]
-    with pytest.raises(DataError, match="without its other half"):
-        learnt(tokenizer, half, ChatOptions(thinking="drop"))
+    cut = [ASK, {"role": "assistant", "content": "<think>a x"}]
+    twice = [ASK, {"role": "assistant", "content": "<think>a</think>b<think>c</think>d"}]
+    closed = [ASK, {"role": "assistant", "content": "<think>a</think>b</think>d"}]
+    for thinking in ("mask", "drop"):
+        for talk in (half, cut, twice, closed):
+            with pytest.raises(DataError, match="without its other half"):
+                learnt(tokenizer, talk, ChatOptions(thinking=thinking))
 
 
 def test_tools_are_rendered_or_skipped(plain, tmp_path):
@@ -180,6 +215,34 @@ def test_calls_are_put_into_the_form_of_serving_engines():
             parse_conversation({"messages": [{**turn, "tool_calls": calls}]})
 
 
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("levels", [500, 100_000])
+def test_what_nests_without_end_is_an_error_of_the_row(levels):
+    text = "[" * levels + "]" * levels
+    turn = {"role": "assistant", "content": None}
+    calls = [
+        {**turn, "tool_calls": [{"function": {"name": "f", "arguments": text}}]},
+        {**turn, "tool_calls": [{"function": {"name": "f", "arguments": {"x": nested(levels)}}}]},
+        {**turn, "tool_calls": [nested(levels)]},
+        {"role": "function_call", "content": f'{{"name": "f", "arguments": {text}}}'},
+        {"role": "user", "content": nested(levels)},
+        {"role": nested(levels), "content": "a"},
+    ]
+    for call in calls:
+        with pytest.raises(DataError, match="nested too deeply"):
+            parse_conversation({"messages": [call]})
+    for tools in (text, [text], nested(levels), [{"name": "f", "parameters": nested(levels)}]):
+        with pytest.raises(DataError, match="nested too deeply"):
+            read_tools(tools)
+    assert read_tools([{"name": "f", "parameters": nested(90)}])
+
+
 @pytest.mark.parametrize("key", ["loss_weight", "weight"])
 def test_turns_of_weight_zero_are_not_learnt(plain, marked, key):
     row = {
@@ -197,11 +260,97 @@ def test_turns_of_weight_zero_are_not_learnt(plain, marked, key):
             learnt(tokenizer, messages[:2])
 
 
+def test_a_dropped_answer_of_thinking_alone_is_not_learnt(plain):
+    for alone in ({"content": "<think>hm</think>\n"}, {"content": "", "reasoning_content": "hm"}):
+        talk = [ASK, {"role": "assistant", **alone}, ASK, {"role": "assistant", "content": "a"}]
+        (chat,) = render_chats(plain, talk, ChatOptions(thinking="drop"))
+        assert [chat.text[a:b] for a, b in chat.spans] == ["a<|end|>"]
+        assert chat.facts["thinking_only_turns"] == 1
+        assert learnt(plain, talk, ChatOptions(thinking="drop", answers="each")) == [["a<|end|>"]]
+        with pytest.raises(DataError, match="dropped thinking"):
+            learnt(plain, talk[:2], ChatOptions(thinking="drop"))
+    called = [ASK, {"role": "assistant", "content": "<think>hm</think>", "tool_calls": [CALL]}]
+    assert learnt(plain, called, ChatOptions(thinking="drop")) == [[CALL_TEXT]]
+
+
+def test_an_empty_block_that_the_template_alone_writes_is_not_learnt(plain, marked):
+    talk = [ASK, {"role": "assistant", "content": "a"}, ASK, {"role": "assistant", "content": "b"}]
+    for tokenizer in (plain, marked):
+        for thinking in ("keep", "mask"):
+            (chat,) = render_chats(tokenizer, talk, ChatOptions(thinking=thinking))
+            assert "<think>\n\n</think>\n\nb" in chat.text
+            assert [chat.text[a:b] for a, b in chat.spans] == ["a<|end|>", "b<|end|>"]
+            assert chat.facts["empty_thinking_blocks"] == 1
+        own = [ASK, {"role": "assistant", "content": "<think>\n\n</think>\n\nb"}]  # the target's own
+        (chat,) = render_chats(tokenizer, own, ChatOptions())
+        assert [chat.text[a:b] for a, b in chat.spans] == ["<think>\n\n</think>\n\nb<|end|>"]
+        assert not chat.facts["empty_thinking_blocks"]
+
+
+def test_the_end_of_a_cut_answer_is_not_learnt(plain, marked):
+    row = {
+        "messages": [
+            ASK,
+            {"role": "assistant", "content": "first par", "cut": True},
+            {"role": "user", "content": "q", "cut": True},
+            {"role": "assistant", "content": "whole"},
+        ]
+    }
+    messages = parse_conversation(row)
+    assert [message.get("cut") for message in messages] == [None, True, None, None]
+    for tokenizer in (plain, marked):
+        (chat,) = render_chats(tokenizer, messages, ChatOptions())
+        assert [chat.text[a:b] for a, b in chat.spans] == ["first par", "whole<|end|>"]
+        assert chat.facts["cut_turns"] == 1
+        thought = [ASK, {"role": "assistant", "content": "", "reasoning_content": "hm so", "cut": True}]
+        assert learnt(tokenizer, thought) == [["<think>\nhm so"]]
+        assert learnt(tokenizer, thought, ChatOptions(thinking="mask")) == [[]]
+        both = [ASK, {"role": "assistant", "content": "yes", "reasoning_content": "hm", "cut": True}]
+        assert learnt(tokenizer, both) == [["<think>\nhm\n</think>\n\nyes"]]
+        calls = [ASK, {"role": "assistant", "content": "so", "tool_calls": [CALL], "cut": True}]
+        assert learnt(tokenizer, calls) == [["so"]]
+        earlier = [*thought, ASK, {"role": "assistant", "content": "b", "reasoning_content": "hm"}]
+        assert learnt(tokenizer, earlier) == [["<think>\nhm\n</think>\n\nb<|end|>"]]
+        ids, mask = render_with_mask(tokenizer, messages[:2])
+        assert tokenizer.decode([t for t, m in zip(ids, mask) if m], skip_special=False) == "first par"
+
+
+def test_tags_are_compared_with_the_turns(tmp_path):
+    """Tags around the wrong turns are refused; those around header or without end are told."""
+    talk = [ASK, {"role": "assistant", "content": "a"}]
+    turn = (
+        "{% for m in messages %}{% if m.role == 'ROLE' %}BEGIN<|assistant|>OPEN{{ m.content }}END<|end|>CLOSE"
+    )
+    turn += "{% else %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    turn += "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+
+    def template(name, role="assistant", **places):
+        text = turn.replace("ROLE", role)
+        for place in ("BEGIN", "OPEN", "END", "CLOSE"):
+            tag = {"o": "{% generation %}", "c": "{% endgeneration %}"}.get(places.get(place), "")
+            text = text.replace(place, tag)
+        return load_tokenizer(byte_tokenizer(tmp_path / name, template=text))
+
+    def found(tokenizer):
+        (chat,) = render_chats(tokenizer, talk, ChatOptions())
+        marks = chat.facts["marks_with_header"], chat.facts["marks_without_end"]
+        return [chat.text[start:end] for start, end in chat.spans], marks
+
+    assert found(template("right", OPEN="o", CLOSE="c")) == (["a<|end|>"], (0, 0))
+    assert found(template("header", BEGIN="o", CLOSE="c")) == (["<|assistant|>a<|end|>"], (1, 0))
+    assert found(template("end", OPEN="o", END="c")) == (["a"], (0, 1))
+    with pytest.raises(DataError, match="text that is not the assistant's"):
+        found(template("user", role="user", OPEN="o", CLOSE="c"))
+
+
 def spans(tmp_path, template, messages=({"role": "user", "content": " ab "},) * 2):
     talk = [*messages, {"role": "assistant", "content": " xy "}]
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    (chat,) = render_chats(tokenizer, talk, ChatOptions())
-    return [chat.text[start:end] for start, end in chat.spans], bool(chat.facts["marked"])
+    text = tokenizer.render(talk)
+    found = generation_spans(
+        template, text, talk, variables=tokenizer.special_text, source=tokenizer.source.parent
+    )
+    return None if found is None else [text[start:end] for start, end in found]
 
 
 @pytest.mark.parametrize(
@@ -227,17 +376,22 @@ def spans(tmp_path, template, messages=({"role": "user", "content": " ab "},) * 
     ],
 )
 def test_places_of_tags(tmp_path, template, expected):
-    assert spans(tmp_path, template) == (expected, True)
+    assert spans(tmp_path, template) == expected
 
 
 def test_tags_whose_text_is_measured_give_way_to_comparing(tmp_path):
     length = "{% set x %}{% generation %}b{% endgeneration %}{% endset %}{{ x|length }}"
-    assert spans(tmp_path, length + CHAT_TEMPLATE) == ([" xy <|end|>"], False)
+    template = length + CHAT_TEMPLATE
+    assert spans(tmp_path, template) is None
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    assert learnt(tokenizer, [ASK, {"role": "assistant", "content": " xy "}]) == [[" xy <|end|>"]]
 
 
 def test_tags_around_nothing_are_an_error(tmp_path):
+    template = CHAT_TEMPLATE + "{% generation %}{% endgeneration %}"
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
     with pytest.raises(DataError, match="enclose nothing"):
-        spans(tmp_path, CHAT_TEMPLATE + "{% generation %}{% endgeneration %}")
+        learnt(tokenizer, TWICE)
 
 
 def test_masks_equal_those_of_transformers(tmp_path, marked):

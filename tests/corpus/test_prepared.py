@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -32,6 +33,7 @@ from vocabforge.corpus.prepared_writer import ARRAYS
 from vocabforge.corpus.sources import SourceOptions
 from vocabforge.corpus.tensor_stream import TensorStream, map_tensor
 from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.train.ttt import counted_rows
 
 LINES = SequenceOptions(SourceOptions(text_unit="line"), append_eos=True)
 OPTIONS = PrepareOptions(32, LINES, heldout=HeldoutOptions(documents=3, prompts=2, prompt_tokens=4))
@@ -403,6 +405,21 @@ def test_nothing_to_learn_and_too_few_documents(tmp_path, tokenizer):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out")]
 
 
+def test_rows_that_count_are_counted_and_none_is_refused(tmp_path, tokenizer):
+    lines = write_lines(tmp_path / "a.txt")
+    done = write_prepared(tmp_path / "ok", tokenizer, [lines], [], OPTIONS)
+    for split, rows in (("train", done.train), ("heldout", done.heldout)):
+        mask, number = torch.tensor(rows.loss_mask), torch.tensor(rows.document.astype(np.int64))
+        assert done.figures[split]["rows_counted"] == int(counted_rows(mask, number, 0).sum()) > 0
+    empty = tmp_path / "b.jsonl"
+    empty.write_text("\n".join([json.dumps({"prompt": "what", "response": ""})] * 5))
+    with pytest.raises(DataError, match="no row of the training data counts"):
+        write_prepared(tmp_path / "out", tokenizer, [empty], [], OPTIONS)
+    with pytest.raises(DataError, match="no row of the held-out data counts"):
+        write_prepared(tmp_path / "out", tokenizer, [lines], [empty], OPTIONS)
+    assert not (tmp_path / "out").exists()
+
+
 def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, monkeypatch, capsys):
     done = write_prepared(tmp_path / "out", tokenizer, [write_lines(tmp_path / "a.txt")], [], OPTIONS)
     check_belongs(done, tokenizer)
@@ -415,7 +432,7 @@ def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, m
     (other / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(MismatchError, match="different tokenizers"):
         check_belongs(done, load_tokenizer(other))
-    monkeypatch.setattr(module, "FORMAT", 2)
+    monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
     with pytest.raises(ArtifactError, match="another version of the format"):
         load_prepared(tmp_path / "out")
 

@@ -72,6 +72,38 @@ def test_damaged_lines_are_passed_over(tmp_path, damage, capsys):
     assert "1 damaged lines" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "a", "tool_calls": [{"id": "x", "function": None}]},
+        {
+            "role": "assistant",
+            "content": "a",
+            "tool_calls": [{"function": {"name": "f", "arguments": "[" * 10**5}}],
+        },
+        {"role": "assistant", "content": "a", "tool_calls": 3},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": ["a"]},
+    ],
+)
+def test_a_line_that_is_no_answer_is_damaged(tmp_path, capsys, message):
+    filled(tmp_path, 1)
+    row = {"key": key(1), "message": message, "finish_reason": "stop", "seed": 1}
+    with (tmp_path / "answers.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        good = {
+            **row,
+            "key": key(2),
+            "message": {"role": "assistant", "content": "a"},
+            "completion_tokens": -9,
+        }
+        file.write(json.dumps(good) + "\n")
+    with AnswerLog(tmp_path, SETTINGS) as log:
+        assert (len(log), log.get(key(1))) == (2, None)
+        assert log.get(key(2)).completion_tokens is None
+    assert "1 damaged lines" in capsys.readouterr().err
+
+
 def test_two_runs_and_other_settings_are_refused(tmp_path):
     filled(tmp_path)
     with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another run writes"):

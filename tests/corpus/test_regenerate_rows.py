@@ -206,14 +206,62 @@ def test_half_characters_can_be_written():
     assert json_line({"a": "ö"}) == '{"a": "ö"}\n'.encode()
 
 
+def deep(levels: int = 100_000) -> list:
+    value: list = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+MALFORMED = [
+    [None],
+    [{}],
+    [{"id": "a", "function": None}],
+    [{"id": "a", "function": "sky"}],
+    [{"function": {"name": None}}],
+    [{"function": {"name": "sky", "arguments": 3}}],
+    [{"function": {"name": "sky", "arguments": "[" * 100_000 + "]" * 100_000}}],
+    [{"function": {"name": "sky", "arguments": {"x": deep()}}}],
+    [{"function": {"name": "sky", "arguments": {"x": deep(500)}}}],
+]
+
+
+@pytest.mark.parametrize("calls", MALFORMED)
+def test_malformed_calls_of_an_old_log_end_a_walk_and_crash_nothing(calls):
+    walk = Walk(Conversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
+    walk.add(told("", tool_calls=calls))
+    assert walk.ended == "tools"
+
+
+def test_cut_answers_are_marked_in_the_row_and_not_in_requests():
+    for send in (False, True):
+        walk = Walk(Conversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
+        walk.add(told(finish="length"))
+        assert walk.request().messages[1] == {"role": "assistant", "content": "new"}
+        walk.add(told())
+        row = output_row(walk, GENERATION)
+        assert [message.get("cut") for message in row["messages"]] == [None, True, None, None]
+
+
+def test_impossible_token_counts_are_unknown():
+    usage = {"prompt_tokens": -5, "completion_tokens": True}
+    answer = read_answer({"choices": [{"message": {"content": "a"}}], "usage": usage}, 0)
+    assert (answer.prompt_tokens, answer.completion_tokens) == (None, None)
+
+
 def test_answers_are_read():
-    said = {"role": "assistant", "content": None, "reasoning": "hm", "tool_calls": [{"index": 0, "id": "a"}]}
+    said = {
+        "role": "assistant",
+        "content": None,
+        "reasoning": "hm",
+        "tool_calls": [{"index": 0, **call("f", "{}", id="a")}],
+    }
     answer = read_answer({"choices": [{"message": said, "finish_reason": "tool_calls"}]}, 4)
     assert answer.message == {
         "role": "assistant",
         "content": "",
         "reasoning_content": "hm",
-        "tool_calls": [{"id": "a"}],
+        "tool_calls": [call("f", "{}", id="a")],
     }
     assert (answer.seed, answer.prompt_tokens, answer.empty, answer.truncated) == (4, None, False, False)
     assert read_answer({"choices": [{"message": {"content": ""}}], "usage": None}, 0).empty
@@ -227,6 +275,7 @@ def test_answers_are_read():
         {"choices": [{"message": {"content": 5}}]},
         {"choices": [{"message": {"content": "a"}}], "usage": "none"},
         {"choices": [{"message": {"content": "a", "tool_calls": "sky"}}]},
+        *({"choices": [{"message": {"content": "a", "tool_calls": calls}}]} for calls in MALFORMED),
     ):
         with pytest.raises(DataError):
             read_answer(bad, 0)

@@ -171,6 +171,14 @@ def test_mistakes_are_told(place: Path) -> None:
         methods_of(place, [], ["ranker-a"])
     with pytest.raises(UsageError, match="--budget means nothing here"):
         methods_of(place, ["a"], ["ranker-a"], budget="3")
+    for budget in ("13", "decay:13:2"):
+        with pytest.raises(UsageError, match=r"(?s)number of clusters.*13 clusters.*at most 12"):
+            methods_of(place, ["a"], ["router"], budget=budget)
+    methods_of(place, ["a"], ["router"], budget="12")
+    for shortlist in (262, 2048):
+        with pytest.raises(UsageError, match=r"(?s)larger than the vocabulary.*at most 261"):
+            methods_of(place, ["a"], ["ranker-a"], shortlist=shortlist)
+    methods_of(place, ["a"], ["ranker-a"], shortlist=261)
     with pytest.raises(UsageError, match="--head-rows means nothing here"):
         methods_of(place, ["a"], ["low-rank"], rows="own")
     with pytest.raises(UsageError, match="--shortlist means nothing here"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def test_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "training", *SMALL, "--repeats", "1", "--output", str(output)])
     assert done.exit_code == 0, done.output
     assert "fused + merged" in done.output
+    assert "extra MB" in done.output
+    assert "peak MB" not in done.output, "a CPU has no such figure"
     assert json.loads(output.read_text())["shapes"][0]["name"] == "least"
 
 
@@ -69,6 +72,14 @@ def test_mistakes_are_named() -> None:
     done = CliRunner().invoke(app, ["bench", "count-freq"])
     assert done.exit_code == 2
     assert "needs a tokenizer" in done.output + str(done.stderr)
+
+
+def test_help_names_k_and_the_default_shapes() -> None:
+    done = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), ["bench", "--help"], terminal_width=200)
+    text = " ".join(re.sub(r"[│|]", " ", done.output).split())
+    assert "steps (K of the training-time test)" in text
+    assert ", ".join(training_shapes.CPU_SHAPES) in text
+    assert ", ".join(training_shapes.CUDA_SHAPES) in text
 
 
 @pytest.mark.parametrize("name", SHAPES)

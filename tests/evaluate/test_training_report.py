@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = build_trainer(config)
     trainer.live = live_acceptance(
         trainer.target,
-        config.output / "heldout_prompts.jsonl",
+        trainer.data.prepared.prompts,
         load_tokenizer(config.target),
         config.run.live,
         chain_steps=config.ttt.steps,
@@ -77,13 +77,16 @@ def test_the_page_stands_alone_and_shows_the_figures(run: Path) -> None:
     assert ">2 of 2</div>" in page, "live outputs are those of plain decoding"
     for title in (
         "Accepted length",
-        "What is missed",
         "Conditional acceptance",
         "Draft heads",
         "Learning rate",
     ):
         assert f"{title}</h" in page
     assert "outside the draft vocabulary</li>" not in page
+    assert "What is missed" not in page, "the draft vocabulary is whole"
+    assert "share of the exact head&#39;s, over 2 prompts" in page
+    assert "No evaluation yet" not in page
+    assert "<dt>resumed</dt><dd>never</dd>" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)), "charts share ids"
 
@@ -113,6 +116,29 @@ def test_the_command_also_while_the_run_goes_on(run: Path, tmp_path: Path) -> No
     page = (going / "report.html").read_text()
     assert "step 6 of 12" in page
     assert "Resumed at step 4" in page
+    assert "<dt>resumed</dt><dd>at step 4</dd>" in page
+    assert "No evaluation yet: the first comes at step 6." in page
+
+
+def test_an_interrupted_run_tells_its_last_step_and_its_time(run: Path, tmp_path: Path) -> None:
+    """Rows come every few steps; the checkpoint of the interruption knows the step."""
+    newest = max((run / "checkpoints").glob("step-*"))
+    shutil.copytree(newest, tmp_path / "checkpoints" / "step-00000005")
+    rows: list[dict[str, Any]] = [
+        {"kind": "start", "step": 0, "time": 100.0},
+        {"kind": "train", "step": 4, "loss": 1.0},
+        {"kind": "heldout", "step": 4, "time": 163.0, "loss": [0.5], "accuracy": [0.4]},
+    ]
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "config.json").write_text(json.dumps({"optim": {"steps": 200}}))
+    results = read_run(tmp_path)
+    assert (results["step"], results["state"]) == (5, "unfinished")
+    assert results["facts"]["Training"]["time"] == "1 min 3 s"
+    assert "step 5 of 200" in render_training(results)
+    starts = [row | {"time": time} for row, time in ((rows[0], 100.0), (rows[1], None), (rows[0], 145.0))]
+    log.write_text("".join(json.dumps(row) + "\n" for row in starts))
+    assert read_run(tmp_path)["facts"]["Training"]["time"] == "0 min 45 s"
 
 
 def test_no_run_and_no_figures_are_said_plainly(tmp_path: Path) -> None:
@@ -130,6 +156,7 @@ def test_causes_with_a_reduced_vocabulary_and_a_divergence(run: Path) -> None:
     results["live"]["identical"] = [2, 1]
     page = render_training(results)
     assert "outside the draft vocabulary</li>" in page
+    assert "What is missed</h3>" in page
     assert "10.0% lie outside the draft vocabulary" in page
     assert '<div class="value bad">1 of 2</div>' in page
 

@@ -73,7 +73,7 @@ def test_ranker_takes_k_candidates_where_its_shortlist_is_shorter() -> None:
 
 
 def test_a_ranker_with_every_token_is_the_full_head() -> None:
-    case = make_case("ranker", options=HeadOptions(shortlist=10 * VOCAB))
+    case = make_case("ranker", options=HeadOptions(shortlist=VOCAB))
     full = build_head("full", case.base)
     for ours, theirs in zip(case.head.topk(case.hidden, 9), full.topk(case.hidden, 9)):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
@@ -194,6 +194,12 @@ def test_mistakes_are_told() -> None:
         build_head("full", base, None, HeadOptions(rows="own"))
     with pytest.raises(UsageError, match="budget"):
         RouterHead(base, make_module("router"), (3, 0))
+    with pytest.raises(
+        UsageError, match=rf"(?s)number of clusters.*{CLUSTERS + 1} clusters.*at most {CLUSTERS}"
+    ):
+        build_head("router", base, make_module("router"), HeadOptions(budgets=(CLUSTERS + 1, 1)))
+    with pytest.raises(UsageError, match=rf"(?s)larger than the vocabulary.*{VOCAB + 1}.*at most {VOCAB}"):
+        build_head("ranker", base, make_module("ranker"), HeadOptions(shortlist=VOCAB + 1))
     with pytest.raises(UsageError, match="there is no draft head of this name"):
         build_head("rankr", base)
     with pytest.raises(UsageError, match="does not tell it"):

@@ -61,7 +61,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 2048,  # the recipes' rows, which --plan holds against it
     "bos_token_id": 256,
     "eos_token_id": 257,
     "pad_token_id": None,

@@ -62,11 +62,13 @@ def recipe_keys(recipe: Path) -> dict[str, Any]:
 
 
 def overrides(recipe: Path) -> dict[str, Any]:
+    return {**SHRUNKEN, **head_overrides(recipe)}
+
+
+def head_overrides(recipe: Path) -> dict[str, Any]:
+    """A shortlist may not be larger than the vocabulary, which is tiny here."""
     heads = yaml.safe_load(recipe.read_text("utf-8")).get("heads", {})
-    return {
-        **SHRUNKEN,
-        **{key.format(head): value for head in heads for key, value in SHRUNKEN_HEADS.items()},
-    }
+    return {key.format(head): value for head in heads for key, value in SHRUNKEN_HEADS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +124,12 @@ def test_the_documented_command_is_right(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
 def test_plan_resolves_every_key(recipe, place):
-    done = run(recipe, place, "--plan")
+    changed = head_overrides(recipe)
+    done = run(recipe, place, "--plan", **changed)
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     resolved = flat(plan["config"])
-    for key, value in recipe_keys(recipe).items():
+    for key, value in {**recipe_keys(recipe), **changed}.items():
         assert resolved[key] == value, key
     assert plan["target"]["architectures"] == [ARCHITECTURES[recipe.stem][0].replace("Config", "ForCausalLM")]
     optim = plan["config"]["optim"]

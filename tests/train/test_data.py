@@ -138,13 +138,15 @@ def test_with_and_without_a_cache_the_rows_are_the_same(
         assert np.array_equal(batch.input_ids.numpy(), np.asarray(rows.input_ids[[0, len(rows) - 1]]))
     changed = prepare(section(train=[str(file)], **{**SIZES, "append_eos": False}), tokenizer)
     assert changed.digest() != alone.digest()
-    assert write_heldout_prompts(tmp_path / "p.jsonl", kept, tokenizer, config) == 3
+    assert write_heldout_prompts(tmp_path / "p.jsonl", kept) == 3
     questions = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [question["question_id"] for question in questions] == [81, 82, 83]
     assert all(len(question["turns"][0]) == 4 for question in questions)
 
 
-def test_prepared_data_by_path(tmp_path: Path, tokenizer: TextTokenizer, file: Path) -> None:
+def test_prepared_data_by_path(
+    tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = prepare(section(train=[str(file)], **SIZES), tokenizer, cache=tmp_path / "cache")
     path = made.prepared.artifact.path
     config = with_prepared(section(prepared=str(path)))
@@ -152,9 +154,16 @@ def test_prepared_data_by_path(tmp_path: Path, tokenizer: TextTokenizer, file: P
     assert with_prepared(config) == config
     assert prepare(section(prepared=str(path)), tokenizer).digest() == made.digest()
     prepare(section(prepared=str(path), sequence_length=40), tokenizer)
-    for change in ({"sequence_length": 48}, {"thinking": "drop"}, {"append_eos": False}):
-        with pytest.raises(ConfigError, match=rf"data.{next(iter(change))} contradicts"):
-            prepare(section(prepared=str(path), **change), tokenizer)
+    assert "prepared data hold" not in capsys.readouterr().err
+    recipe = section(prepared=str(path), sequence_length=2048, thinking="drop", append_eos=True)
+    resolved = with_prepared(recipe)
+    assert (resolved.sequence_length, resolved.thinking, resolved.append_eos) == (40, "keep", True)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("The prepared data hold:") == 1
+    assert 'sequence_length 40 (not 2,048), thinking "keep" (not "drop"); other' in told
+    assert "append_eos" not in told
+    assert prepare(resolved, tokenizer).digest() == made.digest()
+    assert "hold" not in capsys.readouterr().err, "it is said once"
     for bad in ({"train": [str(file)]}, {"heldout": [str(file)]}):
         with pytest.raises(ConfigError, match="holds the rows already"):
             section(prepared=str(path), **bad)

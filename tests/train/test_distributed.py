@@ -17,7 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from tests.support import ROOT
+from tests.support import ROOT, free_port
 from tests.train.run_support import make_place, settings, write_config
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
@@ -51,7 +51,7 @@ def needs_deepspeed() -> None:
 def recipe(name: str, place: Path) -> Path:
     """An accelerate recipe for two processes on this machine's CPU, with a free port."""
     body = yaml.safe_load((ROOT / "recipes" / "accelerate" / f"{name}.yaml").read_text())
-    body |= {"num_processes": 2, "main_process_port": 0}
+    body |= {"num_processes": 2, "main_process_port": free_port()}
     path = place / f"{name}.accelerate.yaml"
     path.write_text(yaml.safe_dump(body))
     return path
@@ -138,8 +138,16 @@ def test_one_killed_rank_ends_the_run_and_the_next_goes_on(place: Path) -> None:
     sections = {**SECTIONS, "optim": {**SECTIONS["optim"], "steps": 60}}
     sections["run"] = {**SECTIONS["run"], "checkpoint_every": 3, "eval_every": 1000}
     config = write_config(place, "killed-rank", **sections)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
-    command += ["-m", "vocabforge", "train-drafter", "--config", str(config)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += [
+        "--master_port",
+        str(free_port()),
+        "-m",
+        "vocabforge",
+        "train-drafter",
+        "--config",
+        str(config),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     folder = place / "killed-rank"
     with subprocess.Popen(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.core.errors import ConfigError
+from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.low_rank import factor_head
@@ -46,6 +46,12 @@ def test_heads_are_made_as_configured(target: HFTarget) -> None:
     assert [p.shape for p in sizes.parameters()] == [p.shape for p in made.parameters()]
     with pytest.raises(ConfigError, match="rank"):
         make_heads(HeadsConfig.model_validate({"ranker": {"rank": 99}}), target.head_weight, seed=0)
+    for shortlist in (62, 2048):
+        asked = HeadsConfig.model_validate({"ranker": {"shortlist": shortlist}})
+        with pytest.raises(UsageError, match=r"(?s)than the vocabulary.*at most 61.*heads.ranker.shortlist"):
+            make_heads(asked, torch.empty(61, 32, device="meta"), seed=0)
+    for ranker in ({"shortlist": 61}, {}):
+        make_heads(HeadsConfig.model_validate({"ranker": ranker}), target.head_weight, seed=0)
 
 
 def test_they_draft_and_come_back_bound_to_their_drafter(target: HFTarget, tmp_path: Path) -> None:

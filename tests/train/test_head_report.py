@@ -207,13 +207,26 @@ def test_schedules_are_named_and_open_what_they_say(setup) -> None:
     assert recall[0] < recall[1]
 
 
+def test_schedules_that_are_the_same_are_compared_once(setup) -> None:
+    target, drafters, batches = setup
+    head = make_heads(drafters["whole"])["router"].with_budgets((1,))
+    made = router_schedules(head, [1, 2, 8], 3, ("constant", "decay"))
+    assert list(made) == ["constant:2", "constant:8", "decay:2:1", "decay:8:2"], "1 is the router's own"
+    assert list(router_schedules(head, [2], 2, ("constant", "decay"))) == ["constant:2"]
+    report = head_report(drafters["whole"], target, {"router": head, **made}, batches, STEPS)
+    assert report["heads"]["router"]["clusters"] == [1, 1, 1]
+    assert "clusters" not in report["heads"]["full"]
+    labels = list(report_table(report).columns[0].cells)
+    assert labels == ["full", "router (1)", *made]
+
+
 def test_all_clusters_lose_nothing_but_padding(setup) -> None:
     target, drafters, batches = setup
     head = make_heads(drafters["whole"])["router"].with_budgets((8,))
     report = head_report(drafters["whole"], target, {"all": head}, batches, STEPS)
     assert report["heads"]["all"]["overall"]["shortlist"] == VOCAB - 2
     ranker = build_head(
-        "ranker", base_of(drafters["whole"]), LowRankScorer(32, VOCAB, 3), HeadOptions(shortlist=99)
+        "ranker", base_of(drafters["whole"]), LowRankScorer(32, VOCAB, 3), HeadOptions(shortlist=VOCAB)
     )
     report = head_report(drafters["whole"], target, {"all": ranker}, batches, STEPS)
     overall = report["heads"]["all"]["overall"]

@@ -25,6 +25,8 @@ from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.head_rows import open_head
 from vocabforge.models.target import HFTarget
+from vocabforge.train.data import prepare
+from vocabforge.train.data_config import DataConfig
 from vocabforge.train.draft_states import drafting_rows
 from vocabforge.train.router_config import RouterTrainConfig
 from vocabforge.train.router_labels import average_precision, router_labels, router_loss
@@ -257,6 +259,14 @@ def test_several_processes_are_refused(place: Path, monkeypatch: pytest.MonkeyPa
         plan(config(place, "several"))
 
 
+def test_prepared_data_hold_their_own_row_length(place: Path) -> None:
+    made = prepare(config(place, "x").data, load_tokenizer(place / "target"), cache=place / "cache")
+    given = config(place, "over").model_copy(
+        update={"data": DataConfig(prepared=made.prepared.artifact.path, sequence_length=100_000)}
+    )
+    assert plan(given)["config"]["data"]["sequence_length"] == made.train.length
+
+
 def test_the_command(place: Path) -> None:
     app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
     words = [
@@ -265,8 +275,12 @@ def test_the_command(place: Path) -> None:
         *("--clusters", str(place / "clusters"), "--data", str(place / "texts.jsonl")),
         *("--output", str(place / "command")),
         *("optim.steps=4", "data.heldout_documents=6", "data.sequence_length=64", "router.steps=2"),
-        *("optim.batch_size=2", "run.device=cpu", "run.budgets=[4]"),
+        *("optim.batch_size=2", "run.device=cpu", "run.budgets=[4,8]"),
     ]
+    beyond = CliRunner().invoke(app, [*words, "--plan", "data.sequence_length=100000"])
+    assert "longer than the target's context" in beyond.output
+    missing = CliRunner().invoke(app, [*words, "--plan", "data.heldout=[nowhere.txt]"])
+    assert "the input is missing" in missing.output
     planned = CliRunner().invoke(app, [*words, "--plan"])
     assert planned.exit_code == 0, planned.output
     facts = json.loads(planned.stdout)
@@ -274,8 +288,9 @@ def test_the_command(place: Path) -> None:
     assert not (place / "command").exists()
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    for word in ("router", "constant:4", "decay:4:1", "argmax"):
+    for word in ("router (4)", "constant:8", "argmax"):
         assert word in done.stdout
+    assert "constant:4" not in done.stdout, "it is the router's own schedule"
     again = CliRunner().invoke(app, [*words, "--fresh", "--json"])
     assert json.loads(again.stdout)["router"].endswith("router")
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])

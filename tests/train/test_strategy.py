@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from vocabforge.core.distributed import Group, joined
@@ -70,8 +72,21 @@ def test_the_parts_are_the_batch_in_order(batch: int, micro: int | None, size: i
     assert {len(part) for rank in parts for part in rank} == {min(micro or batch // size, batch // size)}
 
 
-def test_uneven_divisions_are_refused() -> None:
-    with pytest.raises(ConfigError, match="shared evenly"):
-        divide(OptimConfig(steps=1, batch_size=7), 0, 2)
-    with pytest.raises(ConfigError, match="do not fill"):
-        divide(OptimConfig(steps=1, batch_size=8, micro_batch_size=3), 0, 2)
+@pytest.mark.parametrize(
+    ("batch", "micro", "size", "remedies"),
+    [
+        (7, None, 2, {"batch_size": 8}),
+        (1, None, 2, {"batch_size": 2}),
+        (8, 3, 2, {"batch_size": 12, "micro_batch_size": 2}),
+        (15, 4, 1, {"batch_size": 16, "micro_batch_size": 3}),
+    ],
+)
+def test_uneven_divisions_are_refused_and_the_remedies_work(
+    batch: int, micro: int | None, size: int, remedies: dict[str, int]
+) -> None:
+    config = OptimConfig(steps=1, batch_size=batch, micro_batch_size=micro)
+    with pytest.raises(ConfigError, match="shared evenly" if micro is None else "do not fill") as error:
+        divide(config, 0, size)
+    for key, value in remedies.items():
+        assert re.search(rf"remedy:.*optim\.{key}={value}\b", str(error.value))
+        divide(config.model_copy(update={key: value}), 0, size)

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
-from tests.support import ROOT
+from tests.support import ROOT, free_port
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.corpus.sources import SourceOptions
@@ -266,12 +265,6 @@ def test_killed_runs_end_in_the_identical_artefact(folder, tmp_path):
     assert not partial_folder(tmp_path / "out").exists()
     one, other = (open_artifact(tmp_path / name, "counts") for name in ("whole", "out"))
     assert one.content_hash == other.content_hash
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = None):

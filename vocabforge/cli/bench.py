@@ -24,8 +24,9 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="training: shapes, device, batch, length, steps, loss_rows, weights, chunk_mb, threads. "
-            "draft-heads: keys of the recipe.",
+            help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
+            "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
+            "on CUDA. draft-heads: keys of the recipe.",
             show_default=False,
         ),
     ] = None,
@@ -172,26 +173,28 @@ def _print_training(result: dict[str, Any]) -> None:
 
     out = Console()
     out.print(f"{result['device']}, torch {result['torch']}, weights {result['weights']}", style="dim")
+    # Only a GPU tells how much of it was allocated in all.
+    peak = any(row["peak_mb"] is not None for shape in result["shapes"] for row in shape["step"])
+    memory = ("extra MB", "peak MB") if peak else ("extra MB",)
     for shape in result["shapes"]:
         title = f"{shape['name']}: {shape['batch']} rows of {shape['length']:,} tokens, K = {shape['steps']}"
-        shown = _table(title, "loss + attention", ("tokens/s", "seconds", "extra MB", "peak MB"))
+        shown = _table(title, "loss + attention", ("tokens/s", "seconds", *memory))
         for row in shape["step"]:
             label = f"{row['loss']} + {row['attention']}"
             rate = None if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
             shown.add_row(
-                label + (" + checkpointing" if row["checkpointing"] else ""), rate or "-", *_cost(row)
+                label + (" + checkpointing" if row["checkpointing"] else ""), rate or "-", *_cost(row, memory)
             )
         out.print(shown)
         title = f"{shape['name']}: vocabulary loss alone, {shape['loss_rows']:,} rows, V = {shape['vocab']:,}"
-        shown = _table(title, "loss", ("seconds", "extra MB", "peak MB"))
+        shown = _table(title, "loss", ("seconds", *memory))
         for row in shape["loss"]:
-            shown.add_row(row["impl"], *_cost(row))
+            shown.add_row(row["impl"], *_cost(row, memory))
         out.print(shown)
-    out.print(
-        "extra MB: highest memory above what was held before, results included. peak MB: all of the device's. "
-        "-: not known, or the memory did not suffice. Seconds are medians of the rounds.",
-        style="dim",
-    )
+    meanings = ["extra MB: highest memory above what was held before, results included."]
+    meanings += ["peak MB: all of the device's."] if peak else []
+    meanings += ["-: the memory did not suffice.", "Seconds are medians of the rounds."]
+    out.print(" ".join(meanings), style="dim")
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -227,7 +230,8 @@ def _print_heads(result: dict[str, Any], output: Path | None) -> None:
     out.print(f"Written to {output}", style="dim")
 
 
-def _cost(row: dict[str, Any]) -> tuple[str, str, str]:
+def _cost(row: dict[str, Any], memory: tuple[str, ...]) -> tuple[str, ...]:
+    """Seconds and the columns of memory that are shown."""
     seconds = "-" if row["seconds"] is None else f"{row['seconds']:.4f}"
-    extra, peak = ("-" if row[key] is None else f"{row[key]:,.1f}" for key in ("extra_mb", "peak_mb"))
-    return seconds, extra, peak
+    known = (row[key] for key in ("extra_mb", "peak_mb")[: len(memory)])
+    return seconds, *("-" if value is None else f"{value:,.1f}" for value in known)

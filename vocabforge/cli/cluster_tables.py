@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _BAR = 32
+_LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
 
 
 def print_clusters(facts: Mapping[str, Any]) -> None:
@@ -18,6 +19,8 @@ def print_clusters(facts: Mapping[str, Any]) -> None:
     out = Console()
     for line in _summary(facts):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+    if (warning := large_cluster(facts["figures"])) is not None:
+        out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
     out.print(_histogram(facts["figures"]))
     out.print(_examples(facts["examples"]))
     if facts["recall"] is not None:
@@ -53,6 +56,18 @@ def _summary(facts: Mapping[str, Any]) -> list[str]:
     memory = "" if run["peak_rss_bytes"] is None else f", {run['peak_rss_bytes'] / 2**30:.2f} GiB at most"
     lines.append(f"took {run['seconds']:.0f} s{memory}")
     return lines
+
+
+def large_cluster(figures: Mapping[str, Any]) -> str | None:
+    """A warning where one cluster holds more than a quarter of the vocabulary, else None."""
+    share = figures["sizes"]["max"] / figures["vocab_size"]
+    if share <= _LARGE:
+        return None
+    return (
+        f"Warning: the largest cluster holds {share:.0%} of the ids. A router that opens it scores most of the "
+        "vocabulary and saves little. Try more clusters (--clusters), or several starts (--restarts 5); rows of "
+        "an untrained or tiny model may have no clusters to find."
+    )
 
 
 def _table(title: str) -> Table:

@@ -39,8 +39,8 @@ BudgetOption = Annotated[
     typer.Option(
         "--budget",
         metavar="K|LAW:MAX:MIN",
-        help="Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8 "
-        "[default: what it was saved with].",
+        help="Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; "
+        "no more than its clusters [default: what it was saved with].",
     ),
 ]
 HeadRowsOption = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -13,7 +14,12 @@ from .app import JsonOption, print_json
 if TYPE_CHECKING:
     from ..train.config import TrainConfig
 
-_FOLDERS = ("checkpoints", "drafter", "best", "heads", "tensorboard", "wandb")
+_ARTIFACTS = {
+    "drafter": "drafter",
+    "best": "drafter",
+    "heads/ranker": "draft-head",
+    "heads/low-rank": "draft-head",
+}
 _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
@@ -43,6 +49,8 @@ def train_drafter(
     """
     from ..core.config import load_config
     from ..core.distributed import joined
+    from ..core.files import check_run_folder
+    from ..core.lock import only_writer
     from ..core.progress import say
     from ..train.config import TrainConfig
     from ..train.plan import plan
@@ -52,14 +60,17 @@ def train_drafter(
     if plan_only:
         print_json(plan(settings))
         return
-    with joined(device_of(settings).type) as group:
-        if fresh and group.rank == 0:
-            for name in _FOLDERS:
-                shutil.rmtree(settings.output / name, ignore_errors=True)
-            for name in _FILES:
-                (settings.output / name).unlink(missing_ok=True)
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(joined(device_of(settings).type))
+        if group.rank == 0:
+            check_run_folder(settings.output)
+            held.enter_context(only_writer(settings.output))
         group.wait()
-        path = build_trainer(settings, group, _make_live).run()
+        trainer = build_trainer(settings, group, _make_live)
+        if fresh and group.rank == 0:
+            _discard(settings.output)
+        group.wait()
+        path = trainer.run()
         first = group.rank == 0
     if not first:
         return
@@ -71,6 +82,22 @@ def train_drafter(
         print_json({"drafter": str(path), "report": str(report), **meta})
     else:
         say(f"The drafter is in {path}, its figures in {report}")
+
+
+def _discard(output: Path) -> None:
+    """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
+    from ..core.artifact import open_artifact
+    from ..core.errors import ArtifactError
+    from ..train.checkpoint import discard
+
+    discard(output / "checkpoints")
+    for name, kind in _ARTIFACTS.items():
+        with contextlib.suppress(ArtifactError):
+            shutil.rmtree(open_artifact(output / name, kind, verify=False).path)
+    for name in _FILES:
+        (output / name).unlink(missing_ok=True)
+    for events in (output / "tensorboard").rglob("events.out.tfevents*"):
+        events.unlink()
 
 
 def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:

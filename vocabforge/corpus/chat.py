@@ -9,9 +9,21 @@ from typing import Any, Literal
 
 from ..core.errors import DataError, UsageError
 from .conversation import Message, parse_conversation, read_tools
-from .template import generation_spans, template_facts
+from .marks import check_marks, marked_spans
+from .template import template_facts
+from .thinking import (
+    Thought,
+    behind_empty_block,
+    find_thoughts,
+    has_thinking,
+    is_empty_block,
+    is_thinking_alone,
+    may_hold_empty_block,
+    refuse_half_tags,
+    without_thinking,
+)
 from .tokenizer import TextTokenizer
-from .turns import Rendering, Turn, answer_start, assistant_turns, roles_of
+from .turns import Rendering, Turn, answer_start, assistant_turns, cut_end, roles_of
 
 __all__ = [
     "ChatOptions",
@@ -32,7 +44,8 @@ class ChatOptions:
     """What a conversation's rendering holds, and which of it is learnt.
 
     Attributes:
-        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt. ``mask``:
+        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt (an empty
+            block that the template alone writes is not). ``mask``:
             rendered and not learnt. ``drop``: taken out before rendering, the template told not to think
             (``enable_thinking=False``), and what it writes in their place not learnt.
         tools: ``keep``: tool lists, calls and results are rendered, calls are learnt. ``skip``: a
@@ -64,7 +77,10 @@ class RenderedChat:
         spans: (start, end) in characters, in order, of what is learnt.
         facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
             ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
-            the spans come from generation tags).
+            the spans come from generation tags), ``marks_with_header`` and ``marks_without_end`` (see
+            :func:`~vocabforge.corpus.marks.check_marks`), ``empty_thinking_blocks`` (turns with a block that
+            the template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
+            (answers that were cut, whose end is not learnt).
     """
 
     text: str
@@ -154,12 +170,23 @@ def render_chats(
     if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
         raise DataError("the chat template does not write tool calls", got=roles_of(messages))
     variables: dict[str, Any] = {"tools": listed} if listed else {}
-    thoughts = _thoughts(messages, options.thinking_tags)
+    opened, closed = options.thinking_tags
+    known = closed in (tokenizer.chat_template or "") or has_thinking(messages, opened)
+
+    def expects(at: int) -> bool:
+        """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
+        if known:
+            return True
+        names = {**variables, **options.variables}
+        return tokenizer.render(messages[:at], add_generation_prompt=True, **names).rstrip().endswith(opened)
+
+    thoughts = find_thoughts(messages, options.thinking_tags, expects)
+    alone: set[int] = set()
+    if options.thinking != "keep":
+        refuse_half_tags(messages, thoughts, options.thinking_tags, expects)
     if options.thinking == "drop":
-        messages = [
-            _without_thinking(message, thoughts.get(at), options.thinking_tags)
-            for at, message in enumerate(messages)
-        ]
+        alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
+        messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
         variables |= {name: False for name in _THINKING_SWITCHES if name in names.names}
     variables |= options.variables
     for stop, first in _parts(messages, options.answers):
@@ -171,38 +198,9 @@ def render_chats(
                 first <= at < stop and thought not in rendering.whole
                 for at, (thought, _, _) in thoughts.items()
             )
+        if left := sum(first <= at < stop for at in alone):
+            facts["thinking_only_turns"] = left
         yield _rendered(rendering, first, options, thoughts, facts)
-
-
-Thought = tuple[str, str, str]
-"""The thinking of a turn; the block as it stands in the content (``""`` when a field holds it); the answer."""
-
-
-def _thoughts(messages: Sequence[Message], tags: tuple[str, str]) -> dict[int, Thought]:
-    """The assistant's turns with thinking, by index."""
-    opened, closed = tags
-    found: dict[int, Thought] = {}
-    for index, message in enumerate(messages):
-        content = str(message["content"])
-        if message["role"] != "assistant":
-            continue
-        if thought := str(message.get("reasoning_content") or "").strip():
-            found[index] = (thought, "", content)
-        elif closed in content:  # many leave the opening tag out: the prompt had it
-            thought, _, answer = content.partition(closed)
-            bare = answer.lstrip()
-            if opened not in (thought := thought.strip().removeprefix(opened).strip()):
-                found[index] = (thought, content[: len(content) - len(bare)], bare)
-    return found
-
-
-def _without_thinking(message: Message, thought: Thought | None, tags: tuple[str, str]) -> Message:
-    kept = {name: value for name, value in message.items() if name != "reasoning_content"}
-    if thought is not None:
-        kept["content"] = thought[2]
-    if message["role"] == "assistant" and any(tag in str(kept["content"]) for tag in tags):
-        raise DataError("an answer holds a thinking tag without its other half, so thinking stays in it")
-    return kept
 
 
 def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int]]:
@@ -214,8 +212,14 @@ def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int
         return
     # The last turn of the assistant before each next question, and the question that it answers.
     rounds = {max((ask for ask in asked if ask < end), default=0): end for end in ends}
-    for ask, end in list(rounds.items())[-1 if answers == "last" else 0 :]:
+    chosen = list(rounds.items())[-1 if answers == "last" else 0 :]
+    learnt = [(ask, end) for ask, end in chosen if any(map(_is_learnt, messages[max(1, ask) : end + 1]))]
+    for ask, end in learnt or chosen[:1]:
         yield end + 1, ask
+
+
+def _is_learnt(message: Message) -> bool:
+    return message["role"] == "assistant" and message.get("loss_weight") != 0
 
 
 def _rendered(
@@ -225,49 +229,52 @@ def _rendered(
     thoughts: Mapping[int, Thought],
     facts: Counter[str],
 ) -> RenderedChat:
-    messages, template = rendering.messages, rendering.tokenizer.chat_template or ""
+    messages, tags = rendering.messages, options.thinking_tags
     if not any(at and message["role"] == "assistant" for at, message in enumerate(messages)):
         raise DataError(
             "the conversation has no assistant turn that answers, so its loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
         )
-    learnt = [at for at, m in enumerate(messages) if m["role"] == "assistant" and m.get("loss_weight") != 0]
+    learnt = [at for at, message in enumerate(messages) if _is_learnt(message)]
     if not any(at >= first for at in learnt):
         raise DataError(
-            "every turn of the assistant has loss weight 0, so the loss mask is all zero",
+            "every turn of the assistant has loss weight 0 or is dropped thinking, so the loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
         )
-    marked = None
-    if template_facts(template).marks_generation:
-        marked = generation_spans(
-            template,
-            rendering.whole,
-            messages,
-            variables={**rendering.tokenizer.special_text, **rendering.variables},
-            source=rendering.tokenizer.source.parent,
-        )
-        if marked is not None and not marked:
-            raise DataError(
-                "the chat template's generation tags enclose nothing, so the loss mask is all zero",
-                got=f"roles: {roles_of(messages)}",
-                source=rendering.tokenizer.source.parent,
-            )
-        facts["marked"] = int(marked is not None)
-    everything = options.thinking == "keep" and first == 0
-    if marked is not None and everything and not any(m.get("loss_weight") == 0 for m in messages):
-        return RenderedChat(rendering.whole, marked, facts)
+    marked = marked_spans(rendering)
+    if marked is not None:
+        facts["marked"] = 1
+        facts.update(check_marks(rendering, marked))
+        plain = options.thinking == "keep" and first == 0
+        plain = plain and not any(may_hold_empty_block(rendering.whole[a:b], tags) for a, b in marked)
+        if plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages):
+            return RenderedChat(rendering.whole, marked, facts)
     turns = assistant_turns(rendering, [at for at in learnt if at >= first])
-    spans = [_span(rendering, turn, options, thoughts) for turn in turns]
+    found = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
+    spans = [(start, end) for start, end in found if start < end]
     return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
 
 
 def _span(
-    rendering: Rendering, turn: Turn, options: ChatOptions, thoughts: Mapping[int, Thought]
+    rendering: Rendering,
+    turn: Turn,
+    options: ChatOptions,
+    thoughts: Mapping[int, Thought],
+    facts: Counter[str],
 ) -> tuple[int, int]:
+    """What is learnt of a turn; it may be nothing."""
+    tags, thought = options.thinking_tags, thoughts.get(turn.index)
     if options.thinking == "keep":
-        return turn.start, turn.end
-    thought = thoughts.get(turn.index) if options.thinking == "mask" else None
-    return answer_start(rendering, turn, None if thought is None else thought[1:]), turn.end
+        start = turn.start if thought is not None else behind_empty_block(rendering, turn, tags)
+    else:
+        thought = thought if options.thinking == "mask" else None
+        start = answer_start(rendering, turn, None if thought is None else thought[1:])
+    if thought is None and is_empty_block(rendering.whole[turn.start : start], tags):
+        facts["empty_thinking_blocks"] += 1
+    if not rendering.messages[turn.index].get("cut"):
+        return start, turn.end
+    facts["cut_turns"] += 1
+    return start, cut_end(rendering, turn)
 
 
 def _shared(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

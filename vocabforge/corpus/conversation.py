@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import DataError
+from .nesting import check_nesting, load_nested
 
 Message = dict[str, Any]
 """``role``, ``content`` and, where the row has them, ``reasoning_content``, ``tool_calls``, ``name``.
 
-``loss_weight`` 0 marks a turn that nobody is to learn from."""
+``loss_weight`` 0 marks a turn that nobody is to learn from, ``cut`` True an answer that ended because no more
+tokens were allowed: its end is not the target's."""
 
 _ROLES = {
     "human": "user",
@@ -88,6 +89,7 @@ def _pair(row: Mapping[str, Any], ask: str, reply: str) -> list[Message]:
 def _message(turn: Any) -> Message:
     if not isinstance(turn, Mapping):
         raise DataError("a turn of the conversation is not an object", got=type(turn).__name__)
+    check_nesting(turn, "a turn of the conversation")
     name = turn.get("role", turn.get("from"))
     role = _ROLES.get(str(name).lower())
     if role is None:
@@ -99,6 +101,8 @@ def _message(turn: Any) -> Message:
         message["tool_calls"] = _calls(message["tool_calls"])
     if role == "assistant" and any(_is_zero(turn.get(key)) for key in _WEIGHTS):
         message["loss_weight"] = 0
+    if role == "assistant" and turn.get("cut") is True:
+        message["cut"] = True
     if isinstance(content, list):
         _read_parts(content, message)
     elif isinstance(content, str):
@@ -131,8 +135,8 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
 
 def _tool_call(text: str) -> dict[str, Any]:
     try:
-        call = json.loads(text)
-    except json.JSONDecodeError as error:
+        call = load_nested(text, "a tool call")
+    except ValueError as error:
         raise DataError("a tool call is not valid JSON", got=error) from error
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise DataError("a tool call has no name", got=text[:80])
@@ -151,7 +155,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
         arguments = body.get("arguments")
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):
-                parsed = json.loads(arguments)
+                parsed = load_nested(arguments, "a tool call")
                 arguments = parsed if isinstance(parsed, dict) else arguments
         outer = call if "function" in call else {"type": "function"}
         found.append({**outer, "function": {**body, "arguments": arguments}})
@@ -176,11 +180,12 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
         if not value.strip():
             return None
         try:
-            value = json.loads(value)
+            value = load_nested(value, "the row's tool list")
         except ValueError as error:
             raise DataError("the row's tool list is not valid JSON", got=error) from error
     if value is None:
         return None
+    check_nesting(value, "the row's tool list")
     if not isinstance(value, list):
         raise DataError("the row's tool list is not a list", got=type(value).__name__)
     return [_tool(entry) for entry in value] or None
@@ -189,7 +194,7 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
 def _tool(entry: Any) -> dict[str, Any]:
     if isinstance(entry, str):
         try:
-            entry = json.loads(entry)
+            entry = load_nested(entry, "a tool of the row")
         except ValueError as error:
             raise DataError("a tool of the row is not valid JSON", got=error) from error
     if isinstance(entry, dict) and isinstance(entry.get("function"), dict):

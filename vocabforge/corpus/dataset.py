@@ -20,6 +20,7 @@ __all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter
 _BATCH_DOCUMENTS = 256
 _BATCH_CHARACTERS = 1 << 20
 _WHOLE = 1 << 62
+_BY_TURN = ("thinking_turns_left_out", "empty_thinking_blocks", "thinking_only_turns", "cut_turns")
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,10 @@ def _conversations(
 
 def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
     """Facts of one conversation: what all its renderings share counts once."""
-    left_out = sum(chat.facts["thinking_turns_left_out"] for chat in chats)
-    flags = {name for chat in chats for name, number in chat.facts.items() if number}
-    return Counter(dict.fromkeys(flags, 1) | {"thinking_turns_left_out": left_out})
+    sums = {name: sum(chat.facts[name] for chat in chats) for name in _BY_TURN}
+    flags = {name for chat in chats for name, number in chat.facts.items() if number and name not in sums}
+    told = {name: number for name, number in sums.items() if number or name == "thinking_turns_left_out"}
+    return Counter(dict.fromkeys(flags, 1) | told)
 
 
 def _rendered(

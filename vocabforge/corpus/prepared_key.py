@@ -17,7 +17,7 @@ from .packing import Overlong
 from .reading import unreadable
 from .tokenizer import TextTokenizer
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the same sources and options would give other rows than before."""
 
 

@@ -30,6 +30,7 @@ SPLITS = ("train", "heldout")
 ARRAYS = ("input_ids", "loss_mask", "document", "position")
 PROMPTS = "heldout_prompts.jsonl"
 _FIRST_BIN = 64
+_SPLIT = ", or cut the texts into more documents (--text-unit, --separator; data.text_unit, data.separator)"
 _SMALL = 1 << 15  # rows up to this length have document numbers and positions that int16 holds
 Paths = Sequence[Path | str]
 
@@ -39,11 +40,13 @@ class SplitFigures:
     """Counts of one split.
 
     Attributes:
-        documents: documents in it.
-        sequences: renderings of them (one each, but with ``answers: each``).
+        documents: texts and conversations in it.
+        sequences: what they became (one each, but with ``answers: each`` one for each question).
         rows: packed rows.
         tokens: tokens in them.
         counted: those of them with loss mask 1.
+        rows_counted: rows of training that count at the first draft step: places whose next two tokens are
+            both learnt, within one sequence.
         overlong: what became of sequences longer than a row.
         lengths: sequences by their length in tokens: ``{"64": 3}`` are three of at most 64, and more than 32
             where that is a bin too. Bins double.
@@ -54,6 +57,7 @@ class SplitFigures:
     rows: int = 0
     tokens: int = 0
     counted: int = 0
+    rows_counted: int = 0
     overlong: OverlongTally = field(default_factory=OverlongTally)
     lengths: dict[str, int] = field(default_factory=dict)
 
@@ -107,6 +111,7 @@ class _SplitWriter:
             for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, self._length, self._overlong):
                 if len(ids):
                     self._packer.add(ids, mask)
+                    self.figures.rows_counted += sum(a and b for a, b in itertools.pairwise(mask[1:]))
 
     @property
     def counted(self) -> int:
@@ -174,12 +179,11 @@ def write_splits(
                     continue
                 sequences = held.popleft()
             writers[0].add(sequences)
-        _check_train(writers[0], len(held), train, options)
+        _check_train(writers[0], held, train, options)
         for sequences in _documents(tokenizer, heldout, options, figures) if heldout else held:
             writers[1].add(sequences)
             prompts.add(sequences[0].document)
-        if not writers[1].counted:
-            raise _nothing("held-out", heldout or train, writers[1].figures.documents)
+        _check_learnt(writers[1], "held-out", heldout or train)
         figures.splits = {split: writer.finish() for split, writer in zip(SPLITS, writers)}
     atomic_write(folder / PROMPTS, "".join(line + "\n" for line in prompts.lines))
     return figures
@@ -203,27 +207,41 @@ def _documents(
         say(summary)
 
 
-def _check_train(writer: _SplitWriter, held: int, train: Paths, options: PrepareOptions) -> None:
-    documents = writer.figures.documents
-    if not documents and held:
+def _check_train(
+    writer: _SplitWriter, held: Sequence[list[TrainingSequence]], train: Paths, options: PrepareOptions
+) -> None:
+    if not writer.figures.documents and held:
+        origins = [sequences[0].document for sequences in held]
+        one_text = all(origin is None or origin.messages is None for origin in origins)
         raise ConfigError(
             "there are too few documents to hold some out",
-            got=f"{held} documents in {', '.join(map(str, train))}",
-            expected=f"more than data.heldout_documents = {options.heldout.documents}",
-            remedy="set data.separator or data.text_unit, give data.heldout, or hold out fewer",
+            got=f"{len(held)} documents in {', '.join(map(str, train))}",
+            expected=f"more than {options.heldout.documents} "
+            "(--heldout-documents, in a recipe data.heldout_documents)",
+            remedy=f"hold out fewer, or name held-out files (--heldout, data.heldout){_SPLIT if one_text else ''}",
         )
+    _check_learnt(writer, "training", train)
+
+
+def _check_learnt(writer: _SplitWriter, what: str, paths: Paths) -> None:
+    """Refuse a split in which no row would ever count."""
+    figures = writer.figures
     if not writer.counted:
-        raise _nothing("training", train, documents)
-
-
-def _nothing(what: str, paths: Paths, documents: int) -> DataError:
-    return DataError(
-        f"the {what} data has no token to learn from",
-        got=f"{documents:,} documents",
-        expected="text, or conversations in which the assistant answers",
-        source=", ".join(map(str, paths)),
-        remedy="look at what was skipped or cut, and why; a longer row or overlong: split keeps more",
-    )
+        raise DataError(
+            f"the {what} data has no token to learn from",
+            got=f"{figures.documents:,} documents",
+            expected="text, or conversations in which the assistant answers",
+            source=", ".join(map(str, paths)),
+            remedy="look at what was skipped or cut, and why; a longer row or overlong: split keeps more",
+        )
+    if not figures.rows_counted:
+        raise DataError(
+            f"no row of the {what} data counts: its answers are empty, or a single token long",
+            got=f"{figures.documents:,} documents, {writer.counted:,} learnt tokens, no two in succession",
+            expected="answers of two tokens and more, the end-of-turn token included",
+            source=", ".join(map(str, paths)),
+            remedy="look at the answers with --show; a drafter learns to guess the token after the next one",
+        )
 
 
 class _Prompts:

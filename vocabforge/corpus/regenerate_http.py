@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import DataError, UsageError, VocabForgeError
 from .conversation import Message
+from .regenerate_check import check_message, token_count
 from .regenerate_rows import Answer, Generation, Request, json_line
 
 _AGAIN = {408, 409, 425, 429}  # and every 5xx: worth another attempt
@@ -103,7 +104,7 @@ class ChatServer:
         reply = self._exchange("POST", f"{self.url}/chat/completions", body)
         try:
             return read_answer(json.loads(reply), request.seed)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # nested without end, which no answer is
             raise TryAgain(f"its answer is not JSON: {self._quote(reply)}") from error
         except DataError as error:
             raise TryAgain(f"{error.message}: {self._quote(reply)}") from error
@@ -226,21 +227,16 @@ def read_answer(reply: Any, seed: int) -> Answer:
     if isinstance(reasoning, str):
         message["reasoning_content"] = reasoning
     if calls := said.get("tool_calls"):
-        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise DataError("its answer holds malformed tool calls")
+        check_message({**message, "tool_calls": calls})
         # The place in the stream is no part of a message.
         message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
     return Answer(
         message=message,
         finish_reason=str(choice.get("finish_reason") or "unknown"),
         seed=seed,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
+        prompt_tokens=token_count(usage.get("prompt_tokens")),
+        completion_tokens=token_count(usage.get("completion_tokens")),
     )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _wait(text: str | None) -> float | None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.progress import say
+from .regenerate_check import check_message, token_count
 from .regenerate_rows import Answer, json_line
 
 ANSWERS = "answers.jsonl"
@@ -128,7 +129,7 @@ class AnswerLog:
                     row = json.loads(line)
                     _answer(row)
                     self._places.setdefault(bytes.fromhex(row["key"]), (at, len(line)))
-                except (ValueError, KeyError, TypeError, AttributeError):
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
                     damaged += 1
                 at += len(line)
         if damaged:
@@ -138,12 +139,13 @@ class AnswerLog:
 
 def _answer(row: Mapping[str, Any]) -> Answer:
     ids = row.get("response_ids")
+    check_message(row["message"])
     return Answer(
         message=dict(row["message"]),
         finish_reason=str(row["finish_reason"]),
         seed=int(row["seed"]),
-        prompt_tokens=row.get("prompt_tokens"),
-        completion_tokens=row.get("completion_tokens"),
+        prompt_tokens=token_count(row.get("prompt_tokens")),
+        completion_tokens=token_count(row.get("completion_tokens")),
         response_ids=None if ids is None else tuple(ids),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from .conversation import Message, read_tools
 from .document import Document
+from .regenerate_check import canonical, same_calls
 
 Handling = Literal["keep", "drop"]
 _SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
@@ -183,7 +183,7 @@ class Walk:
         """What to ask next, None when the conversation is whole or has ended."""
         if self.ended is not None or not self._asked:
             return None
-        hidden = () if self._generation.send_reasoning else ("reasoning_content",)
+        hidden = ("cut",) if self._generation.send_reasoning else ("cut", "reasoning_content")
         messages = tuple(
             {name: value for name, value in message.items() if name not in hidden}
             for message in self.messages
@@ -192,7 +192,8 @@ class Walk:
 
     def add(self, answer: Answer) -> None:
         """Take the answer to :meth:`request` and read on to the next question."""
-        self.messages.append(dict(answer.message))
+        # Whoever learns from the row must know that the target did not end this answer.
+        self.messages.append({**answer.message, **({"cut": True} if answer.truncated else {})})
         self.answers.append(answer)
         self._asked = False
         replaced: list[Message] = []
@@ -215,7 +216,7 @@ class Walk:
         follows = self._at < len(self._old) and self._old[self._at]["role"] == "tool"
         if not follows and not new:
             return
-        if [_call(one) for one in new] != [_call(one) for one in old]:
+        if not same_calls(new, old):
             self.ended = "tools"
             return
         self._fresh_ids = [str(call["id"]) for call in new if call.get("id") is not None]
@@ -256,11 +257,6 @@ def make_request(
     return Request(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
 
 
-def canonical(value: Any) -> bytes:
-    """JSON with sorted keys, in ASCII: equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("ascii")
-
-
 def json_line(value: Any) -> bytes:
     """One line of JSON in UTF-8; half characters (lone surrogates) stay escaped."""
     try:
@@ -286,13 +282,3 @@ def output_row(walk: Walk, generation: Generation) -> dict[str, Any]:
 def conversation_digest(conversation: Conversation) -> bytes:
     """Hash of a conversation's content, wherever it stands."""
     return hashlib.sha256(canonical([conversation.messages, conversation.tools])).digest()
-
-
-def _call(call: Any) -> tuple[str, Any]:
-    """Name and arguments of a tool call; arguments as text are parsed, since spacing means nothing."""
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(arguments)
-    return str(function.get("name")), canonical(arguments)

@@ -140,6 +140,30 @@ def answer_start(rendering: Rendering, turn: Turn, thinking: tuple[str, str] | N
     return len(found)
 
 
+def cut_end(rendering: Rendering, turn: Turn) -> int:
+    """Where the text of a cut answer ends: the target wrote nothing of what the template puts behind it.
+
+    Calls of a cut answer are not counted to it: the template writes them anew and closes them.
+
+    Raises:
+        DataError: the template writes the turn so that text and end cannot be told apart.
+    """
+    message = rendering.messages[turn.index]
+    name = next(
+        (name for name in ("content", "reasoning_content") if str(message.get(name) or "").strip()), None
+    )
+    if name is None:
+        return turn.start
+    text = str(message[name]).rstrip()
+    first, second = (rendering.replaced(turn.index, {**message, name: text + probe}) for probe in _PROBES)
+    if first == second:  # the template leaves it out
+        return turn.start
+    found = _common_prefix(first, second)
+    if not rendering.whole.startswith(found) or not turn.start <= len(found) <= turn.end:
+        raise rendering.unstable(turn.index, "where it was cut")
+    return len(found)
+
+
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
     """Start of a turn before which the template wrote something else while the turn was the next one."""
     base = rendering.upto(index)

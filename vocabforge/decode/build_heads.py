@@ -13,6 +13,10 @@ from ..core.errors import UsageError
 from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, LoadedHead, check_owner, load_head, owner_of
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head
+from ..models.heads_low_rank import check_shortlist
+from ..models.heads_router import check_budgets
+from ..models.low_rank import LowRankScorer
+from ..models.router import Router
 from ..vocab.schedule import schedule_sizes
 
 # option of the command line -> kinds of head that it means something for
@@ -66,12 +70,13 @@ def load_heads(
 
     Raises:
         ArtifactError: no head there, or a damaged one.
-        UsageError: a setting that none of the heads has.
+        UsageError: a setting that none of the heads has, or one that is larger than the head.
     """
     heads = []
     for label, path in named:
         loaded = load_head(path, device=device, dtype=dtype)
         options = head_options(loaded.kind, loaded.artifact.meta, request, steps)
+        _check_fits(loaded, options, request)
         heads.append(NamedHead(label, path, loaded, options))
     for name, kinds in _MEANT_FOR.items():
         if getattr(request, name) is not None and not any(head.loaded.kind in kinds for head in heads):
@@ -81,6 +86,14 @@ def load_heads(
                 expected=f"--head with a {' or '.join(kinds)}",
             )
     return heads
+
+
+def _check_fits(loaded: LoadedHead, options: HeadOptions, request: HeadRequest) -> None:
+    """Refuse a size beyond the head's before the target is loaded."""
+    if isinstance(loaded.module, Router) and options.budgets:
+        check_budgets(options.budgets, loaded.module.clusters, source=loaded.artifact.path)
+    if isinstance(loaded.module, LowRankScorer):
+        check_shortlist(request.shortlist, len(loaded.module.head_weight), source=loaded.artifact.path)
 
 
 def head_options(kind: str, meta: Mapping[str, Any], request: HeadRequest, steps: int) -> HeadOptions:

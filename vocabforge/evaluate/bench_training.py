@@ -42,7 +42,8 @@ class TrainingBenchConfig(StrictModel):
     Attributes:
         shapes: rows of ``evaluate/training_shapes.py``; None takes those that suit the device.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        batch, length, steps, loss_rows: in the place of the shape's own.
+        batch, length, loss_rows: in the place of the shape's own.
+        steps: the same, K of the training-time test (not optimiser steps).
         weights: of the drafter, as ``memory.weights``.
         chunk_mb: workspace of the fused loss, MiB.
         threads: of a CPU; None leaves them as they are.

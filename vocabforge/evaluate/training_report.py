@@ -62,6 +62,7 @@ def render_training(results: Results) -> str:
         live=last_row(live),
         heads=results["heads"],
         reduced=reduced(results),
+        first_look=results["config"].get("run", {}).get("eval_every"),
     )
 
 
@@ -116,16 +117,14 @@ def share_panels(results: Results) -> list[Panel]:
             parts = [(colour, last[name]) for colour, name in zip((_RIGHT, _WRONG, _OUTSIDE), names)]
             svg = share_bars(key, "%", rows, parts)
             panels.append(Panel(title, note, [*legend, *outside], svg))
-    curves = [
-        Curve(heldout["step"], _percent(column(heldout, name, 0)), colour, dots=True)
-        for colour, name in ((_WRONG, "drafter_wrong"), (_OUTSIDE, "out_of_vocabulary"))
-        if name == "drafter_wrong" or outside
-    ]
-    svg = progress_chart("lost", "rows missed, %", curves, marks=results["resumed_at"], bottom=0.0)
-    note = "Why the first draft token is not the target's" + (
-        "" if outside else " (the draft vocabulary is whole)"
-    )
-    panels.insert(0, Panel("What is missed", note, [legend[1], *outside], svg))
+    if outside:  # with a whole vocabulary it would be the accuracy turned upside down
+        curves = [
+            Curve(heldout["step"], _percent(column(heldout, name, 0)), colour, dots=True)
+            for colour, name in ((_WRONG, "drafter_wrong"), (_OUTSIDE, "out_of_vocabulary"))
+        ]
+        svg = progress_chart("lost", "rows missed, %", curves, marks=results["resumed_at"], bottom=0.0)
+        note = "Why the first draft token is not the target's"
+        panels.insert(0, Panel("What is missed", note, [legend[1], *outside], svg))
     return panels
 
 
@@ -172,7 +171,7 @@ def head_panels(results: Results) -> list[Panel]:
             results["live_heads"],
             "share_of_full",
             "Accepted length kept",
-            "Decoded accepted length as a share of the exact head's",
+            "Decoded accepted length as a share of the exact head's" + _prompts(results),
             "% of the exact head",
         ),
         (
@@ -236,6 +235,13 @@ def training_panels(results: Results) -> list[Panel]:
             svg = progress_chart(key, label, curves, marks=results["resumed_at"], bottom=0.0, narrow=True)
             panels.append(Panel(title, note, [], svg))
     return panels
+
+
+def _prompts(results: Results) -> str:
+    """How many prompts live figures are of: a share over two of them says little."""
+    last = last_row(results["live"])
+    number = last.get("prompts") if last else None
+    return f", over {number:,} prompt{'s' if number != 1 else ''}" if number else ""
 
 
 def _warm_up(results: Results) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.errors import DataError
 from ..core.files import read_json
 from ..core.metrics_log import read_jsonl_log
+from ..train.checkpoint import list_checkpoints
 
 LOG, CONFIG = "metrics.jsonl", "config.json"
 SCHEMA = 1
@@ -45,7 +46,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not kinds["train"] and not kinds["heldout"]:
         raise DataError("the training run has no figures yet", source=folder / LOG)
     config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
-    step = max(int(row["step"]) for row in rows if "step" in row)
+    step = _last_step(folder, rows)
     steps = config.get("optim", {}).get("steps")
     finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)
     results: dict[str, Any] = {
@@ -70,6 +71,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     }
     results["facts"] = _facts(results, rows)
     return results
+
+
+def _last_step(folder: Path, rows: Rows) -> int:
+    """The last step known of: rows are written every few steps, a checkpoint at the step of an interruption too."""
+    kept = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
+    return max([*kept, *(int(row["step"]) for row in rows if "step" in row)])
 
 
 def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
@@ -144,7 +151,7 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
         "AdamW": f"betas {optim.get('betas')}, eps {optim.get('eps')}, clip {optim.get('clip')}",
         "seed": str(config.get("run", {}).get("seed", "–")),
         "time": _duration(rows),
-        "resumed at step": ", ".join(f"{step:,}" for step in results["resumed_at"]) or "never",
+        "resumed": _resumed(results["resumed_at"]),
     }
     told: dict[str, Any] = {}
     for row in rows:
@@ -154,6 +161,12 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
     if told:
         facts["Machine and data"] = {str(key): str(value) for key, value in told.items()}
     return facts
+
+
+def _resumed(steps: Sequence[int]) -> str:
+    if not steps:
+        return "never"
+    return f"at step{'s' if len(steps) > 1 else ''} " + ", ".join(f"{step:,}" for step in steps)
 
 
 def _drafter(config: Mapping[str, Any]) -> str:
@@ -174,8 +187,12 @@ def _number(value: int | None, unit: str) -> str:
 
 
 def _duration(rows: Rows) -> str:
-    """Time between each start and the last row written before the next, as far as rows tell the time."""
+    """Time between each start and the last row written before the next, as far as rows tell the time.
+
+    Where no row between two starts does, it is the time between the first and the last that do.
+    """
     spent, begin, last = 0.0, None, None
+    times = [row["time"] for row in rows if row.get("time") is not None]
     for row in rows:
         now = row.get("time")
         if now is None:
@@ -185,6 +202,7 @@ def _duration(rows: Rows) -> str:
             begin = now
         last = now
     spent += 0.0 if begin is None or last is None else last - begin
+    spent = spent or (times[-1] - times[0] if times else 0.0)
     if not spent:
         return "–"
     hours, rest = divmod(round(spent), 3600)

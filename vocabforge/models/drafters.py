@@ -70,11 +70,12 @@ def _given(kind: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in dataclasses.fields(drafter_class(kind).sizes_type)}
     foreign = [name for name in given if name not in known]
     if foreign:
+        overrides = " ".join(f"drafter.{name}=null" for name in foreign)
         raise ConfigError(
             "this kind of drafter does not have these sizes",
             got=", ".join(f"drafter.{name}" for name in foreign),
-            source=f"drafter.kind {kind}",
-            remedy="leave them out",
+            expected=f"drafter.kind={kind} without them",
+            remedy=f"leave them out; over a recipe that has them: {overrides}",
         )
     return given
 

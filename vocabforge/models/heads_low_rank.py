@@ -48,6 +48,10 @@ class RankerHead:
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("shortlist", "rows"))
+        if (
+            options.shortlist != DEFAULT_SHORTLIST
+        ):  # configurations carry it without anyone having asked for it
+            check_shortlist(options.shortlist, len(base.embedding))
         return cls(base, _scorer(module), options.shortlist or DEFAULT_SHORTLIST, options.rows or "own")
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
@@ -98,6 +102,21 @@ class LowRankHead:
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         return self._inner.log_probs(self.scorer.project(hidden))
+
+
+def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = None) -> None:
+    """Refuse more candidates than the vocabulary has; None asks for nothing.
+
+    Raises:
+        UsageError: ``shortlist`` is above ``vocab_size``.
+    """
+    if shortlist is not None and shortlist > vocab_size:
+        raise UsageError(
+            "the ranker's shortlist is larger than the vocabulary",
+            got=f"a shortlist of {shortlist:,}",
+            expected=f"at most {vocab_size:,}, and fewer to save anything",
+            source=source,
+        )
 
 
 def _new_scorer(sizes: HeadSizes) -> LowRankScorer:

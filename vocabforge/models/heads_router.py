@@ -31,6 +31,7 @@ class RouterHead:
             raise UsageError(
                 "a router needs a budget of clusters", got=list(budgets), expected="1 or more a step"
             )
+        check_budgets(budgets, router.clusters)
         check_width("router", router.hidden_size, base)
         self.base, self.router, self.budgets = base, router, tuple(budgets)
         self.shared = rows == "shared"
@@ -87,6 +88,22 @@ class RouterHead:
         opened = self.clusters(state)
         logits = F.linear(hidden, self._weight).float()
         return masked(logits, opened[:, self.cluster])
+
+
+def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = None) -> None:
+    """Refuse a budget of more clusters than there are: it would score the whole vocabulary unsaid.
+
+    Raises:
+        UsageError: a budget is above ``clusters``.
+    """
+    if max(budgets) > clusters:
+        raise UsageError(
+            "the budget of clusters is larger than the router's number of clusters",
+            got=f"{max(budgets):,} clusters",
+            expected=f"at most {clusters:,}, and fewer for a shortlist",
+            source=source,
+            remedy=f"a quarter of them is --budget {default_budgets(clusters)[0]}",
+        )
 
 
 def default_budgets(clusters: int) -> tuple[int, ...]:

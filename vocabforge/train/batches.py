@@ -47,12 +47,20 @@ def divide(config: OptimConfig, rank: int, size: int) -> Division:
             "the batch cannot be shared evenly",
             got=f"optim.batch_size {config.batch_size} over {size} processes",
             expected=f"a multiple of {size}",
+            remedy=f"optim.batch_size={(share + 1) * size}, or launch as many processes as divide it",
         )
     micro = share if config.micro_batch_size is None else min(config.micro_batch_size, share)
     if share % micro:
+        whole = -(-share // micro) * micro * size
         raise ConfigError(
             "the micro-batches do not fill a process's share",
             got=f"optim.micro_batch_size {micro} of {share} rows",
             expected=f"a divisor of {share}",
+            remedy=f"optim.batch_size={whole}, or optim.micro_batch_size={_divisor(share, micro)}",
         )
     return Division(rank, size, share, micro)
+
+
+def _divisor(share: int, most: int) -> int:
+    """The largest divisor of ``share`` that is not above ``most``."""
+    return next(size for size in range(most, 0, -1) if share % size == 0)

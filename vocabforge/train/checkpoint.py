@@ -6,6 +6,7 @@ processes or another strategy.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Iterable, Mapping
@@ -18,8 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, MismatchError
+from ..core.artifact import MANIFEST, open_artifact, write_artifact
+from ..core.errors import ArtifactError, DataError, MismatchError
+from ..core.files import read_json
 from ..core.progress import say
 
 KIND = "checkpoint"
@@ -64,7 +66,7 @@ def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
-    return sorted(p for p in folder.glob("step-*") if (p / "manifest.json").is_file())
+    return sorted(p for p in folder.glob("step-*") if (p / MANIFEST).is_file())
 
 
 def remove_remains(folder: Path) -> None:
@@ -80,16 +82,30 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
 
     Raises:
         MismatchError: it was made with other settings or inputs.
+        ArtifactError: there are checkpoints, and every one is damaged.
     """
+    damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
+        with contextlib.suppress(
+            DataError, KeyError, TypeError
+        ):  # the settings count also where weights are damaged
+            found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
+            check_identity(found, identity, source=path)
         try:
             artifact = open_artifact(path, KIND)
         except ArtifactError as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
+            damaged.append(path.name)
             continue
-        check_identity(artifact.meta["identity"], identity, source=path)
         weights, optimizer, rng = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG))
         return int(artifact.meta["step"]), RunState(weights, optimizer, rng, artifact.meta.get("facts", {}))
+    if damaged:
+        raise ArtifactError(
+            "every checkpoint of this run is damaged",
+            got=", ".join(damaged),
+            source=folder,
+            remedy="restore one, or pass --fresh to start over",
+        )
     return None
 
 
@@ -106,8 +122,19 @@ def check_identity(found: Mapping[str, Any], wanted: Mapping[str, Any], *, sourc
             got="; ".join(f"{key} = {wanted.get(key)!r}" for key in changed),
             expected="; ".join(f"{key} = {found.get(key)!r}" for key in changed),
             source=source,
-            remedy="choose another output folder, undo the change, or pass --fresh to start over",
+            remedy="choose another output folder (drafter.init goes on from a finished drafter), undo the change, "
+            "or pass --fresh to start over",
         )
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoints of a run, and the folder if nothing else is in it."""
+    for path in folder.glob("step-*"):
+        if (path / MANIFEST).is_file():
+            shutil.rmtree(path)
+    remove_remains(folder)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def rng_state(rank: int) -> dict[str, Tensor]:

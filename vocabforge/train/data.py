@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import torch
 
 from ..capture.online import RowBatch
 from ..core.distributed import rank
-from ..core.errors import ConfigError
 from ..core.files import atomic_write
+from ..core.progress import say
 from ..corpus.chat import ChatOptions
 from ..corpus.dataset import SequenceOptions
 from ..corpus.document import SourceOptions
@@ -63,11 +64,11 @@ def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None 
 
     Raises:
         DataError: no document, or no token to learn from.
-        ConfigError: too few documents to hold some out, or keys that contradict ``config.prepared``.
+        ConfigError: too few documents to hold some out.
         MismatchError: ``config.prepared`` was made with another tokenizer.
     """
     if config.prepared is not None:
-        with_prepared(config)  # raises where other keys contradict it
+        with_prepared(config)  # says where other keys contradict it
         return open_data(config.prepared, tokenizer)
     keeps = None
     folder = config.cache or cache
@@ -112,25 +113,25 @@ def prepare_options(config: DataConfig) -> PrepareOptions:
 def with_prepared(config: DataConfig) -> DataConfig:
     """The section with the values that ``prepared`` was made with; without ``prepared``, as it is.
 
+    A recipe is written before its data, so what the rows were made with holds, and one message names every key
+    of the section that says something else.
+
     Raises:
-        ConfigError: a key is given that the prepared data contradict.
         ArtifactError: it is no prepared-data artefact.
     """
     if config.prepared is None:
         return config
-    options = load_prepared(config.prepared, verify=False).artifact.meta["options"]
-    values = data_values(options)
-    for name in sorted(config.model_fields_set & values.keys()):
-        given = config.model_dump(mode="json")[name]
-        if given != values[name]:
-            raise ConfigError(
-                f"data.{name} contradicts the prepared data",
-                got=given,
-                expected=f"{values[name]}, or no such key",
-                source=config.prepared,
-                remedy="leave the key out, or run prepare-data again with it",
-            )
+    values = data_values(load_prepared(config.prepared, verify=False).artifact.meta["options"])
+    given = config.model_dump(mode="json")
+    differing = [name for name in values if name in config.model_fields_set and given[name] != values[name]]
+    if differing:
+        named = ", ".join(f"{name} {_value(values[name])} (not {_value(given[name])})" for name in differing)
+        say(f"The prepared data hold: {named}; other values need prepare-data again ({config.prepared})")
     return DataConfig.model_validate({**config.model_dump(), **values})
+
+
+def _value(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
 
 
 def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -
     return RowBatch(*(tensor.to(device) for tensor in read))
 
 
-def write_heldout_prompts(path: Path, data: TrainData, tokenizer: TextTokenizer, config: DataConfig) -> int:
+def write_heldout_prompts(path: Path, data: TrainData) -> int:
     """Copy the held-out questions in Spec-Bench format, so that ``vocabforge eval`` can use them.
 
     They were made with the data: a plain text became a prompt of ``prompt_tokens`` tokens, its rest the

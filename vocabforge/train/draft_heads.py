@@ -13,6 +13,7 @@ from ..core.artifact import open_artifact
 from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, drafter_digest, save_head
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head
+from ..models.heads_low_rank import check_shortlist
 from ..models.low_rank import LowRankScorer
 from .config import HeadsConfig, LowRankConfig
 
@@ -38,10 +39,13 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
 
     Raises:
         ConfigError: a rank outside 1 to H.
+        UsageError: a ranker's shortlist above V.
     """
     made = nn.ModuleDict()
     vocab_size, hidden_size = target_head.shape
     for place, (key, head) in enumerate(configured(config).items()):
+        if "shortlist" in head.model_fields_set:
+            check_shortlist(options_of(key, head).shortlist, vocab_size, source=f"heads.{key}.shortlist")
         scorer = LowRankScorer(hidden_size, vocab_size, head.rank or max(1, hidden_size // _RANK_SHARE))
         scorer = scorer.to(target_head.device)
         if target_head.is_meta:

@@ -1,8 +1,9 @@
-"""What is looked at row by row: rows that spoil a step, and the heads' report at the end."""
+"""How a run ends: the finished drafter and its heads, or the rows that spoiled a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -10,9 +11,12 @@ from torch import nn
 
 from ..capture.online import CapturedBatch
 from ..core.errors import DataError
+from ..core.metrics_log import MetricsLog
+from ..core.progress import say
 from ..models.drafter import Drafter
-from .draft_heads import draft_heads
+from .draft_heads import draft_heads, save_heads
 from .head_report import head_report
+from .heldout import heldout_figures, save_plain
 
 if TYPE_CHECKING:
     from .loop import Trainer
@@ -51,6 +55,38 @@ def head_figures(trainer: Trainer, drafter: Drafter, heads: Mapping[str, nn.Modu
     """The report of every trained draft head over held-out rows; see :func:`.head_report.head_report`."""
     made = draft_heads(drafter, heads, trainer.config.heads)
     return head_report(drafter, trainer.target, made, _heldout(trainer), trainer.steps)
+
+
+def finish(trainer: Trainer, log: MetricsLog) -> Path:
+    """Write the finished drafter and its heads, with their figures. Collective.
+
+    Returns:
+        the drafter's folder.
+    """
+    config, group = trainer.config, trainer.group
+    path, steps = config.output / "drafter", config.optim.steps
+    seen = trainer.summary
+    summary = seen[1] if seen is not None and seen[0] == steps else heldout_figures(trainer)
+    weights = trainer.strategy.weights()
+    if group.rank == 0:
+        meta = {"steps": steps, "heldout": summary, **trainer.facts}
+        drafter, heads = save_plain(trainer, path, weights, meta)
+        if heads:
+            say("Comparing the draft heads with the full head on held-out rows")
+            figures = head_figures(trainer, drafter, heads)
+            log.write(kind="heads", step=steps, heads=figures)
+            save_heads(
+                config.output,
+                heads,
+                config.heads,
+                drafter=path,
+                meta={**trainer.meta, "report": figures},
+                resolved=config.model_dump(mode="json"),
+            )
+    elif getattr(trainer.target, "tensor_parallel", False) and len(trainer.step_module.heads):
+        capture_heldout(trainer)  # every process must take part in the target's passes
+    group.wait()
+    return path
 
 
 def capture_heldout(trainer: Trainer) -> None:

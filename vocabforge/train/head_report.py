@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,7 +76,8 @@ def head_report(
         ``accuracy`` (argmax equals the target's); ``conditional`` (the same given that all earlier steps
         hit); ``acceptance`` (mean sum_v min(p, q), METHODS section 3) and ``acceptance_lost`` against the
         full head; ``average_precision`` of a router's ranking, else None. Overall also
-        ``chain_accepted_length`` and ``chain_lost``.
+        ``chain_accepted_length`` and ``chain_lost``. A router has ``clusters`` beside them: those it opens at
+        each draft step.
     """
     everyone = {FULL: exact_head(drafter), **heads}
     sums = {name: torch.zeros(steps, len(_FIELDS), dtype=torch.float64) for name in everyone}
@@ -170,6 +171,8 @@ def _summary(
         overall["chain_accepted_length"] = expected_accepted_length([s["conditional"] for s in by_step])
         del overall["conditional"]
         report["heads"][name] = {"overall": overall, "steps": by_step}
+        if isinstance(head, RouterHead):
+            report["heads"][name]["clusters"] = list(_by_step(head.budgets, steps))
     full = report["heads"][FULL]
     for entry in report["heads"].values():
         for figures, best in zip(
@@ -202,15 +205,24 @@ def router_schedules(
 ) -> dict[str, RouterHead]:
     """The same router under several budgets of clusters, by name (``decay:32:8``), for comparison.
 
-    ``decay`` falls from the budget to a quarter of it.
+    ``decay`` falls from the budget to a quarter of it. A schedule that opens the clusters of ``head`` itself, or
+    of one before it, is left out: it would be the same row again.
     """
     from ..vocab.schedule import schedule_sizes
 
-    found = {}
+    found: dict[str, RouterHead] = {}
+    seen = {_by_step(head.budgets, steps)}
     for law in laws:
         for most in budgets:
             least = None if law == "constant" else max(1, most // 4)
             sizes = schedule_sizes(law, most, least, max(steps, 2))[:steps]
             name = f"{law}:{most}" if least is None else f"{law}:{most}:{least}"
-            found[name] = head.with_budgets(sizes)
+            if _by_step(sizes, steps) not in seen:
+                seen.add(_by_step(sizes, steps))
+                found[name] = head.with_budgets(sizes)
     return found
+
+
+def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
+    """Clusters of each draft step."""
+    return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))

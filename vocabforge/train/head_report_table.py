@@ -40,7 +40,7 @@ def report_table(report: Mapping[str, Any]) -> Table:
         all_steps = entry["overall"]
         precision = all_steps["average_precision"]
         table.add_row(
-            name,
+            _label(name, entry),
             f"{all_steps['argmax_recall']:.1%}",
             f"{all_steps['top10_recall']:.1%}",
             f"{all_steps['shortlist']:,.0f}",
@@ -52,6 +52,15 @@ def report_table(report: Mapping[str, Any]) -> Table:
             f"{all_steps['chain_lost']:.2f}",
         )
     return table
+
+
+def _label(name: str, entry: Mapping[str, Any]) -> str:
+    """The head's name; of a router that is not named by its schedule also the clusters it opens."""
+    clusters = entry.get("clusters")
+    if not clusters or ":" in name:
+        return name
+    shown = clusters[:1] if len(set(clusters)) == 1 else clusters
+    return f"{name} ({' '.join(map(str, shown))})"
 
 
 def step_table(report: Mapping[str, Any], figure: str = "argmax_recall") -> Table:

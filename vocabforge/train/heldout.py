@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..capture.online import CapturedBatch
+from ..core.artifact import check_output
+from ..core.errors import DataError
+from ..core.metrics_log import MetricsLog
+from ..core.progress import say
 from ..models.drafter import Drafter
+from ..models.drafter_io import save_drafter
 from ..models.drafters import new_drafter
+from .eval_line import eval_line
 from .metrics import TTTTotals
 from .ttt import rows_by_step
 
@@ -21,7 +30,7 @@ Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
 
 
 @torch.no_grad()
-def heldout_figures(trainer: Trainer) -> dict[str, object]:
+def heldout_figures(trainer: Trainer) -> dict[str, Any]:
     """Figures over the first ``eval_rows`` held-out rows, shared by all processes; see ``TTTTotals.summary``."""
     config, group, steps = trainer.config, trainer.group, trainer.steps
     totals = TTTTotals.zeros(steps)
@@ -33,6 +42,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, object]:
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: one without rows looks at the first again, uncounted.
         batch = trainer.capture("heldout", rows or [0])
+        _check_finite(batch, rows)
         counts = rows_by_step(batch.loss_mask, batch.document, steps)
         with trainer.autocast():
             _, figures, _ = trainer.strategy.forward(batch, steps, counts)
@@ -43,6 +53,61 @@ def heldout_figures(trainer: Trainer) -> dict[str, object]:
         summed = group.sum(totals.to_vector().cpu().numpy())
         totals = TTTTotals.from_vector(torch.from_numpy(summed))
     return totals.summary()
+
+
+def _check_finite(batch: CapturedBatch, rows: list[int]) -> None:
+    """Refuse states that would make nonsense of every figure.
+
+    Raises:
+        DataError: NaN or infinity, with the rows.
+    """
+    if not bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all()):
+        raise DataError(
+            "the target's states of held-out rows are not finite",
+            got=f"NaN or infinity in rows {rows}",
+            source="packed rows of the held-out data",
+            remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
+        )
+
+
+def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
+    """Held-out figures of every TTT step and the real decoder's, into the log; keeps the best drafter.
+
+    ``best/`` is judged by the real decoder's accepted length, or, where nothing is decoded, by the simulated one.
+    """
+    summary = heldout_figures(trainer)
+    log.write(kind="heldout", step=step, time=time.time(), **summary)
+    weights = trainer.strategy.weights()
+    if trainer.group.rank == 0:
+        live: dict[str, Any] = {}
+        if trainer.live is not None:
+            live = dict(trainer.live(*plain_copy(trainer, weights)))
+        if live:
+            log.write(kind="live", step=step, **live)
+        name = "accepted_length" if live else "chain_accepted_length"
+        value = float((live or summary)[name])
+        known = trainer.facts.get("best", {})
+        if known and known["name"] != name:
+            say(f"best/ is now judged by {name.replace('_', ' ')}, not by {known['name'].replace('_', ' ')}.")
+            known = {}
+        best = value > known.get("value", 0.0)
+        say(eval_line(step, trainer.config.optim.steps, summary, live, best=best))
+        if best:
+            trainer.facts["best"] = {"step": step, "value": value, "name": name}
+            save_plain(trainer, trainer.config.output / "best", weights, {"steps": step, "heldout": summary})
+    trainer.group.wait()
+    return summary
+
+
+def save_plain(
+    trainer: Trainer, path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]
+) -> tuple[Drafter, dict[str, nn.Module]]:
+    """Write a drafter artefact with these weights; returns the drafter and its heads."""
+    check_output(path, overwrite=True)
+    drafter, heads = plain_copy(trainer, weights)
+    facts = {**trainer.meta, "run": trainer.run_digest, **meta}
+    save_drafter(path, drafter, facts, config=trainer.config.model_dump(mode="json"), overwrite=True)
+    return drafter, heads
 
 
 def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter, dict[str, nn.Module]]:

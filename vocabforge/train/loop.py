@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,24 +14,20 @@ import torch
 from torch import Tensor
 
 from ..capture.online import CapturedBatch
-from ..core.artifact import check_output
 from ..core.distributed import Group
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
-from ..models.drafter_io import save_drafter
-from . import checkpoint as checkpoints
 from .batches import divide
 from .config import TrainConfig
 from .data import TrainData, batch_rows, to_tensors
-from .draft_heads import save_heads
-from .eval_line import eval_line
-from .finish import capture_heldout, head_figures, name_bad_rows
-from .heldout import Live, heldout_figures, plain_copy
+from .finish import finish, name_bad_rows
+from .heldout import Live, look
+from .keeping import is_finished, keep, resume, start_facts, write_record
 from .losses import feature_noise
 from .machine import Clock, stop_requested, uses_bf16
 from .optim import learning_rate
 from .step import TrainStep
-from .strategy import Strategy, make_strategy, trained, wanted_strategy
+from .strategy import Strategy, make_strategy, wanted_strategy
 from .trackers import Trackers
 from .ttt import rows_by_step
 from .window import Window
@@ -45,6 +43,8 @@ class Trainer:
         identity: settings and input hashes that a resumed run must share.
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation; None does not.
+        facts: what the run remembers beside its weights: the best evaluation so far.
+        summary: step and held-out figures of the last evaluation.
     """
 
     config: TrainConfig
@@ -58,6 +58,7 @@ class Trainer:
     meta: dict[str, Any]
     live: Live | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    summary: tuple[int, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.division = divide(self.config.optim, self.group.rank, self.group.size)
@@ -76,6 +77,11 @@ class Trainer:
     def drafter(self) -> Any:
         return self.step_module.drafter
 
+    @property
+    def run_digest(self) -> str:
+        """SHA-256 of what makes this run what it is."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint.
 
@@ -87,7 +93,12 @@ class Trainer:
             MismatchError: the folder holds a run with other settings.
         """
         config = self.config
-        start = self._resume()
+        start = resume(self)
+        if start == config.optim.steps and is_finished(self):
+            say(f"This run is finished: {config.output / 'drafter'}")
+            self.strategy.close()
+            return config.output / "drafter"
+        write_record(self)
         log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
         trackers = Trackers.open(
             config.run.trackers,
@@ -97,11 +108,11 @@ class Trainer:
             removed=log.removed,
         )
         log.listener = trackers.log
-        log.write(kind="start", step=start, time=time.time(), facts=self._start_facts())
+        log.write(kind="start", step=start, time=time.time(), facts=start_facts(self))
         try:
             with stop_requested() as stop, self._bar(start) as bar:
                 self._train(start, log, bar, stop)
-            path = self._finish(log)
+            path = finish(self, log)
             log.write(kind="end", step=config.optim.steps, time=time.time())
             return path
         finally:
@@ -126,6 +137,7 @@ class Trainer:
                 log.write(
                     kind="train",
                     step=done,
+                    time=time.time(),
                     lr=learning_rate(step, config.optim),
                     **figures,
                     tokens_per_s=clock.lap(),
@@ -134,11 +146,13 @@ class Trainer:
                     bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}")
                 window = Window(self.steps, self.device)
             if done % config.run.eval_every == 0 or done == steps:
+                if bar is not None:
+                    bar.update(note="evaluating")
                 with clock.paused():
                     self.report(done, log)
             stopping = self.group.any(bool(stop))  # read once: a signal from here on waits for the next step
             if stopping or done % config.run.checkpoint_every == 0 or done == steps:
-                self._keep(done)
+                keep(self, done)
             if stopping and done < steps:
                 say(f"Stopped at step {done}; the same command goes on from there.")
                 raise KeyboardInterrupt
@@ -166,7 +180,7 @@ class Trainer:
 
         def check(norm: Tensor) -> None:
             finite = torch.isfinite(torch.stack([total.float(), norm.detach().float()])).tolist()
-            if not all(finite):
+            if self.group.any(not all(finite)):  # together: naming the rows asks every process
                 name_bad_rows(self, step, rows, "gradient" if finite[0] else "loss")
 
         norm = self.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
@@ -191,98 +205,5 @@ class Trainer:
         )
 
     def report(self, step: int, log: MetricsLog) -> None:
-        """Held-out figures of every TTT step and the real decoder's, into the log; keeps the best drafter."""
-        summary = heldout_figures(self)
-        log.write(kind="heldout", step=step, time=time.time(), **summary)
-        weights = self.strategy.weights()
-        if self.group.rank == 0:
-            live: dict[str, Any] = {}
-            if self.live is not None:
-                live = dict(self.live(*plain_copy(self, weights)))
-            if live:
-                log.write(kind="live", step=step, **live)
-            name = "accepted_length" if live else "chain_accepted_length"
-            value = float((live or summary)[name])  # type: ignore[arg-type]
-            best = value > self.facts.get("best", {}).get("value", 0.0)
-            say(eval_line(step, self.config.optim.steps, summary, live, best=best))
-            if best:
-                self.facts["best"] = {"step": step, "value": value, "name": name}
-                self._save(self.config.output / "best", weights, {"steps": step, "heldout": summary})
-        self.group.wait()
-
-    def _start_facts(self) -> dict[str, Any]:
-        return {
-            "device": str(self.device),
-            "precision": "bf16 passes" if uses_bf16(self.config, self.device) else "fp32",
-            "processes": self.group.size,
-            "strategy": self.strategy.name,
-            "training rows": f"{len(self.data.train):,}",
-            "trained parameters": f"{sum(p.numel() for p in trained(self.step_module).values()):,}",
-        }
-
-    def _save(self, path: Path, weights: dict[str, Tensor], meta: dict[str, Any]) -> Any:
-        check_output(path, overwrite=True)
-        drafter, heads = plain_copy(self, weights)
-        config = self.config.model_dump(mode="json")
-        save_drafter(path, drafter, {**self.meta, **meta}, config=config, overwrite=True)
-        return drafter, heads
-
-    def _keep(self, step: int) -> None:
-        weights, optimizer = self.strategy.weights(), self.strategy.optimizer_state()
-        rng = checkpoints.joined_rng(self.group.gather(checkpoints.rng_state(self.group.rank)))
-        if self.group.rank == 0:
-            state = checkpoints.RunState(
-                weights,
-                optimizer,
-                rng,
-                {**self.facts, "processes": self.group.size, "strategy": self.strategy.name},
-            )
-            folder = self.config.output / "checkpoints"
-            checkpoints.save_checkpoint(folder, step, state, self.identity, self.config.run.keep)
-        self.group.wait()
-
-    def _resume(self) -> int:
-        folder = self.config.output / "checkpoints"
-        if self.group.rank == 0:
-            checkpoints.remove_remains(folder)
-        self.group.wait()
-        found = checkpoints.load_latest(folder, self.identity)
-        if found is None:
-            return 0
-        step, state = found
-        self.strategy.load(state.weights, state.optimizer, step)
-        whole = checkpoints.restore_rng(state.rng, self.group.rank)
-        self.facts = {key: value for key, value in state.facts.items() if key == "best"}
-        if self.group.rank == 0:
-            say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
-            before = (state.facts.get("processes"), state.facts.get("strategy"))
-            if before != (self.group.size, self.strategy.name) or not whole:
-                say(
-                    f"It ran as {before[0]} process(es), {before[1]}, and goes on as {self.group.size}, "
-                    f"{self.strategy.name}: the batches are the same, the last bits need not be."
-                )
-        return step
-
-    def _finish(self, log: MetricsLog) -> Path:
-        path = self.config.output / "drafter"
-        summary = heldout_figures(self)
-        weights = self.strategy.weights()
-        if self.group.rank == 0:
-            drafter, heads = self._save(
-                path, weights, {"steps": self.config.optim.steps, "heldout": summary, **self.facts}
-            )
-            if heads:
-                figures = head_figures(self, drafter, heads)
-                log.write(kind="heads", step=self.config.optim.steps, heads=figures)
-                save_heads(
-                    self.config.output,
-                    heads,
-                    self.config.heads,
-                    drafter=path,
-                    meta={**self.meta, "report": figures},
-                    resolved=self.config.model_dump(mode="json"),
-                )
-        elif getattr(self.target, "tensor_parallel", False) and len(self.step_module.heads):
-            capture_heldout(self)  # every process must take part in the target's passes
-        self.group.wait()
-        return path
+        """Look at the drafter on held-out rows and prompts; keeps the best one."""
+        self.summary = (step, look(self, step, log))

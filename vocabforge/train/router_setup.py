@@ -16,6 +16,7 @@ from ..core.errors import MismatchError, UsageError
 from ..core.files import atomic_write_json, check_run_folder
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
+from ..corpus.inputs import expand_paths
 from ..corpus.tokenizer import load_tokenizer
 from ..models.device import choose_device
 from ..models.drafter import Drafter
@@ -24,9 +25,9 @@ from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, drafter_digest
 from ..models.head_rows import check_head_fits, open_head
 from ..models.router import Router
-from ..models.target import check_tokenizer_fits, read_target_config
+from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
 from ..vocab.clusters import Clusters, load_clusters
-from .data import prepare
+from .data import prepare, with_prepared
 from .router_config import RouterTrainConfig
 from .router_train import REPORT, ROUTER, RouterTrainer
 
@@ -42,10 +43,14 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
         VocabForgeError: the target, its tokenizer, the drafter or the clusters cannot be read.
     """
     check_one_process()
+    config = config.model_copy(update={"data": with_prepared(config.data)})
+    if config.data.prepared is None:
+        expand_paths([*config.data.train, *config.data.heldout])  # raises where one is missing
     check_run_folder(config.output)
     target = read_target_config(config.target)
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     clusters = load_clusters(config.clusters)
+    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     router = _router(config, clusters, int(target["hidden_size"]))
     return {
         "config": config.model_dump(mode="json"),
@@ -80,6 +85,7 @@ def build_router_trainer(config: RouterTrainConfig, load_drafter: LoadDrafter) -
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
     check_one_process()
+    config = config.model_copy(update={"data": with_prepared(config.data)})
     device = choose_device(config.run.device)
     check_run_folder(config.output)
     tokenizer = load_tokenizer(config.tokenizer or config.target)

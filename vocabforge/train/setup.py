@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from ..capture.build import build_capture, load_capture_target
+from ..capture.cache import CachedCapture
+from ..capture.cache_format import dtype_name
 from ..core.distributed import Group, local_rank, world_size
 from ..core.errors import MismatchError, UsageError, VocabForgeError
-from ..core.files import atomic_write_json, check_run_folder
+from ..core.files import check_run_folder
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
@@ -27,18 +29,17 @@ from ..models.target import check_row_length, check_tokenizer_fits, read_target_
 from ..vocab.subset import VocabSubset, load_subset
 from .batches import divide
 from .config import DrafterConfig, TrainConfig
-from .data import TrainData, open_data, prepare, to_tensors, with_prepared, write_heldout_prompts
+from .data import TrainData, open_data, prepare, to_tensors, with_prepared
 from .draft_heads import make_heads
 from .heldout import Live
 from .loop import Trainer
-from .machine import set_threads
+from .machine import set_threads, uses_bf16
 from .start import start_from_target
 from .step import StepSettings, TrainStep
 from .strategy import wanted_strategy
 from .tracker_table import check_trackers
 from .vocab_loss import LossOptions
 
-HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 CALIBRATION_ROWS = 4
 # Makes the live decoder from target and prompts; handed in by the command, None decodes nothing.
 MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], "Live | None"]
@@ -101,9 +102,12 @@ def build_trainer(
         # Before anything wraps the step, and from the same rows on every process.
         start_from_target(drafter, _calibration(captured, data, device))
     heads = make_heads(config.heads, _factored(drafter, target), seed=config.run.seed)
+    kept = captured.key.dtype if isinstance(captured, CachedCapture) else dtype_name(target.dtype)
     identity = {
         **identity_of(config, data.digest(), fingerprint),
         "tokenizer": tokenizer.fingerprint,
+        "states": f"{dtype_name(target.dtype)}, kept in {kept}",
+        "passes": "bf16" if uses_bf16(config, device) else "fp32",
     }
     meta = {
         "target_fingerprint": fingerprint,
@@ -114,7 +118,7 @@ def build_trainer(
     step = TrainStep(drafter, heads, target.head_weight, step_settings(config))
     live = None
     if make_live is not None and config.run.live.prompts and group.rank == 0:
-        live = make_live(target, config.output / HELDOUT_PROMPTS, config, tokenizer)
+        live = make_live(target, data.prepared.prompts, config, tokenizer)
     return Trainer(config, target, step, data, captured, device, group, identity, meta, live)
 
 
@@ -130,8 +134,6 @@ def _data(config: TrainConfig, tokenizer: TextTokenizer, group: Group) -> TrainD
                     folder.rmdir()
             raise
         say(described(data))
-        write_heldout_prompts(config.output / HELDOUT_PROMPTS, data, tokenizer, config.data)
-        atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
     made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
     return data if group.rank == 0 else open_data(made, tokenizer)
 
@@ -227,8 +229,6 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         if (section, key) != ("optim", "micro_batch_size")
     }
     flat["run.seed"] = config.run.seed
-    flat["run.mixed_precision"] = config.run.mixed_precision
-    flat["capture.dtype"] = config.capture.dtype
     flat["data"] = data_digest
     flat["target"] = fingerprint
     if config.drafter.vocab is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import inspect
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,9 +34,7 @@ class Replicated:
             fp32_gradients=group.size == 1,  # DDP's buckets have the parameters' type
         )
         # The buffers are the target's: equal everywhere, and far too large to send at every step.
-        self._wrapped: nn.Module = (
-            nn.parallel.DistributedDataParallel(step, broadcast_buffers=False) if group.size > 1 else step
-        )
+        self._wrapped: nn.Module = _ddp(step) if group.size > 1 else step
 
     def forward(self, *inputs: Any) -> Any:
         return self._wrapped(*inputs)
@@ -83,4 +83,15 @@ class Replicated:
         return nothing()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Free what holds the process group; else a process may abort at exit."""
+        if self.group.size > 1:
+            self._wrapped = self.step
+            gc.collect()
+
+
+def _ddp(step: TrainStep) -> nn.Module:
+    """DDP that does not send buffers; the key for it has another name since torch 2.13."""
+    wrapper: Any = nn.parallel.DistributedDataParallel
+    known = inspect.signature(wrapper.__init__).parameters
+    key = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    return wrapper(step, **{key: False})

@@ -51,6 +51,7 @@ class Window:
             "ttt_loss": float(rest[0]) / max(self._steps, 1),
             "accuracy": [round(a, 4) for a in summary["accuracy"]],  # type: ignore[attr-defined]
             "grad_norm": float(self._norm),
+            "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
         }
         return {**figures, "heads": heads} if heads else figures
 

@@ -21,7 +21,12 @@ _FACTS = {
     "tool_list": "with a tool list",
     "tool_calls": "with tool calls",
     "marked": "masked by generation tags",
+    "marks_with_header": "whose generation tags include the header of the turn",
+    "marks_without_end": "whose generation tags leave out the end of the turn",
     "thinking_turns_left_out": "turns whose thinking the template leaves out",
+    "empty_thinking_blocks": "empty thinking blocks of the template, not learnt",
+    "thinking_only_turns": "answers of thinking alone, dropped and not learnt",
+    "cut_turns": "answers cut: end not learnt",
 }
 
 
@@ -53,15 +58,17 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
         (
             name,
             f"{figures[name]['documents']:,}",
+            f"{figures[name]['sequences']:,}",
             f"{len(packed):,}",
             percent(packed.fill, 1),
             f"{figures[name]['tokens']:,}",
             f"{figures[name]['counted']:,}",
             percent(figures[name]["counted"] / max(1, figures[name]["tokens"]), 1),
+            f"{figures[name].get('rows_counted', 0):,}",
         )
         for name, packed in splits
     ]
-    columns = ("split<", "documents", "rows", "full", "tokens", "learnt", "share")
+    columns = ("split<", "sources", "documents", "rows", "full", "tokens", "learnt", "share", "rows counted")
     shown: list[RenderableType] = [table_of("Rows", columns, rows)]
     contents = {title: figures["facts"].get(name, 0) for name, title in _FACTS.items()}
     shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))

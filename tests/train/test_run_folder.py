@@ -1,0 +1,150 @@
+"""A run's folder: one writer, nothing removed or rewritten before it is sure, nothing damaged taken for none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.train.run_support import make_place, settings, write_config
+from vocabforge.cli.app import build_app
+from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.core.config import parse_config
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.core.lock import only_writer
+from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.train.checkpoint import list_checkpoints
+from vocabforge.train.config import TrainConfig
+from vocabforge.train.loop import Trainer
+from vocabforge.train.setup import build_trainer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+def trainer(place: Path, name: str, **sections: dict[str, Any]) -> Trainer:
+    return build_trainer(parse_config(TrainConfig, settings(place, name, **sections), source="test"))
+
+
+def command(*words: str) -> Any:
+    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
+    return CliRunner().invoke(app, ["train-drafter", *words])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_second_writer_is_refused_and_the_lock_goes_away(place: Path) -> None:
+    config = write_config(place, "held", optim={"steps": 2})
+    with only_writer(place / "held"):
+        done = command("--config", str(config))
+        assert done.exit_code == 2
+        assert "another process is working in this folder" in done.output
+        with pytest.raises(UsageError), only_writer(place / "held"):
+            pass
+    assert not (place / "held").exists()
+    assert command("--config", str(config)).exit_code == 0
+    assert not (place / ".held.lock").exists()
+
+
+def test_fresh_removes_a_run_only_when_the_new_one_is_sure_to_start(place: Path) -> None:
+    config = write_config(place, "again", optim={"steps": 4}, run={"checkpoint_every": 2})
+    assert command("--config", str(config)).exit_code == 0
+    output = place / "again"
+    foreign = [output / "checkpoints" / "mine" / "model.bin", output / "wandb" / "foreign"]
+    for file in foreign:
+        file.parent.mkdir(parents=True)
+        file.write_text("somebody's")
+    before = files(output)
+    done = command("--config", str(config), "--fresh", f"target={place / 'nowhere'}")
+    assert done.exit_code == 1
+    assert files(output) == before
+    done = command("--config", str(config), "--fresh", "optim.lr=1e-3")
+    assert done.exit_code == 0, done.output
+    assert all(file.read_text() == "somebody's" for file in foreign)
+    rows = read_jsonl_log(output / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "start"] == [0]
+
+
+def test_damaged_checkpoints_are_not_taken_for_none(place: Path) -> None:
+    trainer(place, "all-damaged").run()
+    output = place / "all-damaged"
+    for path in list_checkpoints(output / "checkpoints"):
+        data = (path / "weights.safetensors").read_bytes()
+        (path / "weights.safetensors").write_bytes(data[:-7])
+    before = files(output)
+    with pytest.raises(MismatchError, match=r"optim\.lr"):
+        trainer(place, "all-damaged", optim={"lr": 0.5}).run()
+    with pytest.raises(ArtifactError, match="every checkpoint of this run is damaged"):
+        trainer(place, "all-damaged").run()
+    assert files(output) == before, "neither the log nor the drafter is touched"
+
+
+def test_a_refused_resume_rewrites_nothing(place: Path) -> None:
+    trainer(place, "refused").run()
+    before = files(place / "refused")
+    with pytest.raises(MismatchError):
+        trainer(place, "refused", optim={"lr": 0.5}, data={"heldout_documents": 8}).run()
+    after = files(place / "refused")
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_finished_run_is_not_run_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trainer(place, "finished").run()
+    before = files(place / "finished")
+    assert trainer(place, "finished").run() == path
+    assert "This run is finished" in capsys.readouterr().err
+    assert files(place / "finished") == before
+
+
+def test_states_that_are_not_finite_in_held_out_rows_stop_the_run(place: Path) -> None:
+    run = trainer(place, "nan-heldout")
+    source = run.captured
+
+    def poisoned(rows: Any, keys: Any) -> Any:
+        batch = source(rows, keys)
+        if keys[0][0] == "heldout":
+            batch.hidden[0, 1, 2] = float("nan")
+        return batch
+
+    run.captured = poisoned
+    with pytest.raises(DataError, match="held-out rows are not finite") as error:
+        run.run()
+    assert "rows [" in str(error.value)
+    assert not (place / "nan-heldout" / "best").exists()
+
+
+def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = iter([1.5, 1.2])
+
+    def live(*_: Any) -> dict[str, Any]:
+        length = next(values)
+        figures = {"prompts": 1, "identical": 1, "chain_accepted_length": None, "heads": {}}
+        return {"accepted_length": length, **figures}
+
+    run = trainer(place, "best")
+    run.live = live
+    run.run()
+    best = json.loads((place / "best" / "best" / "manifest.json").read_text())
+    assert best["meta"]["steps"] == 6, "the later evaluation decoded less"
+    assert run.facts["best"] == {"step": 6, "value": 1.5, "name": "accepted_length"}
+    other = trainer(place, "measure")
+    other.facts["best"] = {"step": 1, "value": 99.0, "name": "accepted_length"}
+    other.run()
+    assert other.facts["best"]["name"] == "chain_accepted_length"
+    assert "best/ is now judged by" in capsys.readouterr().err
+
+
+def test_the_identity_holds_what_the_states_really_are(place: Path) -> None:
+    identity = trainer(place, "identity").identity
+    assert identity["states"] == "float32, kept in float32"
+    assert identity["passes"] == "fp32"
+    assert len(identity["tokenizer"]) == 64
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,52 @@
+"""One writer a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import UsageError
+from .files import disk_errors
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this process; it need not exist. A killed process lets go by itself.
+
+    The lock is a hidden file beside the folder, removed at the end. Where the system knows no file locks, nothing
+    is held.
+
+    Raises:
+        UsageError: another living process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    path = folder.parent / f".{folder.name}.lock"
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with disk_errors(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise UsageError(
+                "another process is working in this folder",
+                got=folder,
+                remedy="wait for it, stop it, or choose another output folder",
+            ) from error
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == path.stat().st_ino:
+                break
+        os.close(handle)  # its former holder has just removed it
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
