@@ -72,6 +72,7 @@ def train_drafter(
         group.wait()
         path = trainer.run()
         first = group.rank == 0
+        del trainer  # its parameters hold the process group; see ``joined``
     if not first:
         return
     report = _report(settings)

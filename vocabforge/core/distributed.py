@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,6 +135,7 @@ def joined(device_type: str = "cpu") -> Iterator[Group]:
             raise
         raise _peer_ended(error) from error
     finally:
+        gc.collect()  # a wrapped model that outlives the group aborts the process at exit
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
 
