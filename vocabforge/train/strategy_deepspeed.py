@@ -149,9 +149,10 @@ class DeepSpeed:
                     utils.safe_set_full_optimizer_state(parameter, value, key)
         for count in self._inner_steps():
             count.fill_(step)
-        if self._stage < 3:
-            with torch.no_grad():
-                for name, parameter in self.parameters.items():
+        # The tensors that a forward pass reads follow the fp32 ones at the next update only.
+        with self._writable(), torch.no_grad():
+            for name, parameter in self.parameters.items():
+                if self._stage < 3 or self.group.rank == 0:
                     parameter.copy_(weights[name])
 
     def _make_states(self) -> None:
@@ -183,6 +184,12 @@ class DeepSpeed:
         if self._stage < 3:
             return nothing()
         return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()))
+
+    def _writable(self) -> AbstractContextManager[None]:
+        """Inside, parameters are whole; under stage 3 what rank 0 writes is divided again."""
+        if self._stage < 3:
+            return nothing()
+        return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()), modifier_rank=0)
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
