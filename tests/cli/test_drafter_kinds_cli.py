@@ -11,7 +11,8 @@ from tests.cli.cli_support import World, assert_user_error, invoke
 from tests.contracts.drafter_support import KINDS
 from tests.contracts.drafter_support import make_drafter as random_drafter
 from vocabforge.core.artifact import open_artifact
-from vocabforge.decode.build import build_methods
+from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.proposers import DraftOptions
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.target import HFTarget
 
@@ -62,7 +63,10 @@ def test_native_export_with_a_vocabulary_decodes(
     )
     assert result.exit_code == 0, result.output
     methods = build_methods(
-        pristine.target, [str(made[1]), str(tmp_path / "small")], [str(pristine.vocab)], topk=3
+        pristine.target,
+        [str(made[1]), str(tmp_path / "small")],
+        [str(pristine.vocab)],
+        options=BuildOptions(draft=DraftOptions(topk=3)),
     )
     outputs = [m.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=()) for m in methods]
     assert len(methods) == 5
@@ -93,6 +97,6 @@ def test_generate_drafts_with_it(made: tuple[str, Path], pristine: World) -> Non
         assert_user_error(
             invoke("generate", *line, "--drafter", made[1], "--depth", "5"),
             2,
-            "Medusa heads",
+            "the Medusa drafter",
             "at most depth 4",
         )

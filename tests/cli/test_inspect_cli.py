@@ -94,9 +94,7 @@ def make_evaluation(path: Path) -> None:
         command=["vocabforge"],
     )
     tokenizer = make_tokenizer(path.parent / "words")
-    evaluate_methods(
-        path, make_benchmark(ROWS), methods, tokenizer, RunSettings(32, temperature=0.0, warmup=1), provenance
-    )
+    evaluate_methods(path, make_benchmark(ROWS), methods, tokenizer, RunSettings(32, warmup=1), provenance)
 
 
 def make_coverage(path: Path, folder: Path) -> None:

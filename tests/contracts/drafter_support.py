@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vocabforge.decode.proposers import Proposer, make_proposer
+from tests.decode.engine_support import advance, propose, ready
+from vocabforge.decode.proposers import Proposer, tree_proposer
 from vocabforge.decode.tree import DraftTree, TreeSettings
 from vocabforge.models.drafters import DRAFTERS, drafter_sizes, new_drafter
 from vocabforge.models.heads import DraftHead, FullHead, StaticHead
@@ -60,8 +61,15 @@ def shape_for(drafter: Any, topk: int, levels: int, total: int) -> TreeSettings:
     return TreeSettings(topk, depth, min(total, topk + depth * topk**2 + 1))
 
 
+def drawing(drafter: Any, head: Any, shape: TreeSettings, positions: int = 256) -> Any:
+    """The drafter's proposer with a dynamic tree, ready to be driven by hand."""
+    return ready(tree_proposer(None, drafter, head, shape), positions)  # type: ignore[arg-type]
+
+
 class ScriptedHead:
     """Proposes given tokens, one a row that it is asked about, and keeps the rows' logits."""
+
+    context_size, by_step = 0, False
 
     def __init__(self, drafter: Any, script: list[int]) -> None:
         self.drafter, self.script, self.size = drafter, list(script), drafter.config.vocab_size
@@ -83,27 +91,28 @@ def chain_logits(
         commit: called with the proposer; commits the context.
     """
     head = ScriptedHead(drafter, (path + [0] * steps)[:steps])
-    proposer = make_proposer(drafter, head, TreeSettings(1, steps - 1, steps + 1), 256)  # type: ignore[arg-type]
+    proposer = drawing(drafter, head, TreeSettings(1, steps - 1, steps + 1))
     commit(proposer)
-    proposer.propose(torch.tensor([1]) if root is None else root)
+    propose(proposer, 1 if root is None else int(root))
     return head.logits
 
 
 def tree_paths(tree: DraftTree) -> list[TokenPath]:
     """Tokens below the root on the way to every node."""
     found: list[TokenPath] = [()]
-    for node in range(1, len(tree.tokens)):
-        found.append((*found[int(tree.parents[node])], int(tree.tokens[node])))
+    for node in range(1, tree.tokens.shape[1]):
+        found.append((*found[int(tree.parents[0, node])], int(tree.tokens[0, node])))
     return found
 
 
 def commit_rows(proposer: Proposer, states: Tensor, tokens: Tensor, *, padding: int = 4) -> None:
     """Commit (N, .) rows in two parts, the second padded, as the decode loop does."""
     cut = max(1, len(tokens) - 3)
-    proposer.advance(tokens[:cut], states[:cut], cut)
+    advance(proposer, tokens[:cut], states[:cut], cut)
     rest = len(tokens) - cut
     if rest:
-        proposer.advance(
+        advance(
+            proposer,
             torch.cat([tokens[cut:], torch.full((padding,), 5)]),
             torch.cat([states[cut:], states[:1].expand(padding, -1)]),
             rest,

@@ -18,17 +18,19 @@ from tests.contracts.drafter_support import (
     TokenPath,
     chain_logits,
     commit_rows,
+    drawing,
     head_of,
     levels_of,
     make_drafter,
     shape_for,
     tree_paths,
 )
+from tests.decode.engine_support import advance, propose
 from tests.support import tiny_target
 from tests.train.ttt_reference import Document, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import ConfigError, MismatchError
-from vocabforge.decode.proposers import PROPOSERS, make_proposer
+from vocabforge.decode.proposers import FITTING, PROPOSERS
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafter_io import TargetTensors, load_native, load_trainable, save_drafter
 from vocabforge.models.drafters import drafter_class, drafter_sizes, new_drafter
@@ -56,7 +58,7 @@ def steps_of(drafter: Any, batch: CapturedBatch) -> list[TTTStep]:
 def test_a_row_of_the_table_is_whole(kind: str, folder: Path, target: HFTarget) -> None:
     drafter = make_drafter(kind, folder, target)
     assert drafter_class(kind).kind == drafter.kind == drafter.config.kind == kind
-    assert kind in PROPOSERS
+    assert set(FITTING[kind]) <= set(PROPOSERS)
     assert drafter.label
     assert drafter.reads in ("aux", "hidden")
     assert bool(drafter.config.aux_layers) == (drafter.reads == "aux")
@@ -202,6 +204,8 @@ class Grown:
 class Watched:
     """A head that keeps the log-probabilities of every row it is asked about."""
 
+    context_size, by_step = 0, False
+
     def __init__(self, drafter: Any) -> None:
         self._inner, self._weight = head_of(drafter), drafter.head_weight
         self.size, self.rows = self._inner.size, []
@@ -231,13 +235,13 @@ def test_tree_drafting_equals_path_drafting(
             continue
         crossed |= expected.crosses()
         head = Watched(drafter)
-        proposer = make_proposer(drafter, head, shape, 32)  # type: ignore[arg-type]
+        proposer = drawing(drafter, head, shape)
         commit(proposer)
         for _ in range(2):  # the second tree must not see the first one's states
             head.rows.clear()
-            tree = proposer.propose(torch.tensor([1]))
+            tree = propose(proposer, 1)
             assert set(tree_paths(tree)[1:]) == expected.paths
-            assert int(tree.tokens[0]) == 1
+            assert int(tree.tokens[0, 0]) == 1
             rows = expected.rows(len(head.rows))
             torch.testing.assert_close(torch.stack(head.rows), rows, rtol=0, atol=1e-3)
     assert crossed or shape.levels < 4, "too tame trees"
@@ -277,12 +281,11 @@ def test_padding_rows_of_a_commit_leave_no_trace(kind: str, folder: Path, target
     states = torch.randn(6, len(drafter.config.aux_layers or (0,)) * 32)
     trees = []
     for junk in (0.0, 50.0):
-        proposer = make_proposer(drafter, head_of(drafter), shape_for(drafter, 3, 3, 12), 32)
+        proposer = drawing(drafter, head_of(drafter), shape_for(drafter, 3, 3, 12))
         rows = states.clone()
         rows[4:] = junk
-        proposer.advance(torch.tensor([5, 6, 7, 8, 9, 9]), rows, 4)
-        assert proposer.rows == 4
-        trees.append(proposer.propose(torch.tensor([1])))
+        advance(proposer, torch.tensor([5, 6, 7, 8, 9, 9]), rows, 4)
+        trees.append(propose(proposer, 1))
     assert torch.equal(trees[0].tokens, trees[1].tokens)
     assert torch.equal(trees[0].parents, trees[1].parents)
 

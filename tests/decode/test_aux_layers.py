@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.contracts.drafter_support import head_of, make_drafter
-from tests.decode.engine_support import PROMPT
+from tests.decode.engine_support import PROMPT, watch_rows
 from tests.support import tiny_target
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import make_proposer
+from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.formats import load_drafter
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
@@ -38,15 +37,8 @@ def test_the_engine_feeds_the_layers_of_the_artefact(
     save_drafter(tmp_path / "d", drafter, {})
     loaded, _ = load_drafter(tmp_path / "d", TargetTensors(lean.embedding, lean.lm_head_weight), folder)
     assert loaded.config.aux_layers == layers
-    proposer = make_proposer(loaded, head_of(loaded), TreeSettings(2, 2, 7), 16)
-    rows: list[Tensor] = []
-    advance = proposer.advance
-
-    def watched(tokens: Tensor, states: Tensor, count: int) -> None:
-        rows.append(states[:count])
-        advance(tokens, states, count)
-
-    proposer.advance = watched  # type: ignore[method-assign]
+    proposer = tree_proposer(lean, loaded, head_of(loaded), TreeSettings(2, 2, 7))
+    rows, _ = watch_rows(proposer)
     result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=12, stop_ids=())
     found = torch.cat(rows)
     text = torch.tensor([(PROMPT + result.token_ids)[: len(found)]])

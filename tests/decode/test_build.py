@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +20,10 @@ from vocabforge.cli.export import export
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
+from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.draft import Plan
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import DraftOptions
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
@@ -51,9 +55,7 @@ def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
         place / "t",
         [str(place / "run" / "drafter")],
         [f"small={place / 'v'}"],
-        depth=1,
-        topk=2,
-        total_nodes=5,
+        options=BuildOptions(draft=DraftOptions(depth=1, topk=2, total_nodes=5)),
     )
     assert [method.name for method in methods] == ["plain", "run", "run+small"]
     assert "261 tokens" in methods[1].description
@@ -62,18 +64,20 @@ def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
     assert results[0] == results[1] == results[2]
     assert isinstance(methods[2].generator, Decoder)
     assert methods[2].generator.proposer is not None
-    assert methods[2].generator.proposer.settings.total_nodes == 5
+    assert methods[2].generator.proposer.plan == Plan(2, 5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_all_methods_take_the_dtype_asked_for(place: Path, dtype: str) -> None:
-    methods = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")], dtype=dtype)
+    methods = build_methods(
+        place / "t", [str(place / "run" / "drafter")], [str(place / "v")], options=BuildOptions(dtype=dtype)
+    )
     for method in methods:
         decoder = method.generator
         assert isinstance(decoder, Decoder)
         assert decoder.target.dtype == getattr(torch, dtype)
         if decoder.proposer is not None:
-            assert {p.dtype for p in decoder.proposer.drafter.parameters()} == {decoder.target.dtype}
+            assert {p.dtype for p in decoder.proposer.backend.drafter.parameters()} == {decoder.target.dtype}
         assert len(decoder.generate([72], max_new_tokens=5, stop_ids=()).token_ids) == 5
 
 
@@ -84,7 +88,7 @@ def test_the_drafters_share_the_targets_tensors(place: Path) -> None:
         decoder = method.generator
         assert isinstance(decoder, Decoder)
         assert decoder.proposer is not None
-        drafter = decoder.proposer.drafter
+        drafter = decoder.proposer.backend.drafter
         assert drafter.embedding.data_ptr() == decoder.target.embedding.data_ptr()
         assert drafter.target_head.data_ptr() == decoder.target.lm_head_weight.data_ptr()
 
@@ -114,7 +118,7 @@ def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -
         build_methods(tmp_path / "small")
     for arguments, words in (({"dtype": "int8"}, "no such dtype"), ({"device": "tpu9"}, "no such device")):
         with pytest.raises(UsageError, match=words):
-            build_methods(place / "t", **arguments)
+            build_methods(place / "t", options=BuildOptions(**arguments))
 
 
 def test_generate_streams_the_text_and_tells_the_figures(place: Path) -> None:
@@ -171,3 +175,55 @@ def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, t
             [72, 101, 108], max_new_tokens=20, stop_ids=()
         )
         assert (result.token_ids, result.accept_lengths) == (expected.token_ids, expected.accept_lengths)
+
+
+def names_of(place: Path, *drafters: str, vocabs: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+    found = build_methods(place / "t", drafters, vocabs, options=BuildOptions(**options))
+    return {method.name: method for method in found}
+
+
+def test_proposers_without_a_drafter_are_methods_of_their_own(place: Path) -> None:
+    draft = DraftOptions(layers=2, depth=3)
+    found = names_of(place, vocabs=[str(place / "v")], proposers=["n-gram", "early-exit"], draft=draft)
+    assert list(found) == ["plain", "n-gram", "early-exit", "early-exit+v"]
+    plain, *others = (
+        one.generator.generate([72, 101] * 4, max_new_tokens=30, stop_ids=()) for one in found.values()
+    )
+    assert all(one.token_ids == plain.token_ids for one in others)
+    assert all(one.drafted > 0 for one in others)
+    with pytest.raises(UsageError, match=r"(?s)no such proposer.*eagle9.*early-exit"):
+        names_of(place, proposers=["eagle9"])
+
+
+def test_a_model_of_the_same_vocabulary_drafts(place: Path, tmp_path: Path) -> None:
+    tiny_target(tmp_path / "small", vocab_size=261, seed=4)
+    byte_tokenizer(tmp_path / "small")
+    found = names_of(place, f"s={tmp_path / 'small'}", f"self={place / 't'}", vocabs=[f"v={place / 'v'}"])
+    assert list(found) == ["plain", "s", "s+v", "self", "self+v"]
+    results = {
+        name: one.generator.generate([72, 101], max_new_tokens=30, stop_ids=()) for name, one in found.items()
+    }
+    assert all(one.token_ids == results["plain"].token_ids for one in results.values())
+    assert min(results["self"].accept_lengths[:-1]) == 6, "a target that drafts for itself is always right"
+    tiny_target(tmp_path / "other", vocab_size=200)
+    with pytest.raises(MismatchError, match="vocabulary is not the target's"):
+        names_of(place, str(tmp_path / "other"))
+
+
+def test_the_proposer_must_fit_the_drafter(place: Path) -> None:
+    drafter = str(place / "run" / "drafter")
+    with pytest.raises(UsageError, match=r"(?s)none of the proposers.*kind eagle3.*expected: eagle3"):
+        names_of(place, drafter, proposers=["medusa"])
+    assert list(names_of(place, drafter, proposers=["eagle3", "n-gram"])) == ["plain", "n-gram", "run"]
+
+
+def test_adaptive_control_and_drawn_drafts_are_told(place: Path) -> None:
+    drafter = str(place / "run" / "drafter")
+    draft = DraftOptions("chain", True, 2)
+    found = names_of(place, drafter, draft=draft, control="adaptive")["run"]
+    assert "drawn drafts, adaptive control" in found.description
+    result = found.generator.generate([72, 101], max_new_tokens=30, stop_ids=())
+    plain = names_of(place)["plain"].generator.generate([72, 101], max_new_tokens=30, stop_ids=())
+    assert result.token_ids == plain.token_ids
+    with pytest.raises(UsageError, match="dynamic tree cannot be drawn"):
+        names_of(place, drafter, draft=DraftOptions("dynamic", True))

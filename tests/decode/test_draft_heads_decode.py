@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.cli.app import build_app
@@ -17,9 +18,9 @@ from vocabforge.cli.evaluate import evaluate
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
+from vocabforge.decode.build import BuildOptions, build_methods
 from vocabforge.decode.build_heads import HeadRequest, parse_budget
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.proposers import DraftOptions
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -68,14 +69,17 @@ def methods_of(place: Path, drafters: list[str], heads: list[str], **request):
     found = build_methods(
         place / "t",
         [str(place / name) for name in drafters],
-        heads=HeadRequest([str(place / name) for name in heads], **request),
-        **TREE,
+        options=BuildOptions(
+            heads=HeadRequest([str(place / name) for name in heads], **request), draft=DraftOptions(**TREE)
+        ),
     )
     return {method.name: method for method in found}
 
 
 class Watching:
     """A head of given answers that keeps what it was told."""
+
+    context_size, by_step = 0, False
 
     def __init__(self, script: list[int]) -> None:
         self.size, self.script, self.told = VOCAB, list(script), []
@@ -102,7 +106,7 @@ def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
     for root in range(2, 14):
         script = ids[root + 2 : root + 2 + steps].tolist()
         head = Watching(script)
-        proposer = Eagle3Proposer(drafter, head, TreeSettings(1, steps - 1, steps + 1), 64)
+        proposer = eagle(drafter, head, TreeSettings(1, steps - 1, steps + 1), 64)
         output = lean.forward(
             ids[None, : root + 1],
             torch.arange(root + 1)[None],
@@ -111,9 +115,8 @@ def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
             mask=torch.ones(root + 1, root + 1).tril().bool(),
             aux_layers=drafter.config.aux_layers,
         )
-        proposer.reset()
-        proposer.advance(ids[1 : root + 2], output.aux[0], root + 1)
-        proposer.propose(ids[root + 1 : root + 2])
+        advance(proposer, ids[1 : root + 2], output.aux[0], root + 1)
+        propose(proposer, int(ids[root + 1]))
         assert [state.step for state, _ in head.told] == list(range(steps))
         for state, hidden in head.told:
             known, normed = trained[root, state.step]

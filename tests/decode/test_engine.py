@@ -12,12 +12,12 @@ from tests.decode.engine_support import (
     SHAPES,
     Pair,
     check_figures,
+    eagle,
     hf_greedy,
     knowing,
 )
-from vocabforge.decode import engine
+from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.heads import FullHead
@@ -34,7 +34,8 @@ def test_output_is_hugging_faces_greedy_output(pairs: dict[str, Pair], case: str
     for number, (name, shape) in enumerate(SHAPES.items()):
         for restricted in (False, True):
             decoder = Decoder(
-                pair.lean, knowing(pair.proposer(shape, restricted=restricted), PROMPT + expected, number)
+                pair.lean,
+                knowing(pair.proposer(shape, restricted=restricted), PROMPT + expected, seed=number),
             )
             result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids=())
             assert result.token_ids == expected, (name, restricted)
@@ -58,7 +59,7 @@ def test_prompts_over_any_number_of_prefill_chunks(
 ) -> None:
     prompt = [(7 * i + 3) % 67 for i in range(length)]
     expected = hf_greedy(pair.hf, prompt, 20)
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(target_side, "PREFILL_CHUNK", 8)
     decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["tree"]), prompt + expected))
     result = decoder.generate(prompt, max_new_tokens=20, stop_ids=())
     assert result.token_ids == expected
@@ -75,9 +76,9 @@ def test_a_full_context_ends_by_cache(pair: Pair, shape: str) -> None:
     prompt = [(5 * i + 1) % 67 for i in range(100)]
     expected = Decoder(pair.lean).generate(prompt, max_new_tokens=500, stop_ids=())
     assert (len(expected.token_ids), expected.finish) == (28, "cache")
-    proposer = Eagle3Proposer(drafter, FullHead(drafter.head_weight), SHAPES[shape], 128)
+    proposer = eagle(drafter, FullHead(drafter.head_weight), SHAPES[shape], 128)
     for seed in range(3):
-        decoder = Decoder(pair.lean, knowing(proposer, prompt + expected.token_ids, seed))
+        decoder = Decoder(pair.lean, knowing(proposer, prompt + expected.token_ids, seed=seed))
         result = decoder.generate(prompt, max_new_tokens=500, stop_ids=())
         assert (result.token_ids, result.finish) == (expected.token_ids, "cache")
     exact = decoder.generate(prompt, max_new_tokens=28, stop_ids=())
@@ -90,10 +91,10 @@ def test_a_drafter_for_a_shorter_context_decodes_a_longer_one(pair: Pair) -> Non
     short.load_state_dict(pair.drafter.state_dict())
     trees: list[list[list[int]]] = []
     for drafter in (pair.drafter, short):
-        proposer = Eagle3Proposer(drafter, FullHead(drafter.head_weight), SHAPES["tree"], 16)
+        proposer = eagle(drafter, FullHead(drafter.head_weight), SHAPES["tree"], 16)
         made: list[list[int]] = []
         propose = proposer.propose
-        proposer.propose = lambda root, propose=propose, made=made: kept(propose(root), made)
+        proposer.propose = lambda *a, propose=propose, made=made: kept(propose(*a), made)
         Decoder(pair.lean, proposer).generate(PROMPT * 8, max_new_tokens=20, stop_ids=())
         trees.append(made)
     assert trees[0] == trees[1], "rotary positions beyond the drafter's own limit follow the same formula"
@@ -118,7 +119,9 @@ def test_a_stop_token_inside_a_draft_ends_there(pair: Pair) -> None:
     for stop in sorted(set(expected)):
         end = expected.index(stop) + 1
         for seed in range(2):
-            decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["chain"]), PROMPT + expected, seed))
+            decoder = Decoder(
+                pair.lean, knowing(pair.proposer(SHAPES["chain"]), PROMPT + expected, seed=seed)
+            )
             result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids={stop})
             assert (result.token_ids, result.finish) == (expected[:end], "stop")
             check_figures(result, decoder, PROMPT)

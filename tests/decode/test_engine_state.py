@@ -14,16 +14,19 @@ from tests.decode.engine_support import (
     PROMPT,
     SHAPES,
     Pair,
+    advance,
     check_figures,
+    eagle,
     knowing,
     make_pair,
+    ready,
 )
 from tests.models.lean_support import build
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode import engine
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.request import Request
 from vocabforge.decode.result import Generation
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads import FullHead
@@ -53,7 +56,7 @@ def test_caches_after_commits_equal_those_of_a_fresh_pass(pairs: dict[str, Pair]
     result = decoder.generate(PROMPT, max_new_tokens=30, stop_ids=())
     assert max(result.accept_lengths) > 2
     committed = len(PROMPT) + sum(result.accept_lengths)  # the last token has no row yet
-    assert proposer.rows == committed
+    assert proposer.backend.lengths == [committed]
     text = (PROMPT + expected)[: committed + 1]
     slots, window = torch.arange(committed), pair.lean.config.sliding_window
     fresh = pair.lean.new_cache(committed)
@@ -66,14 +69,15 @@ def test_caches_after_commits_equal_those_of_a_fresh_pass(pairs: dict[str, Pair]
         window_mask=None if window is None else causal_mask(slots, slots, window),
         aux_layers=proposer.aux_layers,
     )
-    torch.testing.assert_close(decoder.cache.k[..., :committed, :], fresh.k, rtol=0, atol=2e-4)
-    torch.testing.assert_close(decoder.cache.v[..., :committed, :], fresh.v, rtol=0, atol=2e-4)
+    torch.testing.assert_close(decoder._side.cache.k[..., :committed, :], fresh.k, rtol=0, atol=2e-4)
+    torch.testing.assert_close(decoder._side.cache.v[..., :committed, :], fresh.v, rtol=0, atol=2e-4)
     other = pair.proposer(SHAPES["tree"])
-    other.reserve(committed)
-    other.advance(torch.tensor(text[1:]), output.aux[0], committed)
-    for ours, theirs in ((proposer.cache.k, other.cache.k), (proposer.cache.v, other.cache.v)):
+    ready(other, committed)
+    advance(other, torch.tensor(text[1:]), output.aux[0], committed)
+    ours_, theirs_ = proposer.backend.cache, other.backend.cache
+    for ours, theirs in ((ours_.k, theirs_.k), (ours_.v, theirs_.v)):
         torch.testing.assert_close(ours[..., :committed, :], theirs[..., :committed, :], rtol=0, atol=2e-4)
-    torch.testing.assert_close(proposer._g, other._g, rtol=0, atol=2e-3)
+    torch.testing.assert_close(proposer.backend._g, other.backend._g, rtol=0, atol=2e-3)
 
 
 def test_caches_grow_with_the_request_and_keep_the_output(
@@ -85,11 +89,11 @@ def test_caches_grow_with_the_request_and_keep_the_output(
     sizes = []
     for count in (5, 50, 5, 100):
         assert decoder.generate(PROMPT, max_new_tokens=count, stop_ids=()).token_ids == expected[:count]
-        sizes.append(decoder.cache.capacity - 17)
+        sizes.append(decoder._side.cache.capacity - 17)
     assert sizes == [16, 64, 64, 128]
-    assert not decoder.cache.k.is_inference()
+    assert not decoder._side.cache.k.is_inference()
     assert decoder.generate(PROMPT, max_new_tokens=10**9, stop_ids=()).finish == "cache"
-    assert decoder.cache.capacity == 128 + 17, "the target's limit"
+    assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
 
 
 def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) -> None:
@@ -134,7 +138,7 @@ def test_streaming_yields_exactly_the_tokens_of_the_result(pair: Pair) -> None:
         decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["chain"]), PROMPT + expected))
         result = Generation()
         pieces, growing = [], []
-        for piece in decoder.stream(PROMPT, max_new_tokens=40, stop_ids=stop, result=result):
+        for piece in decoder.stream(Request(PROMPT, 40, stop), result):
             assert piece
             pieces.append(piece)
             growing += piece
@@ -171,7 +175,7 @@ def test_parts_that_do_not_fit_are_refused(pair: Pair, tmp_path: Path) -> None:
     deep = tiny_drafter(HFTarget.load(tiny_target(tmp_path, vocab_size=67, num_hidden_layers=9)))
     assert max(deep.config.aux_layers) == 5
     with pytest.raises(MismatchError, match="layers that the target does not have"):
-        Decoder(pair.lean, Eagle3Proposer(deep, FullHead(deep.head_weight), SHAPES["chain"], 16))
+        Decoder(pair.lean, eagle(deep, FullHead(deep.head_weight), SHAPES["chain"], 16))
 
 
 class NoDefaultDevice(TorchFunctionMode):
@@ -207,10 +211,10 @@ def test_bf16_decodes_in_bf16(tmp_path: Path, restricted: bool) -> None:
     lean = load_target(tmp_path, dtype=torch.bfloat16)
     drafter = (pair.restricted if restricted else pair.drafter).bfloat16()
     proposer = pair.proposer(SHAPES["tree"], restricted=restricted)
-    assert proposer.cache.k.dtype == torch.bfloat16
+    assert proposer.backend._g.dtype == torch.bfloat16
     result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=30, stop_ids=())
-    assert proposer._g.dtype == torch.bfloat16
-    assert bool(proposer._g.isfinite().all())
+    assert proposer.backend._g.dtype == torch.bfloat16
+    assert bool(proposer.backend._g.isfinite().all())
     assert len(result.token_ids) == 30
     if restricted:
         assert drafter.target_ids.dtype == torch.int64

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import random
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -15,15 +13,15 @@ import torch
 from torch import Tensor
 
 from tests.contracts.drafter_support import KINDS, head_of, make_drafter, shape_for
-from tests.decode.engine_support import PROMPT, check_figures
-from tests.decode.test_verify import AllBranches, Law, total_variation
+from tests.decode.engine_support import PROMPT, check_figures, knowing, watch_rows
+from tests.decode.enumeration import AllBranches, Law, total_variation
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
-from vocabforge.decode import engine
-from vocabforge.decode.build import tree_settings
+from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import make_proposer
-from vocabforge.decode.tree import DraftTree, TreeSettings
+from vocabforge.decode.policies import tree_settings
+from vocabforge.decode.proposers import tree_proposer
+from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
 
@@ -36,29 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_target(tmp_path_factory.mktemp("target"))
 
 
-class Knows:
-    """Drafts as ever, then writes the true continuation into a part of one path, so that much is accepted."""
-
-    truth: list[int]
-    draw: random.Random
-
-    def propose(self, root_token: Tensor) -> DraftTree:
-        tree = super().propose(root_token)  # type: ignore[misc]
-        tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
-        node = 0
-        for right in self.truth[self.rows + 1 :]:  # type: ignore[attr-defined]
-            children = [n for n in range(1, len(tokens)) if parents[n] == node]
-            if not children or self.draw.random() < 0.25:
-                break
-            node = next((n for n in children if tokens[n] == right), self.draw.choice(children))
-            tokens[node] = right
-        return dataclasses.replace(tree, tokens=torch.tensor(tokens))
-
-
-def knowing(proposer: Any, truth: list[int], seed: int) -> Any:
-    proposer.__class__ = type("Knowing", (Knows, type(proposer)), {})
-    proposer.truth, proposer.draw = truth, random.Random(seed)
-    return proposer
+def proposer_of(drafter: Any, lean: Any, settings: TreeSettings) -> Any:
+    return tree_proposer(lean, drafter, head_of(drafter), settings)
 
 
 @pytest.mark.parametrize("head", ["target", "reduced"])
@@ -69,9 +46,9 @@ def test_greedy_output_is_plain_decodings(kind: str, head: str, folder: Path) ->
     expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
     for seed, (name, shape) in enumerate(SHAPES.items()):
         settings = shape_for(drafter, *shape)
-        honest = Decoder(lean, make_proposer(drafter, head_of(drafter), settings, 16))
+        honest = Decoder(lean, proposer_of(drafter, lean, settings))
         assert honest.generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids == expected, name
-        proposer = knowing(make_proposer(drafter, head_of(drafter), settings, 16), PROMPT + expected, seed)
+        proposer = knowing(proposer_of(drafter, lean, settings), PROMPT + expected, seed=seed)
         decoder = Decoder(lean, proposer)
         for _ in range(2):  # nothing is remembered of the first request
             result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids=())
@@ -86,22 +63,13 @@ def test_the_proposer_is_given_the_targets_states_of_what_is_committed(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every committed row: the states that training reads there, and the token that follows."""
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 4)
+    monkeypatch.setattr(target_side, "PREFILL_CHUNK", 4)
     lean, target = load_target(folder), HFTarget.load(folder)
     drafter = make_drafter(kind, folder, target)
     expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
-    proposer = make_proposer(drafter, head_of(drafter), shape_for(drafter, *SHAPES["tree"]), 16)
-    proposer = knowing(proposer, PROMPT + expected, 3)
-    rows: list[Tensor] = []
-    tokens: list[int] = []
-    advance = proposer.advance
-
-    def watched(following: Tensor, states: Tensor, count: int) -> None:
-        rows.append(states[:count])
-        tokens.extend(following[:count].tolist())
-        advance(following, states, count)
-
-    proposer.advance = watched
+    proposer = proposer_of(drafter, lean, shape_for(drafter, *SHAPES["tree"]))
+    proposer = knowing(proposer, PROMPT + expected, seed=3)
+    rows, tokens = watch_rows(proposer)
     result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=30, stop_ids=())
     assert max(result.accept_lengths) > 2
     text = (PROMPT + expected)[: len(tokens) + 1]
@@ -135,12 +103,12 @@ def target_law(target: HFTarget, prompt: list[int], temperature: float) -> Law:
     return law
 
 
-def engine_law(decoder: Decoder, temperature: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def engine_law(decoder: Decoder, temperature: float) -> Iterator[Any]:
     """Every way that a request can go: its probability and its result."""
     waiting: list[list[int]] = [[]]
     while waiting:
         chance = AllBranches(waiting.pop())
-        monkeypatch.setattr(engine, "SeededChance", lambda seed, chance=chance: chance)
+        decoder._chance = lambda seed, chance=chance: chance
         result = decoder.generate([3, 1, 2], max_new_tokens=LENGTH, stop_ids=(), temperature=temperature)
         waiting += chance.open
         yield chance.weight, result
@@ -151,15 +119,15 @@ def engine_law(decoder: Decoder, temperature: float, monkeypatch: pytest.MonkeyP
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_way_of_sampling_adds_up_to_the_targets_law(
-    kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path
 ) -> None:
     target = HFTarget.load(small_target(tmp_path))
     lean = load_target(tmp_path)
     drafter = make_drafter(kind, tmp_path, target, head)
-    decoder = Decoder(lean, make_proposer(drafter, head_of(drafter), shape_for(drafter, *shape), 16))
+    decoder = Decoder(lean, proposer_of(drafter, lean, shape_for(drafter, *shape)))
     law: Law = {}
     accepted = 0
-    for weight, result in engine_law(decoder, 0.8, monkeypatch):
+    for weight, result in engine_law(decoder, 0.8):
         tokens = tuple(result.token_ids)
         law[tokens] = law.get(tokens, Fraction(0)) + weight
         accepted += sum(result.accepted_by_depth)
@@ -180,9 +148,10 @@ def test_the_default_tree_stays_within_a_drafters_levels() -> None:
 
 
 def test_a_tree_deeper_than_the_heads_is_refused(folder: Path) -> None:
+    lean = load_target(folder)
     drafter = make_drafter("medusa", folder, HFTarget.load(folder), medusa_heads=2)
-    with pytest.raises(UsageError, match="deeper than the drafter has Medusa heads") as error:
-        make_proposer(drafter, head_of(drafter), TreeSettings(2, 2, 5), 16)
+    with pytest.raises(UsageError, match="deeper than the Medusa drafter can draft") as error:
+        proposer_of(drafter, lean, TreeSettings(2, 2, 5))
     assert "at most depth 1" in str(error.value)
     with pytest.raises(UsageError, match="wider than the draft vocabulary"):
-        make_proposer(drafter, head_of(drafter), TreeSettings(62, 0, 5), 16)
+        proposer_of(drafter, lean, TreeSettings(62, 0, 5))

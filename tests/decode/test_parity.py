@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.dataset import TrainingSequence, pack
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads import FullHead, StaticHead
 from vocabforge.models.lean import load_target
@@ -23,6 +23,8 @@ STEPS = 7
 
 class ScriptedHead:
     """Proposes given tokens and keeps the logits that the real head would have used."""
+
+    context_size, by_step = 0, False
 
     def __init__(self, weight: torch.Tensor, script: list[int]) -> None:
         self.weight, self.script, self.size = weight, list(script), len(weight)
@@ -92,9 +94,7 @@ def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: i
     """Logits of the real proposer at a chain of ``steps`` draft steps after committing rows 0..root."""
     script = [*document[root + 2 :], 0][:steps] + [0] * steps
     head = ScriptedHead(drafter.head_weight, script)
-    proposer = Eagle3Proposer(
-        drafter, head, TreeSettings(topk=1, depth=steps - 1, total_nodes=steps + 1), 256
-    )
+    proposer = eagle(drafter, head, TreeSettings(topk=1, depth=steps - 1, total_nodes=steps + 1), 256)
     ids = torch.tensor(document[: root + 1])
     positions = torch.arange(len(ids))
     mask = positions[None] <= positions[:, None]
@@ -105,16 +105,17 @@ def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: i
     following = torch.tensor(document[1 : root + 2])
     # Commit in two parts, the second padded, as the decode loop does.
     cut = max(1, root - 2)
-    proposer.advance(following[:cut], features[:cut], cut)
+    advance(proposer, following[:cut], features[:cut], cut)
     rest = len(ids) - cut
     if rest:
         pad = 4
-        proposer.advance(
+        advance(
+            proposer,
             torch.cat([following[cut:], torch.full((pad,), 5)]),
             torch.cat([features[cut:], features[:1].expand(pad, -1)]),
             rest,
         )
-    proposer.propose(following[-1:])
+    propose(proposer, int(following[-1]))
     return head.logits
 
 
@@ -143,7 +144,7 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
     drafter = tiny_drafter(target, own_head=None if ids is None else len(ids), target_ids=ids)
     train_on_own_text(target, drafter, texts)
     head = FullHead(drafter.head_weight) if ids is None else StaticHead(drafter.head_weight, ids)
-    proposer = Eagle3Proposer(drafter, head, TreeSettings(topk=1, depth=4, total_nodes=6), 256)
+    proposer = eagle(drafter, head, TreeSettings(topk=1, depth=4, total_nodes=6), 256)
     decoder = Decoder(lean, proposer, context=200)
     predicted, measured = [], []
     for prompt, text in zip(prompts, texts):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.proposer_model import ModelProposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.heads import FullHead
@@ -21,6 +22,8 @@ SEED = 7  # of the committed rows: one that makes trees whose frontiers cross
 
 class Script:
     """A head of width 1 that proposes given tokens and keeps the log-probabilities it was asked about."""
+
+    context_size, by_step = 0, False
 
     def __init__(self, drafter: Eagle3Drafter, tokens: TokenPath) -> None:
         self.size, self._weight, self._tokens = 61, drafter.head_weight, [*tokens, 0]
@@ -37,23 +40,23 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Eagle3Drafter:
     return tiny_drafter(HFTarget.load(tiny_target(tmp_path_factory.mktemp("target"))))
 
 
-def commit(proposer: Eagle3Proposer) -> None:
+def commit(proposer: ModelProposer) -> None:
     """Nine rows in two parts, the second padded."""
     generator = torch.Generator().manual_seed(SEED)
     tokens = torch.randint(0, 61, (12,), generator=generator)
     features = torch.randn(12, 96, generator=generator) * 2
-    proposer.advance(tokens[:5], features[:5], 5)
-    proposer.advance(tokens[5:], features[5:], 4)
-    assert proposer.rows == 9
+    advance(proposer, tokens[:5], features[:5], 5)
+    advance(proposer, tokens[5:], features[5:], 4)
+    assert proposer.backend.lengths == [9]
 
 
 def after(drafter: Eagle3Drafter, path: TokenPath) -> torch.Tensor:
     """Log-probabilities (V,) of the token after a path, the path drafted as a chain."""
     depth = max(len(path), 1)
     head = Script(drafter, path + (0,) * depth)
-    proposer = Eagle3Proposer(drafter, head, TreeSettings(1, depth, depth + 2), 32)
+    proposer = eagle(drafter, head, TreeSettings(1, depth, depth + 2), 32)
     commit(proposer)
-    proposer.propose(torch.tensor([1]))
+    propose(proposer, 1)
     return head.logprobs[len(path)]
 
 
@@ -115,16 +118,16 @@ def test_tree_drafting_equals_path_drafting(drafter: Eagle3Drafter, shape: TreeS
     expected = grow(drafter, shape)
     assert expected.margin > 1e-5, "the test needs choices that rounding cannot change"
     head = Watched(drafter.head_weight)
-    proposer = Eagle3Proposer(drafter, head, shape, 32)
+    proposer = eagle(drafter, head, shape, 32)
     commit(proposer)
     for _ in range(2):  # the second tree must not see the first one's keys
         head.logprobs.clear()
-        tree = proposer.propose(torch.tensor([1]))
+        tree = propose(proposer, 1)
         for found, rows in zip(head.logprobs, expected.expanded):
             torch.testing.assert_close(found, torch.stack(list(rows.values())), rtol=0, atol=1e-4)
         paths: list[TokenPath] = [()]
-        for node in range(1, len(tree.tokens)):
-            paths.append((*paths[int(tree.parents[node])], int(tree.tokens[node])))
+        for node in range(1, tree.tokens.shape[1]):
+            paths.append((*paths[int(tree.parents[0, node])], int(tree.tokens[0, node])))
         assert set(paths[1:]) == expected.paths
     assert len(head.logprobs) == shape.levels
     assert any(parents != list(range(shape.topk)) for parents in expected.parents()), "too tame a tree"
@@ -135,10 +138,10 @@ def test_padding_rows_of_a_commit_leave_no_trace(drafter: Eagle3Drafter) -> None
     shape = TreeSettings(3, 2, 12)
     trees = []
     for junk in (0.0, 50.0):
-        proposer = Eagle3Proposer(drafter, FullHead(drafter.head_weight), shape, 32)
+        proposer = eagle(drafter, FullHead(drafter.head_weight), shape, 32)
         tokens, features = torch.tensor([5, 6, 7, 8]), torch.ones(4, 96)
         features[2:] = junk
-        proposer.advance(tokens, features, 2)
-        trees.append(proposer.propose(torch.tensor([1])))
+        advance(proposer, tokens, features, 2)
+        trees.append(propose(proposer, 1))
     assert torch.equal(trees[0].tokens, trees[1].tokens)
     assert torch.equal(trees[0].parents, trees[1].parents)

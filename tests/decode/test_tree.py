@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.tree import DraftTree, TreeGrowth, TreeSettings, build_tree
+from vocabforge.decode.policy_dynamic import DynamicGrowth
+from vocabforge.decode.tree import DraftTree, TreeSettings, build_tree
+from vocabforge.models.heads import DraftState
 
 Expansion = tuple[list[float], list[int]]  # log-probabilities, best first, and token ids
 
@@ -43,17 +46,36 @@ def reference(shape: TreeSettings, root: int, expand: list[list[Expansion]]) -> 
     return [root, *(history[i].token for i in chosen)], [0, *(place_of[history[i].parent] for i in chosen)]
 
 
-def grown(shape: TreeSettings, root: int, expand: list[list[Expansion]]) -> DraftTree:
-    growth = TreeGrowth(shape)
-    growth.seed(torch.tensor(expand[0][0][0]), torch.tensor(expand[0][0][1]))
-    for round_ in range(1, shape.depth + 1):
-        before = growth.frontier_index
-        logprobs = torch.tensor([expansion[0] for expansion in expand[round_]])
-        parent = growth.grow(logprobs, torch.tensor([expansion[1] for expansion in expand[round_]]))
-        # The places returned are those of the parents, which the drafter needs for its states.
-        parents = torch.cat(growth._parents)[growth.frontier_index]
-        assert torch.equal(before[parent], parents)
-    return growth.finish(torch.tensor([root]))
+class Scripted:
+    """A head that expands frontiers as it is told: ``rounds[r][row][i]`` is frontier node i of round r."""
+
+    def __init__(self, rounds: list[list[list[Expansion]]]) -> None:
+        self.rounds = list(rounds)
+
+    def topk(self, hidden: torch.Tensor, k: int, state: object = None) -> tuple[torch.Tensor, torch.Tensor]:
+        nodes = [node for row in self.rounds.pop(0) for node in row]
+        assert len(hidden) == len(nodes)
+        return torch.tensor([node[0] for node in nodes]), torch.tensor([node[1] for node in nodes])
+
+
+def grown(shape: TreeSettings, root: int, *expands: list[list[Expansion]]) -> DraftTree:
+    """The trees of one row for each of ``expands``, all under one root token."""
+    rows = len(expands)
+    growth = DynamicGrowth(shape)
+    head = Scripted([[expand[r] for expand in expands] for r in range(shape.depth + 1)])
+    width, before = 1, None
+    for round_ in range(shape.depth + 1):
+        frontier = growth.add(head, torch.zeros(rows, width, 1), DraftState(round_, None, None))  # type: ignore[arg-type]
+        assert (frontier is None) == (round_ == shape.depth)
+        if frontier is None:
+            break
+        width = shape.topk
+        assert frontier.tokens.shape == frontier.parents.shape == (rows, width)
+        if before is not None:  # the places returned are those of the parents, which the drafter needs
+            parents = torch.cat(growth._parents, 1).gather(1, growth._index)
+            assert torch.equal(before.gather(1, frontier.parents), parents)
+        before = growth._index
+    return growth.finish(torch.full((rows,), root))
 
 
 @st.composite
@@ -77,19 +99,19 @@ def test_growth_equals_the_reference(case: tuple[TreeSettings, list[list[Expansi
     shape, expand = case
     tree = grown(shape, 7, expand)
     tokens, parents = reference(shape, 7, expand)
-    assert (tree.tokens.tolist(), tree.parents.tolist()) == (tokens, parents)
+    assert (tree.tokens[0].tolist(), tree.parents[0].tolist()) == (tokens, parents)
     depths, ancestors = [0], [{0}]
     for node in range(1, len(parents)):
         assert parents[node] < node
         depths.append(depths[parents[node]] + 1)
         ancestors.append(ancestors[parents[node]] | {node})
-    assert tree.depths.tolist() == depths
-    assert [set(row.nonzero().flatten().tolist()) for row in tree.ancestors] == ancestors
+    assert tree.depths[0].tolist() == depths
+    assert [set(row.nonzero().flatten().tolist()) for row in tree.ancestors[0]] == ancestors
     assert max(depths) <= shape.levels
     # Static shapes: they follow from the settings alone.
     n = shape.total_nodes
-    assert (tree.tokens.shape, tree.parents.shape, tree.depths.shape) == ((n,), (n,), (n,))
-    assert tree.ancestors.shape == (n, n)
+    assert (tree.tokens.shape, tree.parents.shape, tree.depths.shape) == ((1, n),) * 3
+    assert tree.ancestors.shape == (1, n, n)
     siblings = list(zip(parents[1:], tokens[1:]))
     assert len(set(siblings)) == len(siblings), "two siblings with one token"
 
@@ -99,8 +121,8 @@ def test_a_sure_child_does_not_displace_its_parent() -> None:
     shape = TreeSettings(topk=2, depth=3, total_nodes=5)
     sure: Expansion = ([0.0, -5.0], [4, 9])
     tree = grown(shape, 1, [[sure], [sure, sure], [sure, sure], [sure, sure]])
-    assert tree.parents.tolist() == [0, 0, 1, 2, 3]
-    assert tree.tokens.tolist() == [1, 4, 4, 4, 4]
+    assert tree.parents.tolist() == [[0, 0, 1, 2, 3]]
+    assert tree.tokens.tolist() == [[1, 4, 4, 4, 4]]
 
 
 def test_scores_are_fp32_sums_along_the_path() -> None:
@@ -110,7 +132,7 @@ def test_scores_are_fp32_sums_along_the_path() -> None:
         [([-0.25, -1.0], [1, 2])],
         [([-1.0, -1.25], [3, 4]), ([-0.125, -9.0], [5, 6])],
     ]
-    assert grown(shape, 0, expand).tokens.tolist() == [0, 1, 2, 5]
+    assert grown(shape, 0, expand).tokens.tolist() == [[0, 1, 2, 5]]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +153,39 @@ def test_limits_of_the_shape_are_allowed(topk: int, depth: int, total: int) -> N
 
 
 def test_build_tree_of_a_root_alone() -> None:
-    root = torch.tensor([5])
-    tree = build_tree(root, torch.zeros(1, dtype=torch.int64), 0)
-    assert (tree.depths.tolist(), tree.ancestors.tolist()) == ([0], [[True]])
+    root = torch.tensor([[5]])
+    tree = build_tree(root, torch.zeros_like(root), 0)
+    assert (tree.depths.tolist(), tree.ancestors.tolist()) == ([[0]], [[[True]]])
+    assert (tree.ancestor_words().tolist(), tree.leaf_paths()) == ([[[1]]], [[[0]]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(cases(), cases())
+def test_rows_of_a_batch_grow_each_for_itself(
+    first: tuple[TreeSettings, list[list[Expansion]]], second: tuple[TreeSettings, list[list[Expansion]]]
+) -> None:
+    shape, expand = first
+    other = [list(round_) for round_ in second[1]]
+    fits = second[0].topk == shape.topk and len(other) >= len(expand)
+    rows = [expand, other[: len(expand)] if fits else expand, expand]
+    trees = grown(shape, 3, *rows)
+    for row, one in enumerate(rows):
+        alone = grown(shape, 3, one)
+        for name in ("tokens", "parents", "depths", "ancestors"):
+            assert torch.equal(getattr(trees, name)[row], getattr(alone, name)[0]), name
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 200), st.randoms(use_true_random=False))
+def test_ancestors_as_bits_and_paths_to_leaves(count: int, draw: Any) -> None:
+    parents = [0, *(draw.randrange(node) for node in range(1, count))]
+    tree = build_tree(torch.zeros(1, count, dtype=torch.int64), torch.tensor([parents]), count)
+    words = tree.ancestor_words()[0].tolist()
+    above = [{0}]
+    for node in range(1, count):
+        above.append(above[parents[node]] | {node})
+    for node, row in enumerate(words):
+        bits = {64 * word + bit for word, value in enumerate(row) for bit in range(64) if value >> bit & 1}
+        assert bits == above[node]
+    leaves = [node for node in range(count) if node not in parents[1:]]
+    assert tree.leaf_paths() == [[sorted(above[leaf]) for leaf in leaves]]

@@ -1,228 +1,298 @@
-"""Verification is lossless: every random decision is walked, and the real source of chance is tested."""
+"""Verification of point masses (A) is lossless: every random decision is walked, total variation exactly 0."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from fractions import Fraction
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.decode.toy_targets import Toy, random_tree, tree_logits
-from vocabforge.decode import verify
-from vocabforge.decode.tree import DraftTree, build_tree
-from vocabforge.decode.verify import (
-    Chance,
-    SeededChance,
-    Verdict,
-    target_distribution,
-    verify_sampling,
+from tests.decode.enumeration import AllBranches, Law, all_ways, total_variation
+from tests.decode.mutation import mistake
+from tests.decode.toy_targets import Toy, batch_of, random_tree, tree_logits
+from tests.decode.verify_support import (
+    Always,
+    OneUniform,
+    Source,
+    exact_target,
+    exact_weights,
+    history,
+    logits_of,
+    next_law,
+    output_law,
+    target_law,
+    verify_one,
 )
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.extension import resolve
+from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.tree import DraftTree, build_tree
+from vocabforge.decode.verifiers import VERIFIERS, RowVerification, verify
 
-Law = dict[tuple[int, ...], Fraction]
 LENGTH = 3  # tokens whose joint law is compared
+PLAIN = SamplingParams(1.0)
+TRANSFORMS = {
+    "hot": SamplingParams(1.7),
+    "cold": SamplingParams(0.4),
+    "top": SamplingParams(1.0, top_k=2),
+    "nucleus": SamplingParams(1.2, top_p=0.8, min_p=0.1),
+    "penalties": SamplingParams(0.9, repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3),
+    "greedy, penalised": SamplingParams(0.0, repetition_penalty=2.0, frequency_penalty=0.7),
+}
 
 
-class AllBranches:
-    """Replays a script of branches; beyond its end it takes the first and notes what else was possible."""
-
-    def __init__(self, script: list[int]) -> None:
-        self.script, self.taken, self.weight = script, 0, Fraction(1)
-        self.open: list[list[int]] = []
-        self.done: list[int] = []
-
-    def choose(self, weights: list[Fraction]) -> int:
-        possible = [branch for branch, weight in enumerate(weights) if weight > 0]
-        place = len(self.done)
-        branch = self.script[place] if place < len(self.script) else possible[0]
-        if place >= len(self.script):
-            self.open += [[*self.done, other] for other in possible[1:]]
-        self.done.append(branch)
-        self.weight *= weights[branch]
-        return branch
-
-    def happens(self, probability: float) -> bool:
-        p = Fraction(probability)
-        return self.choose([1 - p, p]) == 1
-
-    def draw(self, probabilities: Tensor) -> int:
-        weights = [Fraction(float(p)) for p in probabilities]
-        total = sum(weights)
-        return self.choose([weight / total for weight in weights])
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact_weights(monkeypatch)
 
 
-class OneUniform(AllBranches):
-    """The mistake of one uniform number for all decisions; it is kept as the interval it lies in."""
-
-    def __init__(self, script: list[int]) -> None:
-        super().__init__(script)
-        self.low, self.high = Fraction(0), Fraction(1)
-
-    def happens(self, probability: float) -> bool:
-        p = min(max(Fraction(probability), self.low), self.high)
-        width = self.high - self.low
-        accepted = self.choose([(self.high - p) / width, (p - self.low) / width]) == 1
-        self.low, self.high = (self.low, p) if accepted else (p, self.high)
-        return accepted
+def most_accepted(toy: Toy, tree: DraftTree, settings: SamplingParams) -> int:
+    return max(count for _, count in all_ways(lambda c: verify_one(toy, tree, settings, c).accepted[0]))
 
 
-def all_verdicts(
-    run: Callable[[Chance], Verdict], source: type[AllBranches] = AllBranches
-) -> Iterator[tuple[Fraction, Verdict]]:
-    waiting: list[list[int]] = [[]]
-    while waiting:
-        chance = source(waiting.pop())
-        verdict = run(chance)
-        waiting += chance.open
-        yield chance.weight, verdict
+def fixed(tree: DraftTree) -> Callable[[AllBranches], DraftTree]:
+    return lambda chance: tree
 
 
-def fractions(logits: Tensor, temperature: float) -> list[Fraction]:
-    weights = [Fraction(float(p)) for p in target_distribution(logits, temperature).double()]
-    return [weight / sum(weights) for weight in weights]
-
-
-def target_law(toy: Toy, temperature: float, length: int = LENGTH, prefix: tuple[int, ...] = ()) -> Law:
-    law = {prefix: Fraction(1)}
-    for _ in range(length - len(prefix)):
-        law = {
-            (*before, token): weight * p
-            for before, weight in law.items()
-            for token, p in enumerate(fractions(toy.logits(before), temperature))
-            if p > 0
-        }
-    return law
-
-
-def output_law(toy: Toy, tree: DraftTree, temperature: float, source: type[AllBranches] = AllBranches) -> Law:
-    """Law of the first tokens after one verification, the missing ones drawn from the target itself."""
-    logits, levels = tree_logits(toy, tree), int(tree.depths.max())
-    law: Law = {}
-    total = Fraction(0)
-    for weight, verdict in all_verdicts(
-        lambda c: verify_sampling(tree, logits, levels, temperature, c), source
-    ):
-        assert len(verdict.tokens) == verdict.accepted + 1
-        kept = verdict.path[1 : verdict.accepted + 1]
-        assert tree.tokens[kept].tolist() == verdict.tokens[:-1]
-        total += weight
-        for tokens, rest in target_law(toy, temperature, prefix=tuple(verdict.tokens[:LENGTH])).items():
-            law[tokens] = law.get(tokens, Fraction(0)) + weight * rest
-    assert abs(total - 1) < Fraction(1, 10**9)
-    return law
-
-
-def total_variation(first: Law, second: Law) -> float:
-    return float(
-        sum(abs(first.get(k, Fraction(0)) - second.get(k, Fraction(0))) for k in {*first, *second}) / 2
-    )
-
-
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("kind", ["plain", "ties", "zeros"])
-@pytest.mark.parametrize("temperature", [0.4, 1.0, 1.7])
-def test_output_law_equals_the_targets(kind: str, temperature: float) -> None:
-    for seed in range(6):
-        draw = random.Random(f"{kind} {seed}")
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_output_law_equals_the_targets(kind: str, name: str) -> None:
+    accepted = 0
+    for seed in range(4):
+        draw = random.Random(f"{kind} {name} {seed}")
         vocab = draw.randint(3, 4)
-        tree = random_tree(seed, vocab, draw.randint(2, 9), 3, duplicates=seed == 5)
-        toy = Toy(vocab, seed, kind)
-        assert total_variation(output_law(toy, tree, temperature), target_law(toy, temperature)) < 1e-9
+        tree = random_tree(seed, vocab, draw.randint(2, 8), 3, duplicates=seed == 2)
+        if seed == 3:  # some nodes only pad; what hangs below them is lost too
+            alive = torch.rand(tree.tokens.shape, generator=torch.Generator().manual_seed(5)) < 0.7
+            tree = replace(tree, alive=alive.index_fill(1, torch.tensor([0]), True))
+        toy, settings = Toy(vocab, seed, kind), TRANSFORMS[name]
+        law = output_law(toy, settings, fixed(tree), LENGTH)
+        assert law == target_law(toy, settings, LENGTH)
+        accepted += most_accepted(toy, tree, settings)
+    assert accepted > 0, "the test needs accepted drafts"
 
 
+@pytest.mark.usefixtures("exact")
 def test_a_tree_of_the_whole_vocabulary_and_a_root_alone() -> None:
     toy = Toy(3, 4, "plain")
-    full = build_tree(torch.tensor([0, 2, 0, 1]), torch.tensor([0, 0, 0, 0]), 1)
-    alone = build_tree(torch.tensor([0]), torch.tensor([0]), 0)
+    full = build_tree(torch.tensor([[2, 2, 0, 1]]), torch.tensor([[0, 0, 0, 0]]), 1)
+    alone = build_tree(torch.tensor([[2]]), torch.tensor([[0]]), 0)
     for tree in (full, alone):
-        assert total_variation(output_law(toy, tree, 1.0), target_law(toy, 1.0)) < 1e-9
+        assert output_law(toy, PLAIN, fixed(tree), LENGTH) == target_law(toy, PLAIN, LENGTH)
 
 
-def worst(source: type[AllBranches] = AllBranches) -> float:
+@pytest.mark.usefixtures("exact")
+def test_the_root_counts_once_and_the_path_as_output() -> None:
+    """A frequency penalty sees every occurrence: one too many at the root or none on the path changes the law."""
+    toy, settings = Toy(3, 1, "plain"), SamplingParams(1.0, frequency_penalty=1.0)
+    tree = build_tree(torch.tensor([[2, 2, 2, 1]]), torch.tensor([[0, 0, 1, 2]]), 3)
+    assert output_law(toy, settings, fixed(tree), LENGTH) == target_law(toy, settings, LENGTH)
+    forgotten = ("row.history, path_tokens)", "row.history, [])")
+    doubled = ("row.history, path_tokens)", "row.history, [row.tokens[0], *path_tokens])")
+    for right, wrong in (forgotten, doubled):
+        with mistake("vocabforge.decode.verify_sampling", right, wrong):
+            found = output_law(toy, settings, fixed(tree), LENGTH)
+        assert total_variation(found, target_law(toy, settings, LENGTH)) > 0.02
+
+
+def worst(source: Source = AllBranches) -> float:
     """Largest error over some trees: what a mutant must show."""
     errors = []
     for seed in range(4):
-        toy = Toy(4, seed, "plain")
-        errors.append(
-            total_variation(output_law(toy, random_tree(seed, 4, 8, 2), 1.0, source), target_law(toy, 1.0))
-        )
+        toy, tree = Toy(4, seed, "plain"), random_tree(seed, 4, 8, 2)
+        found: Law = output_law(toy, PLAIN, fixed(tree), LENGTH, source)
+        errors.append(total_variation(found, target_law(toy, PLAIN, LENGTH)))
     return max(errors)
 
 
+@pytest.mark.usefixtures("exact")
 def test_one_uniform_for_all_decisions_is_caught() -> None:
-    assert worst() < 1e-9
-    assert worst(OneUniform) > 0.02
+    assert worst() == 0
+    assert worst(OneUniform) > 0.05
 
 
-def test_a_rejected_child_that_stays_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "_try", lambda p, token, chance: chance.happens(float(p[token])))
-    assert worst() > 0.02
-
-
-def test_a_rejected_child_without_renormalisation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(p: Tensor, token: int, chance: Chance) -> bool:
-        accepted = chance.happens(float(p[token]))
-        if not accepted:
-            p[token] = 0.0
-        return accepted
-
-    monkeypatch.setattr(verify, "_try", forgetful)
-    assert worst() > 0.02
-
-
-def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("weights[token] = 0 * weight  # a fraction stays a fraction", "return False"),  # stays in the law
+        ("happens(weight, weights.sum())", "happens(weight, 1 + 0 * weight)"),  # no renormalisation
+        (
+            "happens(weight, weights.sum())",
+            "happens(weight / 2, weights.sum())",
+        ),
+    ],
+)
+def test_mistakes_in_the_rejection_are_caught(
+    right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from vocabforge.decode import verify_sampling
+
+    def shares(*args: object) -> object:  # of sum 1, so that a missing renormalisation is a probability still
+        weights = exact_target(*args)
+        return weights / weights.sum()
+
+    monkeypatch.setattr(verify_sampling, "target_weights", shares)
+    assert worst() == 0
+    with mistake("vocabforge.decode.verify_sampling", right, wrong):
+        assert worst() > 0.02
+
+
+@pytest.mark.parametrize("verifier", [None, "residual"])
+def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero(verifier: str | None) -> None:
     """``u <= p`` instead of ``u < p`` accepts a token of probability 0 when u is 0."""
-    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.zeros(*shape, dtype=torch.float64))
-    assert not SeededChance(0).happens(0.0)
-    assert SeededChance(0).happens(1e-300)
-    tree = build_tree(torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0]), 1)
-    logits = torch.tensor([[0.0, float("-inf"), float("-inf"), 0.0]] * 3)
-    verdict = verify_sampling(tree, logits, 1, 1.0, SeededChance(0))
-    assert verdict.accepted == 0
-    assert verdict.tokens[0] in (0, 3)
+    tree = build_tree(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 0]]), 1)
+    logits = logits_of(0.5, 0.0, 0.0, 0.5).expand(1, 3, 4)
+    row = RowVerification(PLAIN, Always(0.0), history(4))
+    assert verify(tree, logits, [row], 1, verifier).tokens == [[0]]
+    with mistake("vocabforge.decode.chance", "* total < weight", "* total <= weight"):
+        assert verify(tree, logits, [row], 1, verifier).tokens[0][0] == 1
 
 
-def test_certain_tokens_are_always_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    almost_one = 1.0 - 2.0**-53
-    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.tensor(almost_one, dtype=torch.float64))
-    tree = build_tree(torch.tensor([0, 0, 2]), torch.tensor([0, 0, 0]), 1)
-    logits = torch.tensor([[float("-inf"), float("-inf"), 0.0, float("-inf")]] * 3)
-    assert verify_sampling(tree, logits, 1, 1.0, SeededChance(0)).tokens[0] == 2
-
-
-def test_tiny_temperatures_are_greedy_and_finite() -> None:
-    logits = torch.tensor([[3.0, 1.0, 2.999]])
-    for temperature in (1e-6, 1e-30, 1e-44):
-        assert target_distribution(logits, temperature).tolist() == [[1.0, 0.0, 0.0]]
-    assert target_distribution(torch.tensor([2.0, 2.0]), 1e-44).tolist() == [0.5, 0.5]
+def test_certain_tokens_are_always_accepted() -> None:
+    tree = build_tree(torch.tensor([[0, 0, 2]]), torch.tensor([[0, 0, 0]]), 1)
+    logits = logits_of(0.0, 0.0, 1.0, 0.0).expand(1, 3, 4)
+    row = RowVerification(PLAIN, Always(1.0 - 2.0**-53), history(4))
+    assert verify(tree, logits, [row], 1).tokens == [[2, 2]]
 
 
 def test_the_real_source_of_chance_follows_the_law() -> None:
     """Chi-square over two tokens, 16 cells; the seed is fixed, so the outcome is too."""
     toy, tree = Toy(4, 3, "plain"), random_tree(3, 4, 8, 2)
-    logits = tree_logits(toy, tree)
-    chance, extra = SeededChance(1234), SeededChance(99)
-    count = 4000
+    chance, count = SeededChance(1234), 4000
+    logits = tree_logits(toy, tree)[None]
+    row = RowVerification(PLAIN, chance, history(4))
     seen: dict[tuple[int, ...], int] = {}
     for _ in range(count):
-        tokens = verify_sampling(tree, logits, 2, 1.0, chance).tokens
+        tokens = verify(tree, logits, [row], 2).tokens[0]
         if len(tokens) < 2:
-            tokens.append(extra.draw(target_distribution(toy.logits(tuple(tokens)), 1.0)))
+            alone = build_tree(torch.tensor([[0]]), torch.tensor([[0]]), 0)
+            tokens += verify(alone, toy.logits(tuple(tokens))[None, None], [row], 0).tokens[0]
         seen[tuple(tokens[:2])] = seen.get(tuple(tokens[:2]), 0) + 1
-    expected = {key: float(p) * count for key, p in target_law(toy, 1.0, length=2).items()}
+    expected = {key: float(p) * count for key, p in target_law(toy, PLAIN, 2).items()}
     statistic = sum((seen.get(key, 0) - value) ** 2 / value for key, value in expected.items())
     assert len(expected) == 16
     assert statistic < 37.7  # 15 degrees of freedom, 0.1 %
 
 
+MIXED = [
+    SamplingParams(),
+    SamplingParams(1.0, seed=4),
+    None,
+    SamplingParams(0.0, repetition_penalty=1.7),
+    SamplingParams(0.6, top_k=2, presence_penalty=0.5, seed=9),
+    SamplingParams(),
+]
+
+
+@pytest.mark.parametrize("which", [range(6), [0, 2, 5], [1, 3, 4], [2], [2, 2]])
+def test_rows_of_one_batch_are_verified_each_by_its_own_settings(which: range | list[int]) -> None:
+    """A row's verdict is what it is alone, whatever stands beside it."""
+    deepest = 0
+    levels = 3
+    for seed in range(5):
+        trees = [random_tree(seed * 10 + at, 4, 4 + at, levels) for at in range(len(which))]
+        tree = batch_of(trees, levels)
+        rows = [
+            RowVerification(params, SeededChance(params.seed), history(4)) if (params := MIXED[at]) else None
+            for at in which
+        ]
+        logits = torch.stack([tree_logits(Toy(4, seed, "plain"), tree, row) for row in range(len(rows))])
+        for row, settings_ in enumerate(rows):
+            if settings_ is None:
+                logits[row] = torch.nan  # nobody looks at an idle row
+        together = verify(tree, logits, rows, levels)
+        assert together.path.shape == (len(rows), levels + 1)
+        assert together.path.dtype == torch.int64
+        for row, (at, own) in enumerate(zip(which, trees)):
+            params = MIXED[at]
+            if params is None:
+                assert (together.accepted[row], together.tokens[row]) == (-1, [])
+                assert 0 <= together.path[row].min() <= together.path[row].max() < tree.tokens.shape[1]
+                continue
+            single = [RowVerification(params, SeededChance(params.seed), history(4))]
+            expected = verify(own, logits[row : row + 1, : own.tokens.shape[1]], single, levels)
+            assert together.accepted[row] == expected.accepted[0]
+            assert together.tokens[row] == expected.tokens[0]
+            assert torch.equal(together.path[row], expected.path[0])
+            deepest = max(deepest, expected.accepted[0])
+    assert deepest >= 1 or list(which) in ([2], [2, 2])
+
+
+def test_plain_decoding_of_several_rows_reads_no_tree() -> None:
+    tree = build_tree(torch.tensor([[9], [9], [9]]), torch.zeros(3, 1, dtype=torch.int64), 0)
+    logits = torch.stack([logits_of(0.0, 1.0, 0.0), logits_of(0.0, 0.0, 1.0), logits_of(0.9, 0.1, 0.0)])[
+        :, None
+    ]
+    rows = [RowVerification(SamplingParams(t), SeededChance(0), history(3)) for t in (1.0, 0.5, 0.0)]
+    for levels in (0, 2):
+        verdict = verify(tree, logits, rows, levels)
+        assert verdict.tokens == [[1], [2], [0]]
+        assert verdict.accepted == [0, 0, 0]
+        assert verdict.path.tolist() == [[0] * (levels + 1)] * 3
+
+
+@pytest.mark.parametrize(
+    "settings", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.0, 0, 1.0, 0.0, 1.5)]
+)
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_logits_that_are_no_law_are_named_where_the_walk_meets_them(
+    settings: SamplingParams, nodes: int
+) -> None:
+    """A chain whose every node is accepted; broken logits matter only on the path."""
+    tokens = torch.tensor([[0, 1, 2, 1]])[:, :nodes]
+    tree = build_tree(tokens, (torch.arange(nodes) - 1).clamp(min=0)[None], 3)
+    sure = torch.stack([logits_of(*(float(token == best) for token in range(3))) for best in (1, 2, 1, 0)])[
+        :nodes
+    ]
+    row = RowVerification(settings, SeededChance(0), history(3))
+    for place in range(nodes):
+        for broken in (torch.nan, -torch.inf):
+            logits = sure[None].clone()
+            logits[0, place] = broken
+            with pytest.raises(DataError, match="the target's logits hold no largest number") as error:
+                verify(tree, logits, [row], 3)
+            assert f"for token {3 + place} (from 0)" in str(error.value)
+    if nodes == 4:
+        off = sure[None].clone()
+        off[0, 1] = logits_of(1.0, 0.0, 0.0)  # the target leaves the chain here
+        off[0, 2:] = torch.nan
+        assert verify(tree, off, [row], 3).tokens == [[1, 0]]
+
+
+def test_the_table_of_verifiers() -> None:
+    for name in VERIFIERS:
+        assert resolve(VERIFIERS, name, "verifier").lossless
+    toy, tree = Toy(3, 0, "plain"), random_tree(0, 3, 4, 2)
+    with pytest.raises(UsageError, match="takes the best token, but the request samples"):
+        verify_one(toy, tree, PLAIN, SeededChance(0), "greedy")
+    with pytest.raises(UsageError, match="no verifier of this name"):
+        verify_one(toy, tree, PLAIN, SeededChance(0), "pont")
+    greedy = verify_one(toy, tree, SamplingParams(), SeededChance(0))
+    for name in VERIFIERS:  # a request at temperature 0 is greedy whatever samples for the others
+        assert verify_one(toy, tree, SamplingParams(), SeededChance(0), name).tokens == greedy.tokens
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("verifier", ["point", "residual"])
+def test_a_tree_without_laws_is_verified_as_point_masses(verifier: str) -> None:
+    toy, tree = Toy(3, 6, "plain"), random_tree(6, 3, 6, 2)
+    assert output_law(toy, PLAIN, fixed(tree), 2, verifier=verifier) == target_law(toy, PLAIN, 2)
+
+
 def test_seeds_make_decisions_repeatable() -> None:
-    first, second, third = (draws(SeededChance(seed)) for seed in (5, 5, 6))
+    toy, tree = Toy(4, 2, "plain"), random_tree(2, 4, 9, 3)
+    first, second, third = (
+        [verify_one(toy, tree, PLAIN, chance).tokens[0] for _ in range(30)]
+        for chance in (SeededChance(5), SeededChance(5), SeededChance(6))
+    )
     assert first == second != third
 
 
-def draws(chance: SeededChance) -> list[object]:
-    p = torch.tensor([0.2, 0.3, 0.5])
-    return [chance.happens(0.5) if i % 2 else chance.draw(p) for i in range(40)]
+def test_the_reference_law_sums_to_one() -> None:
+    assert sum(next_law(Toy(4, 1, "zeros"), PLAIN, (1,))) == 1
+    assert sum(target_law(Toy(4, 1, "ties"), PLAIN, 2).values()) == 1

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 
@@ -71,8 +72,7 @@ class FakeGenerator:
         *,
         max_new_tokens: int,
         stop_ids: Collection[int],
-        temperature: float = 0.0,
-        seed: int = 0,
+        sampling: SamplingParams,
     ) -> Generation:
         self.prompts.append(list(prompt_ids))
         if self.too_long is not None and len(prompt_ids) > self.too_long:

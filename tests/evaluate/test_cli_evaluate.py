@@ -14,6 +14,7 @@ from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, make_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.evaluate import evaluate
 from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.decode.proposers import DraftOptions
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
-    def build_methods(target, drafters, vocabs, methods, **options):
-        calls.append({"drafters": drafters, "vocabs": vocabs, "methods": methods, **options})
+    def build_methods(target, drafters, vocabs, methods, options):
+        calls.append({"drafters": drafters, "vocabs": vocabs, "methods": methods, **vars(options)})
         return [FakeMethod("plain", FakeGenerator()), FakeMethod("eagle3", FakeGenerator((3, 2)))]
 
     monkeypatch.setattr("vocabforge.decode.build.build_methods", build_methods)
@@ -59,10 +60,10 @@ def test_eval_writes_the_artefact_and_prints_the_table(
     assert "3 of 3" in result.stdout
     assert "report.html" in result.stdout
     (call,) = calls
-    assert (call["depth"], call["topk"], call["total_nodes"]) == (5, None, None)
+    assert call["draft"] == DraftOptions(depth=5)
     artifact = open_artifact(tmp_path / "out", "evaluation")
     assert artifact.meta["settings"]["max_new_tokens"] == 4
-    assert artifact.manifest["config"]["tree depth"] == 5
+    assert artifact.manifest["config"]["drafting of eagle3"]
     assert set(artifact.manifest["parents"]) == {"target", "drafter mine"}
 
 

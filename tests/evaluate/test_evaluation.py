@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Provenance, evaluate_methods
 from vocabforge.evaluate.runner import RunSettings
@@ -30,7 +31,7 @@ def evaluate(folder: Path, *extra: FakeMethod, temperature: float = 0.0, **optio
         parents={"target": "ab" * 32},
         command=["vocabforge", "eval", "--target", "a b"],
     )
-    settings = RunSettings(32, temperature=temperature, warmup=1)
+    settings = RunSettings(32, SamplingParams(temperature), warmup=1)
     tokenizer = make_tokenizer(folder / "tokenizer")
     results = evaluate_methods(
         folder / "out", make_benchmark(ROWS), methods, tokenizer, settings, provenance, **options

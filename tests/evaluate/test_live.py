@@ -14,7 +14,7 @@ from tests.train.run_support import make_place
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import make_proposer
+from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.evaluate.live import LiveAcceptance, live_acceptance
 from vocabforge.evaluate.live_copy import for_decoding
@@ -94,7 +94,7 @@ def test_figures_are_the_decoders_and_nothing_is_disturbed(place: Path, target: 
     # The same prompts by hand, with the plain loader's target and a decoder of its own.
     lean = load_target(place / "target")
     depth = 3 if drafter.max_steps is None else min(3, drafter.max_steps - 1)
-    proposer = make_proposer(drafter.eval(), exact_head(drafter), TreeSettings(3, depth, 12), 64)
+    proposer = tree_proposer(lean, drafter.eval(), exact_head(drafter), TreeSettings(3, depth, 12))
     decoder = Decoder(lean, proposer)
     lengths: list[int] = []
     for prompt in live.prompts.prompts:

@@ -10,6 +10,15 @@ from vocabforge.core.extension import resolve
 from vocabforge.models.heads import HEADS, DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, build_head
 
 VOCAB, HIDDEN, CLUSTERS = 97, 16, 9
+RANKED = (40, 7, 96, 13, 61, 2, 22, 85, 70, 31, 4, 53, 10, 76, 19, 90, 1, 34, 67, 46)
+# what a kind cannot do without, and shortlists that leave something out
+OPTIONS = {
+    "ranker": HeadOptions(shortlist=11),
+    "router": HeadOptions(budgets=(4, 3, 2)),
+    "scheduled": HeadOptions(ranked=RANKED, schedule=(20, 14, 9)),
+    "context": HeadOptions(ranked=RANKED),
+    "hybrid": HeadOptions(ranked=RANKED, shortlist=12),
+}
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,37 @@ def make_case(
     step: int = 1,
     seed: int = 0,
     dtype=torch.float32,
+    requests: int = 1,
+    trained: bool = True,
 ) -> Case:
-    base, module = make_base(ids, seed=seed, dtype=dtype), make_module(kind, seed=seed, dtype=dtype)
+    """A head and rows of ``requests`` requests; without ``trained`` a kind that needs no trained part has none."""
+    base = make_base(ids, seed=seed, dtype=dtype)
+    module = make_module(kind, seed=seed, dtype=dtype) if trained else None
     stream = torch.Generator().manual_seed(seed + 1)
     hidden = torch.randn(rows, HIDDEN, generator=stream).to(dtype)
     state = DraftState(
         step,
         torch.randint(0, VOCAB, (rows,), generator=stream),
         torch.randn(rows, HIDDEN, generator=stream).to(dtype),
+        requests,
+        make_context(requests, seed=seed),
     )
-    return Case(build_head(kind, base, module, options), base, module, hidden, state)
+    head = build_head(kind, base, module, options or OPTIONS.get(kind))
+    return Case(head, base, module, hidden, state)
+
+
+def make_context(requests: int, *, size: int = 25, seed: int = 0) -> torch.Tensor:
+    """Distinct ids of each request, some of them in the hot core, with padding between them."""
+    stream = torch.Generator().manual_seed(seed + 2)
+    rows = [torch.randperm(VOCAB, generator=stream)[:size] for _ in range(requests)]
+    context = torch.stack(rows)
+    context[torch.rand(context.shape, generator=stream) < 0.3] = -1
+    return context
+
+
+def of_request(case: Case, index: int) -> tuple[torch.Tensor, DraftState]:
+    """The rows of one request, as if there were no other."""
+    each = len(case.hidden) // case.state.requests
+    rows, state = slice(index * each, (index + 1) * each), case.state
+    context = None if state.context is None else state.context[index : index + 1]
+    return case.hidden[rows], DraftState(state.step, state.tokens[rows], state.previous[rows], 1, context)

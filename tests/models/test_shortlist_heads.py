@@ -128,6 +128,11 @@ def test_router(ids, rows, step) -> None:
     check(case, own if rows == "own" else [union] * len(own), 4)
 
 
+def test_a_router_says_whether_its_answer_depends_on_the_step() -> None:
+    for budgets, by_step in (((3, 2), True), ((3, 3), False), ((3,), False)):
+        assert make_case("router", options=HeadOptions(budgets=budgets)).head.by_step == by_step
+
+
 def test_a_router_opens_further_clusters_until_there_are_k_tokens() -> None:
     case = make_case("router", options=HeadOptions(budgets=(1,), rows="own"))
     k = 40

@@ -184,7 +184,7 @@ def test_average_precision_of_the_router_is_against_the_full_heads_best_tokens(s
         rows = next(iter(drafting_rows(drafter, batch, STEPS)))
         logits = rows.hidden @ drafter.head_weight.T
         labels = router_labels(logits, head.router.assignment, 8, 4)
-        found += float(average_precision(head.scores(rows.state), labels).sum())
+        found += float(average_precision(head.cluster_scores(rows.state), labels).sum())
         rows_of += len(labels)
     step = report["heads"]["router"]["steps"][0]
     assert step["average_precision"] == pytest.approx(found / rows_of, abs=1e-6)

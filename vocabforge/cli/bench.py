@@ -13,20 +13,25 @@ from .app import JsonOption, print_json
 # (recipe, overrides, options, output), the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
     "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
+    "decoding": "vocabforge.evaluate.bench_decoding:bench_decoding",
     "draft-heads": "vocabforge.evaluate.bench_heads:bench_draft_heads",
     "training": "vocabforge.evaluate.bench_training:bench_training",
 }
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: count-freq, training or draft-heads.")],
+    name: Annotated[
+        str, typer.Argument(help="Which benchmark: count-freq, training, decoding or draft-heads.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
             help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
             "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
-            "on CUDA. draft-heads: keys of the recipe.",
+            "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
+            "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
+            "keys of the recipe.",
             show_default=False,
         ),
     ] = None,
@@ -74,11 +79,14 @@ def bench(
     **count-freq** counts the same files with the tokenizers library and with VocabForge, each measurement in a fresh
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
-    blockwise and plain attention. **draft-heads** trains one drafter a seed with every kind of draft head and
+    blockwise and plain attention. **decoding** continues the same prompts with VocabForge and with transformers'
+    `generate` (plain, draft model, n-gram, early exit, each with the best settings found), and with EAGLE-3;
+    outputs are compared token by token. **draft-heads** trains one drafter a seed with every kind of draft head and
     decodes held-out prompts with each; the same command again goes on where it stopped.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
-    `vocabforge bench training shapes=[qwen3-0.6b] length=4096`, and
+    `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
+    `vocabforge bench decoding target=model/ draft_model=small/ drafter=runs/eagle3/drafter`, and
     `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
     """
     import json
@@ -125,6 +133,8 @@ def bench(
         _print_counting(result)
     elif name == "draft-heads":
         _print_heads(result, output)
+    elif name == "decoding":
+        _print_decoding(result)
     else:
         _print_training(result)
 
@@ -195,6 +205,22 @@ def _print_training(result: dict[str, Any]) -> None:
     meanings += ["peak MB: all of the device's."] if peak else []
     meanings += ["-: the memory did not suffice.", "Seconds are medians of the rounds."]
     out.print(" ".join(meanings), style="dim")
+
+
+def _print_decoding(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from ..evaluate.bench_decoding_table import COLUMNS, cells, remarks
+
+    settings = result["settings"]
+    title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, greedy"
+    shown = _table(title, COLUMNS[0], COLUMNS[1:])
+    for row in result["modes"]:
+        shown.add_row(*cells(row))
+    out = Console()
+    out.print(shown)
+    for line in remarks(result):
+        out.print(line, style="dim", markup=False)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

@@ -8,20 +8,33 @@ from typing import Annotated
 
 import typer
 
+from . import decode_options as decoding
 from .app import JsonOption, OverwriteOption, print_json
-from .head_options import BudgetOption, HeadOption, HeadRowsOption, ShortlistOption, head_request
+from .head_options import (
+    BudgetOption,
+    DynamicOption,
+    HeadOption,
+    HeadRowsOption,
+    ShortlistOption,
+    head_request,
+)
 
 
 def evaluate(
     target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
-    drafter: Annotated[
-        list[str],
-        typer.Option("--drafter", help="Drafter artefact, as DIR or LABEL=DIR. Give it again for several."),
-    ],
     benchmark: Annotated[
         str, typer.Option("--benchmark", help="`spec-bench`, or a JSONL file in Spec-Bench format.")
     ],
     output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")],
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafter",
+            help="Trained drafter, or a smaller model of the same vocabulary, as DIR or LABEL=DIR. Give it again for "
+            "several.",
+        ),
+    ] = None,
+    proposer: decoding.ProposerOption = None,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", help="Evaluate only these methods (`plain` always runs). Repeatable."),
@@ -37,16 +50,19 @@ def evaluate(
     shortlist: ShortlistOption = None,
     budget: BudgetOption = None,
     head_rows: HeadRowsOption = None,
+    dynamic: DynamicOption = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help="Only N questions, spread evenly over the benchmark."),
     ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 is greedy and lets outputs be compared.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Start of the random streams.")
-    ] = 0,
+    temperature: decoding.TemperatureOption = 0.0,
+    sampling_top_k: decoding.SamplingTopKOption = 0,
+    top_p: decoding.TopPOption = 1.0,
+    min_p: decoding.MinPOption = 0.0,
+    repetition_penalty: decoding.RepetitionOption = 1.0,
+    presence_penalty: decoding.PresenceOption = 0.0,
+    frequency_penalty: decoding.FrequencyOption = 0.0,
+    seed: decoding.SeedOption = 0,
     max_new_tokens: Annotated[
         int | None,
         typer.Option("--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024]."),
@@ -63,16 +79,16 @@ def evaluate(
             "--prompt-format", help="auto, chat or raw; auto uses the chat template where there is one."
         ),
     ] = "auto",
-    depth: Annotated[
-        int | None, typer.Option("--depth", min=0, help="Rounds of the draft tree after its first.")
-    ] = None,
-    topk: Annotated[
-        int | None, typer.Option("--topk", min=1, help="Children of a node and width of a tree level.")
-    ] = None,
-    total_nodes: Annotated[
-        int | None,
-        typer.Option("--total-nodes", min=2, help="Nodes that one verification checks, root included."),
-    ] = None,
+    tree: decoding.TreeOption = None,
+    tree_file: decoding.TreeFileOption = None,
+    draft_sampling: decoding.DraftSamplingOption = False,
+    depth: decoding.DepthOption = None,
+    topk: decoding.TopkOption = None,
+    total_nodes: decoding.NodesOption = None,
+    exit_layers: decoding.LayersOption = None,
+    ngram: decoding.NgramOption = None,
+    control: decoding.ControlOption = decoding.ControlName.fixed,
+    compiled: decoding.CompileOption = False,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one].")
@@ -85,48 +101,66 @@ def evaluate(
     Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
     format, a side file with token ids and times, `results.json` and a self-contained `report.html`.
     """
-    from dataclasses import asdict
-
     from ..core.artifact import check_output
+    from ..core.errors import UsageError
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build import build_methods, tree_settings
+    from ..decode.build import BuildOptions, build_methods
+    from ..decode.proposers import ALONE
+    from ..decode.request import SamplingParams
     from ..evaluate.benchmarks import load_benchmark
     from ..evaluate.environment import describe_environment
     from ..evaluate.evaluation import Provenance, evaluate_methods
     from ..evaluate.prompts import resolve_format
     from ..evaluate.runner import RunSettings
 
+    if not drafter and not set(proposer or ()) & set(ALONE):
+        raise UsageError(
+            "there is nothing to compare with plain decoding",
+            expected=f"--drafter DIR, or --proposer {' or '.join(ALONE)}",
+        )
     check_output(output, overwrite=overwrite)
     questions = load_benchmark(benchmark, limit)
     text_tokenizer = load_tokenizer(tokenizer or target)
     settings = RunSettings(
         max_new_tokens=max_new_tokens or questions.max_new_tokens,
-        temperature=temperature,
-        seed=seed,
+        sampling=SamplingParams(
+            temperature,
+            sampling_top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            seed,
+        ),
         warmup=warmup,
         prompt_format=resolve_format(text_tokenizer, prompt_format),
     )
     device = device or _default_device()
+    draft = decoding.draft_options(
+        tree, draft_sampling, depth, topk, total_nodes, tree_file, exit_layers, ngram
+    )
     methods = build_methods(
         target,
-        drafter,
+        drafter or [],
         vocab or [],
         method or [],
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        depth=depth,
-        topk=topk,
-        total_nodes=total_nodes,
-        heads=head_request(head, shortlist, budget, head_rows),
+        BuildOptions(
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            proposers=proposer or [],
+            draft=draft,
+            heads=head_request(head, shortlist, budget, head_rows, dynamic),
+            control=control.value,
+            wrap=decoding.wrap_for(compiled, device),
+        ),
     )
     provenance = Provenance(
         target=target.resolve().name,
         environment=describe_environment(device=device, dtype=dtype),
-        parents=_parents(target, drafter, vocab or [], head or []),
-        facts={
-            f"tree {name}": value for name, value in asdict(tree_settings(depth, topk, total_nodes)).items()
-        }
+        parents=_parents(target, drafter or [], vocab or [], head or []),
+        facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None},
     )
     results = evaluate_methods(

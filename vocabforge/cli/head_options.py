@@ -51,12 +51,50 @@ HeadRowsOption = Annotated[
         "shared for a router].",
     ),
 ]
+_DYNAMIC_HELP = (
+    "Beside the tokens of --vocab also draft with those of the text so far (`context`), or with the best of a "
+    "ranker given with --head (`ranker`); SIZE tokens at most [default: context: 2,999 less the "
+    "vocabulary's, at least 256; ranker: 512]."
+)
+DynamicOption = Annotated[
+    list[str] | None,
+    typer.Option("--dynamic", metavar="context[:SIZE]|ranker[:SIZE]", help=_DYNAMIC_HELP + " Repeatable."),
+]
+OneDynamicOption = Annotated[
+    str | None, typer.Option("--dynamic", metavar="context[:SIZE]|ranker[:SIZE]", help=_DYNAMIC_HELP)
+]
 
 
 def head_request(
-    given: Sequence[str] | None, shortlist: int | None, budget: str | None, rows: Rows | None
+    given: Sequence[str] | None,
+    shortlist: int | None,
+    budget: str | None,
+    rows: Rows | None,
+    dynamic: Sequence[str] | None = None,
 ) -> HeadRequest:
     """The options as :func:`~vocabforge.decode.build.build_methods` takes them."""
     from ..decode.build_heads import HeadRequest
 
-    return HeadRequest(tuple(given or ()), shortlist, budget, None if rows is None else rows.value)
+    return HeadRequest(
+        tuple(given or ()), shortlist, budget, None if rows is None else rows.value, tuple(dynamic or ())
+    )
+
+
+def check_one_way(vocab: Path | None, head: Path | None, dynamic: str | None) -> None:
+    """Refuse a draft vocabulary and a trained head that one run cannot both draft with.
+
+    Raises:
+        UsageError: they are given together, and ``dynamic`` does not join them; or it has nothing to join.
+    """
+    from ..core.errors import UsageError
+    from ..decode.build_vocab_heads import parse_dynamic
+
+    source = None if dynamic is None else parse_dynamic(dynamic).source
+    if dynamic is not None and vocab is None:
+        raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab DIR beside it")
+    if vocab is not None and head is not None and source != "ranker":
+        raise UsageError(
+            "one run of generate drafts in one way",
+            got="--vocab and --head" + ("" if dynamic is None else f" and --dynamic {dynamic}"),
+            expected="one of them, or --dynamic ranker with both of them",
+        )

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ..core.artifact import Artifact
-from ..core.errors import UsageError
+from ..core.artifact import MANIFEST, Artifact
+from ..core.errors import DataError, UsageError
 from ..core.progress import say
 from ..corpus.tokenizer import load_tokenizer
-from ..export.formats import load_drafter, restrict
+from ..export.formats import load_drafter
 from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors
+from ..models.families import find_family
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, drafter_digest
-from ..models.heads import DraftHead, exact_head
+from ..models.heads import DraftHead, base_of, base_of_model, exact_head
 from ..models.lean import LeanModel, load_target
-from ..models.target import check_tokenizer_fits
-from .build_heads import HeadRequest, NamedHead, describe, heads_of, load_heads
-from .engine import FIRST_POSITIONS, Decoder
-from .proposers import make_proposer
+from ..models.target import check_tokenizer_fits, read_target_config
+from .build_heads import HeadRequest, NamedHead, heads_of, load_heads
+from .build_vocab_heads import BuiltHead, heads_for
+from .draft import Wrap
+from .engine import Decoder
+from .policies import tree_settings
+from .proposer_draft_model import check_same_tokenizer, head_base
+from .proposers import ALONE, FITTING, PROPOSERS, DraftOptions, ProposerParts, make_proposer
 from .result import Generator
-from .tree import TreeSettings
 
 PLAIN = "plain"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How methods are made.
+
+    Attributes:
+        tokenizer: checked against the target; None: the target's folder.
+        proposers: names of ``PROPOSERS``: those without a drafter become methods of their own, the others say how
+            the drafters draft; none: each drafter's default.
+        draft: tree, sampling, early exit and n-gram settings.
+        heads: draft-head artefacts; each goes to the drafter it was trained on, as ``drafter+head``.
+        control: ``fixed`` or ``adaptive``.
+        wrap: makes passes faster, see ``compiled.py``.
+    """
+
+    tokenizer: Path | None = None
+    device: str | None = None
+    dtype: str = "float32"
+    proposers: Sequence[str] = ()
+    draft: DraftOptions = field(default_factory=DraftOptions)
+    heads: HeadRequest | None = None
+    control: str = "fixed"
+    wrap: Wrap | None = None
 
 
 @dataclass(frozen=True)
@@ -46,44 +75,194 @@ def build_methods(
     drafters: Sequence[str] = (),
     vocabs: Sequence[str] = (),
     methods: Sequence[str] = (),
-    *,
-    tokenizer: Path | None = None,
-    device: str | None = None,
-    dtype: str = "float32",
-    depth: int | None = None,
-    topk: int | None = None,
-    total_nodes: int | None = None,
-    heads: HeadRequest | None = None,
+    options: BuildOptions | None = None,
 ) -> list[Method]:
     """Plain decoding, each drafter, each with each draft vocabulary and each with its draft heads.
 
     Args:
         target: Hugging Face folder.
-        drafters: ``DIR`` or ``LABEL=DIR``; the method is named after the label, else the folder.
+        drafters: ``DIR`` or ``LABEL=DIR``: trained drafters, or smaller models with the target's vocabulary; the
+            method is named after the label, else the folder.
         vocabs: the same for subset artefacts; the method is named ``drafter+vocab``.
         methods: keep only these names (plain decoding is always kept and first).
-        tokenizer: checked against the target; default: the target's folder.
-        depth, topk, total_nodes: draft tree; see :class:`~vocabforge.decode.tree.TreeSettings`.
-        heads: draft-head artefacts; each goes to the drafter it was trained on, as ``drafter+head``.
 
     Raises:
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
-    model = _load_target(target, tokenizer, device, dtype)
-    tree = tree_settings(depth, topk, total_nodes)  # told before anything is loaded
-    extra = _draft_heads(heads, drafters, target, tokenizer, model, tree.levels)
-    found = [Method(PLAIN, Decoder(model), "one token a target forward")]
+    options = options or BuildOptions()
+    _check_names(options.proposers)
+    if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
+        tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
+    _check_used(options)
+    several = len(drafters) + sum(name in ALONE for name in options.proposers) > 1
+    maker = _Maker(target, options, several)
+    heads = maker.heads(drafters)
+    named_vocabs = [labelled(text) for text in vocabs]
+    found = [Method(PLAIN, Decoder(maker.model, wrap=options.wrap), "one token a target forward")]
+    for name in options.proposers:
+        if name in ALONE:
+            found.extend(maker.alone(name, named_vocabs))
     for label, path in map(labelled, drafters):
-        drafter, artifact = load_drafter(path, TargetTensors(model.embedding, model.lm_head_weight), target)
-        _check_tokenizer_of(artifact, tokenizer or target)
-        settings = tree_settings(depth, topk, total_nodes, drafter.max_steps)
-        found.append(_method(label, model, drafter, settings))
-        for vocab_label, vocab in map(labelled, vocabs):
-            found.append(
-                _method(f"{label}+{vocab_label}", model, restrict(drafter, vocab, artifact), settings)
+        found.extend(maker.drafter_methods(label, path, named_vocabs, heads.get(path, ())))
+    _check_methods(found, methods)
+    return [method for method in found if not methods or method.name in (PLAIN, *methods)]
+
+
+class _Maker:
+    """Makes methods over one target.
+
+    Args:
+        several: more than one method drafts, so that an option may be meant for another one.
+    """
+
+    def __init__(self, target: Path, options: BuildOptions, several: bool) -> None:
+        self.target, self.options, self.several = target, options, several
+        self.tokenizer = options.tokenizer or target
+        self.model = _load_target(target, options.tokenizer, options.device, options.dtype)
+
+    def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
+        """A proposer without a drafter; an early exit also over each draft vocabulary."""
+        yield self._method(name, name, None, None)
+        if name == "early-exit" and (vocabs or (self.options.heads and self.options.heads.dynamic)):
+            prints = load_tokenizer(self.tokenizer).fingerprint
+            for built in heads_for(base_of_model(self.model), vocabs, (), self.options.heads, prints):
+                yield self._method(f"{name}+{built.label}", name, None, built)
+
+    def drafter_methods(
+        self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]], heads: Sequence[NamedHead]
+    ) -> Iterator[Method]:
+        """A drafter under each of its proposers, over its own head and over the others asked for."""
+        drafter, artifact = self._load(path)
+        if isinstance(drafter, LeanModel):
+            kind, base = "draft-model", head_base(self.model, drafter)
+            prints: str | None = load_tokenizer(self.tokenizer).fingerprint
+        else:
+            kind, base, prints = drafter.kind, base_of(drafter), _trained_for(artifact)
+        names = _fitting(kind, self.options.proposers, path)
+        others = heads_for(base, vocabs, heads, self.options.heads, prints)
+        for name in names:
+            method = label if len(names) == 1 else f"{label}:{name}"
+            yield self._method(method, name, drafter, None)
+            for built in others:
+                yield self._method(f"{method}+{built.label}", name, drafter, built)
+
+    def _load(self, path: Path) -> tuple[Any, Artifact | None]:
+        if is_draft_model(path):
+            small = load_target(path, dtype=self.model.dtype, device=self.model.device)
+            given = load_tokenizer(path) if (path / "tokenizer.json").is_file() else None
+            sizes = self.model.config.vocab_size, small.config.vocab_size
+            check_same_tokenizer(load_tokenizer(self.tokenizer), given, sizes, source=path)
+            return small, None
+        tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+        drafter, artifact = load_drafter(path, tensors, self.target)
+        _check_tokenizer_of(artifact, self.tokenizer)
+        return drafter, artifact
+
+    def _method(self, method: str, name: str, drafter: Any, built: BuiltHead | None) -> Method:
+        head = None if built is None else built.head
+        draft = _options_of(name, self.options.draft, self.several)
+        proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft))
+        decoder = Decoder(self.model, proposer, control=self.options.control, wrap=self.options.wrap)
+        plan = proposer.plan
+        parts = [f"{proposer.label}, {plan.nodes} nodes on {plan.levels} levels"]
+        if built is not None:
+            parts.append(built.text)
+        elif proposer.head is not None:
+            parts.append(f"draft vocabulary of {proposer.head.size:,} tokens")
+        if proposer.samples:
+            parts.append("drawn drafts")
+        if self.options.control != "fixed":
+            parts.append(f"{self.options.control} control")
+        return Method(
+            method, decoder, ", ".join(parts), built.text if built is not None and built.extra else None
+        )
+
+    def heads(self, drafters: Sequence[str]) -> dict[Path, list[NamedHead]]:
+        """The draft heads of each drafter's folder, checked against what they were trained for."""
+        request = self.options.heads
+        if request is None:
+            return {}
+        named = [labelled(text) for text in request.given]
+        steps = (self.options.draft.depth or 5) + 1
+        loaded = load_heads(request, named, steps=steps, device=self.model.device, dtype=self.model.dtype)
+        if not loaded:
+            return {}
+        if not drafters:
+            raise UsageError("--head belongs to a drafter", expected="--drafter DIR beside it")
+        prints = target_fingerprint(self.target), load_tokenizer(self.tokenizer).fingerprint
+        paths = [path for _, path in map(labelled, drafters) if not is_draft_model(path)]
+        return heads_of(loaded, {path: HeadOwner(drafter_digest(path), *prints) for path in paths})
+
+
+def is_draft_model(path: Path) -> bool:
+    """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
+    if (path / MANIFEST).is_file() or not (path / "config.json").is_file():
+        return False
+    try:
+        find_family(read_target_config(path), path)
+    except DataError:
+        return False
+    return True
+
+
+def make_head(drafter: Drafter) -> DraftHead:
+    """The head that a drafter was saved with: the target's, its own full one, or a static subset."""
+    return exact_head(drafter)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in PROPOSERS]
+    if unknown:
+        raise UsageError(
+            "there is no such proposer",
+            got=", ".join(unknown),
+            expected=", ".join(PROPOSERS),
+            source="--proposer",
+        )
+
+
+# option of one proposer -> its name on the command line, and the proposer
+_OWN = {"layers": ("--exit-layers", "early-exit"), "ngram": ("--ngram", "n-gram")}
+
+
+def _check_used(options: BuildOptions) -> None:
+    """Refuse an option of a proposer that is not in the run."""
+    for name, (option, proposer) in _OWN.items():
+        if getattr(options.draft, name) is not None and proposer not in options.proposers:
+            raise UsageError(
+                f"{option} means nothing here",
+                got=", ".join(options.proposers) or "no named proposer",
+                expected=f"--proposer {proposer} beside it",
             )
-        for head in extra.get(path, ()):
-            found.append(_method(f"{label}+{head.label}", model, drafter, settings, head))
+
+
+def _options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
+    """A proposer's options: without those of another one, and where several draft without those it has no use for."""
+    others = {field: None for field, (_, proposer) in _OWN.items() if proposer != name}
+    draft = replace(draft, **others)  # type: ignore[arg-type]
+    if name == "n-gram" and several:
+        draft = replace(draft, sample=False, tree_file=None)
+        if draft.tree != "dynamic":
+            draft = replace(draft, tree=None, topk=None, total_nodes=None)
+    return draft
+
+
+def _fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
+    """The named proposers that can draft with this kind of drafter; its default where none is named."""
+    wanted = [name for name in named if name not in ALONE]
+    fitting = FITTING[kind]
+    chosen = [name for name in wanted if name in fitting]
+    if wanted and not chosen:
+        raise UsageError(
+            "none of the proposers can draft with this drafter",
+            got=f"--proposer {', '.join(wanted)} with a drafter of kind {kind}",
+            expected=" or ".join(fitting),
+            source=path,
+        )
+    return chosen or [fitting[0]]
+
+
+def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:
     names = [method.name for method in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -95,65 +274,6 @@ def build_methods(
         raise UsageError(
             "there is no such method in this run", got=", ".join(unknown), expected=", ".join(names)
         )
-    return [method for method in found if not methods or method.name in (PLAIN, *methods)]
-
-
-def tree_settings(
-    depth: int | None, topk: int | None, total_nodes: int | None, max_levels: int | None = None
-) -> TreeSettings:
-    """Tree settings with the defaults where nothing is given.
-
-    Args:
-        max_levels: levels that the drafter can fill; the default depth stays within them and within the nodes
-            given, the default number of nodes within what depth and width allow.
-    """
-    default = TreeSettings()
-    topk = default.topk if topk is None else topk
-    if depth is None:
-        levels = [default.levels, max_levels or default.levels, (total_nodes or default.total_nodes) - 1]
-        depth = max(min(levels), 1) - 1
-    if total_nodes is None:  # a narrow tree may not have as many
-        total_nodes = min(default.total_nodes, topk + depth * topk**2 + 1)
-    return TreeSettings(topk, depth, total_nodes)
-
-
-def make_head(drafter: Drafter) -> DraftHead:
-    """The head that a drafter was saved with: the target's, its own full one, or a static subset."""
-    return exact_head(drafter)
-
-
-def _method(
-    name: str, model: LeanModel, drafter: Drafter, settings: TreeSettings, named: NamedHead | None = None
-) -> Method:
-    head = make_head(drafter) if named is None else named.over(drafter)
-    context = min(model.config.max_positions, FIRST_POSITIONS)
-    decoder = Decoder(model, make_proposer(drafter, head, settings, context))
-    extra = None if named is None else describe(named, head)
-    words = extra or f"draft vocabulary of {head.size:,} tokens"
-    tree = f"{drafter.label} tree of {settings.total_nodes} nodes to depth {settings.depth}"
-    return Method(name, decoder, f"{tree}, {words}", extra)
-
-
-def _draft_heads(
-    heads: HeadRequest | None,
-    drafters: Sequence[str],
-    target: Path,
-    tokenizer: Path | None,
-    model: LeanModel,
-    steps: int,
-) -> dict[Path, list[NamedHead]]:
-    """The draft heads of each drafter's folder, checked against what they were trained for."""
-    if heads is None:
-        return {}
-    named = [labelled(text) for text in heads.given]
-    loaded = load_heads(heads, named, steps=steps, device=model.device, dtype=model.dtype)
-    if not loaded:
-        return {}
-    if not drafters:
-        raise UsageError("--head belongs to a drafter", expected="--drafter DIR beside it")
-    prints = target_fingerprint(target), load_tokenizer(tokenizer or target).fingerprint
-    paths = [path for _, path in map(labelled, drafters)]
-    return heads_of(loaded, {path: HeadOwner(drafter_digest(path), *prints) for path in paths})
 
 
 def _load_target(path: Path, tokenizer: Path | None, device: str | None, dtype: str) -> LeanModel:
@@ -165,9 +285,15 @@ def _load_target(path: Path, tokenizer: Path | None, device: str | None, dtype: 
     return model
 
 
+def _trained_for(artifact: Artifact | None) -> str | None:
+    """Fingerprint of the tokenizer that a drafter was trained with, where it is known."""
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    return str(expected) if expected else None
+
+
 def _check_tokenizer_of(artifact: Artifact | None, tokenizer: Path) -> None:
     """Other ids with the right sizes would only lower acceptance, in silence: say so."""
-    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    expected = _trained_for(artifact)
     if expected and expected != load_tokenizer(tokenizer).fingerprint:
         say(
             f"Warning: the drafter was trained with another tokenizer than {tokenizer}; "

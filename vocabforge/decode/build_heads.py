@@ -12,12 +12,13 @@ import torch
 from ..core.errors import UsageError
 from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, LoadedHead, check_owner, load_head, owner_of
-from ..models.heads import DraftHead, HeadOptions, base_of, build_head
+from ..models.heads import DraftHead, HeadBase, HeadOptions, base_of, build_head
 from ..models.heads_low_rank import check_shortlist
 from ..models.heads_router import check_budgets
 from ..models.low_rank import LowRankScorer
 from ..models.router import Router
 from ..vocab.schedule import schedule_sizes
+from .build_vocab_heads import check_dynamic, phrase
 
 # option of the command line -> kinds of head that it means something for
 _MEANT_FOR = {"shortlist": ("ranker",), "budget": ("router",), "rows": ("ranker", "router")}
@@ -32,12 +33,14 @@ class HeadRequest:
         shortlist: candidates of a ranker.
         budget: clusters of a router: ``K`` at every step, or ``LAW:K_MAX:K_MIN`` (laws of vocab/schedule.py).
         rows: ``own`` or ``shared`` shortlists for the rows of one draft step.
+        dynamic: what is scored beside a draft vocabulary: ``context[:SIZE]`` or ``ranker[:SIZE]``.
     """
 
     given: Sequence[str] = ()
     shortlist: int | None = None
     budget: str | None = None
     rows: Literal["own", "shared"] | None = None
+    dynamic: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class NamedHead:
     loaded: LoadedHead
     options: HeadOptions
 
-    def over(self, drafter: Drafter) -> DraftHead:
-        """The head over a drafter's exact head."""
-        return build_head(self.loaded.kind, base_of(drafter), self.loaded.module, self.options)
+    def over(self, drafter: Drafter | HeadBase) -> DraftHead:
+        """The head over a drafter's exact head, or another."""
+        base = drafter if isinstance(drafter, HeadBase) else base_of(drafter)
+        return build_head(self.loaded.kind, base, self.loaded.module, self.options)
 
 
 def load_heads(
@@ -85,6 +89,7 @@ def load_heads(
                 got=", ".join(f"{head.label} ({head.loaded.kind})" for head in heads) or "no draft head",
                 expected=f"--head with a {' or '.join(kinds)}",
             )
+    check_dynamic(request.dynamic, heads)
     return heads
 
 
@@ -149,12 +154,4 @@ def heads_of(heads: Sequence[NamedHead], owners: Mapping[Path, HeadOwner]) -> di
 
 def describe(head: NamedHead, built: DraftHead) -> str:
     """One phrase for tables and reports."""
-    options = head.options
-    parts = [f"{head.loaded.kind} head over {built.size:,} tokens"]
-    if (shortlist := getattr(built, "shortlist", None)) is not None:
-        parts.append(f"shortlist of {shortlist:,}")
-    if (budgets := getattr(built, "budgets", None)) is not None:
-        parts.append(f"clusters by draft step {' '.join(map(str, budgets))}")
-    if options.rows is not None:
-        parts.append(f"{options.rows} rows")
-    return ", ".join(parts)
+    return phrase(head.loaded.kind, built, head.options)

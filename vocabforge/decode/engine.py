@@ -1,30 +1,73 @@
-"""The decode loop: prefill, then draft, verify, commit, until a stop token or a limit.
+"""The decode loop: prefill, then plan, draft, verify, commit, until a stop or a limit.
 
-One request at a time. Every tensor has a fixed shape: the tree, its path and the drafter's rows are padded,
-and caches are looked at in steps of :data:`~vocabforge.decode.masks.VIEW_STEP` slots.
+B requests run side by side, each at its own length; a row whose request ends takes the next one. Every tensor
+has a fixed shape: trees, their paths and the proposer's rows are padded, and caches are looked at in steps of
+:data:`~vocabforge.decode.masks.VIEW_STEP` slots.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..core.errors import MismatchError, UsageError
-from ..models.kv_cache import causal_mask
-from ..models.lean import LeanModel, LeanOutput
-from .clock import Clock
-from .masks import tree_masks, view_length
+from ..models.lean import LeanModel
+from .chance import Chance, SeededChance
+from .clock import PREFILL, Clock, total_up
+from .control import Control, CycleFigures, make_control
+from .draft import PLAIN_PLAN, Commit, Draw, Plan, Wrap, WrapsPasses
 from .proposers import Proposer
+from .request import Request, SamplingParams, StopRule
 from .result import Finish, Generation
+from .sampling import TokenHistory
+from .target_side import TargetPass, TargetSide
 from .tree import DraftTree, build_tree
-from .verify import Chance, SeededChance, Verdict, verify_greedy, verify_sampling
+from .verifiers import RowVerification, Verdicts, verify
 
-PREFILL_CHUNK = 512
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
+
+
+@dataclass
+class _Work:
+    """A request in a row."""
+
+    number: int
+    request: Request
+    result: Generation
+    room: int  # tokens that fit
+    judge: RowVerification
+    finish: Finish | None = None
+
+    def take(self, tokens: Sequence[int]) -> list[int]:
+        """Append committed tokens up to a stop or the limit; returns those taken."""
+        ids, request = self.result.token_ids, self.request
+        before = len(ids)
+        for token in tokens:
+            ids.append(token)
+            if token in request.stop_ids:
+                self.finish = "stop"
+            elif len(ids) == self.room:
+                self.finish = "cache" if self.room < request.max_new_tokens else "length"
+            if self.finish is not None:
+                break
+        if request.stop is not None and (kept := request.stop.kept(ids, len(ids) - before)) is not None:
+            del ids[kept:]
+            self.finish = "stop"
+        return ids[before:]
+
+
+class _Waiting(NamedTuple):
+    number: int
+    request: Request
+    result: Generation
+    room: int
+
+
+_IDLE = Draw(SamplingParams(), SeededChance(0))
 
 
 class Decoder:
@@ -34,6 +77,11 @@ class Decoder:
         target: lean model.
         proposer: drafts trees; None decodes plainly (a tree of the root alone).
         context: most positions of a request; default: the target's own limit. Caches grow up to it.
+        rows: requests that run side by side.
+        control: ``fixed`` drafts the proposer's full size in every cycle, ``adaptive`` what pays; or an object.
+        verifier: a name of ``verifiers.VERIFIERS``; None chooses by request and tree.
+        wrap: makes passes faster, see ``compiled.py``; caches then have their full size from the start.
+        chance: from a seed, a request's random stream.
 
     Raises:
         UsageError: ``context`` beyond the target's positions.
@@ -41,36 +89,55 @@ class Decoder:
     """
 
     def __init__(
-        self, target: LeanModel, proposer: Proposer | None = None, context: int | None = None
+        self,
+        target: LeanModel,
+        proposer: Proposer | None = None,
+        context: int | None = None,
+        *,
+        rows: int = 1,
+        control: str | Control = "fixed",
+        verifier: str | None = None,
+        wrap: Wrap | None = None,
+        chance: Callable[[int], Chance] = SeededChance,
     ) -> None:
         limit = target.config.max_positions
         if context is not None and not 1 < context <= limit:
             raise UsageError("the context does not fit the target", got=context, expected=f"2 to {limit}")
-        self.target, self.proposer = target, proposer
+        if rows < 1:
+            raise UsageError("a decoder needs a row", got=rows, expected="1 or more")
+        self.target, self.proposer, self.rows = target, proposer, rows
         self.context = context or limit
-        self.levels = proposer.settings.levels if proposer else 0
-        self._nodes = proposer.settings.total_nodes if proposer else 1
-        self._aux = proposer.aux_layers if proposer else ()
-        if self._aux and max(self._aux) >= target.config.num_layers:
+        self._verifier, self._chance = verifier, chance
+        self._plan = proposer.plan if proposer else PLAIN_PLAN
+        self.levels = self._plan.levels
+        plans = proposer.plans() if proposer else [PLAIN_PLAN]
+        self.control = make_control(control, plans) if isinstance(control, str) else control
+        aux = proposer.aux_layers if proposer else ()
+        if aux and max(aux) >= target.config.num_layers:
             raise MismatchError(
                 "the drafter reads layers that the target does not have",
-                got=f"auxiliary layers {list(self._aux)} (0-based)",
+                got=f"auxiliary layers {list(aux)} (0-based)",
                 expected=f"at most {target.config.num_layers - 1}",
             )
-        root = torch.zeros(1, dtype=torch.int64, device=target.device)
-        self._plain = build_tree(root, root, 0)
-        self._allocate(min(self.context, FIRST_POSITIONS))
+        self._reads = proposer.reads if proposer else "none"
+        self._scratch = max(self._plan.nodes, proposer.scratch if proposer else 0)
+        self._side = TargetSide(target, aux, rows, wrap)
+        if wrap is not None and isinstance(proposer, WrapsPasses):
+            proposer.wrap(wrap)
+        self._plain, self._single = _roots_alone(rows, target.device), _roots_alone(1, target.device)
+        self._allocate(self.context if wrap else min(self.context, FIRST_POSITIONS))
 
     def _allocate(self, positions: int) -> None:
         """Caches for requests of this many positions; what the old ones hold is lost."""
-        self.cache = self.target.new_cache(positions + self._nodes)
-        self._slots = torch.arange(self.cache.capacity, device=self.target.device)
+        self._positions = positions
+        self._side.allocate(positions, self._scratch)
+        self._roots = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         if self.proposer is not None:
-            self.proposer.reserve(positions)
+            self.proposer.allocate(self.rows, positions, self._side.cache)
 
     def _reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context."""
-        if positions + self._nodes > self.cache.capacity:
+        if positions > self._positions:
             with torch.inference_mode(False):  # as in the constructor: usable in both modes
                 self._allocate(min(self.context, 1 << (positions - 1).bit_length()))
 
@@ -82,73 +149,161 @@ class Decoder:
         stop_ids: Collection[int],
         temperature: float = 0.0,
         seed: int = 0,
+        sampling: SamplingParams | None = None,
+        stop: StopRule | None = None,
     ) -> Generation:
         """Continue a prompt; see :class:`~vocabforge.decode.result.Generation`.
+
+        Args:
+            sampling: instead of ``temperature`` and ``seed``.
 
         Raises:
             UsageError: an empty prompt, one that fills the context, or a token the target does not have.
         """
-        result = Generation()
-        for _ in self.stream(
-            prompt_ids,
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-            temperature=temperature,
-            seed=seed,
-            result=result,
-        ):
+        sampling = sampling or SamplingParams(temperature, seed=seed)
+        return self.generate_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)])[0]
+
+    def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
+        """Continue prompts side by side; what one request gives does not depend on the others."""
+        results = [Generation() for _ in requests]
+        for _ in self.stream_batch(requests, results):
             pass
-        return result
+        return results
+
+    def stream(self, request: Request, result: Generation) -> Iterator[list[int]]:
+        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
+        for _, tokens in self.stream_batch([request], [result]):
+            yield tokens
 
     @torch.inference_mode()
-    def stream(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: Collection[int],
-        result: Generation,
-        temperature: float = 0.0,
-        seed: int = 0,
-    ) -> Iterator[list[int]]:
-        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
-        self._check_prompt(prompt_ids, max_new_tokens)
-        if not 0.0 <= temperature < math.inf:
-            raise UsageError(
-                "the temperature is no temperature", got=temperature, expected="0 (greedy) or more"
-            )
-        chance = SeededChance(seed)
-        room = min(max_new_tokens, self.context - len(prompt_ids))
-        self._reserve(len(prompt_ids) + room)
-        clock = Clock(result, self.target.device)
-        root, committed = self._prefill(prompt_ids, temperature, chance)
-        result.target_forwards = -(-len(prompt_ids) // PREFILL_CHUNK)
-        clock.lap("prefill")
-        fresh = [int(root)]
-        if self.proposer is None:
-            result.accept_lengths.append(1)
+    def stream_batch(
+        self, requests: Sequence[Request], results: Sequence[Generation]
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Yield ``(number of the request, its new tokens)`` as they are committed."""
+        for request in requests:
+            self._check(request)
+        if not requests:
+            return
+        rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
+        self._reserve(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
+        waiting = deque(map(_Waiting, range(len(requests)), requests, results, rooms))
+        work: list[_Work | None] = [None] * self.rows
+        clock = Clock(self.target.device)
+        self.control.begin()
         while True:
-            done = _take(result, fresh, room, stop_ids, cut_by_cache=room < max_new_tokens)
-            yield result.token_ids[len(result.token_ids) - done.taken :]
-            if done.finish is not None:
-                result.finish = done.finish
-                clock.finish()
+            for row in range(self.rows):
+                while work[row] is None and waiting:
+                    one, first = self._start(row, waiting.popleft(), work, clock)
+                    work[row] = one
+                    yield from self._deliver(work, {row: first}, clock)
+            if not any(work):
                 return
-            clock.lap("other")
-            tree = self._draft(root)
-            clock.lap("draft")
-            output, verdict = self._verify(tree, committed, temperature, chance)
-            clock.lap("verify")
-            committed = self._commit(tree, output, verdict, committed)
-            root = torch.tensor(verdict.tokens[-1:], device=self.target.device)
-            fresh = verdict.tokens
-            self._record(result, tree, verdict)
-            clock.lap("commit")
+            fresh = self._cycle(work, clock)
+            yield from self._deliver(work, fresh, clock)
 
-    def _check_prompt(self, prompt_ids: Sequence[int], max_new_tokens: int) -> None:
-        if max_new_tokens < 1:
+    def _start(
+        self, row: int, asked: _Waiting, work: Sequence[_Work | None], clock: Clock
+    ) -> tuple[_Work, list[int]]:
+        """Read a prompt into a row and choose the first new token."""
+        request, result = asked.request, asked.result
+        clock.results = [one.result for one in work if one is not None]
+        clock.lap("other")
+        history = TokenHistory(request.prompt_ids, self.target.config.vocab_size)
+        judge = RowVerification(request.sampling, self._chance(request.sampling.seed), history)
+        ids = torch.tensor(request.prompt_ids, device=self.target.device)
+        self._side.set_length(row, 0)
+        logits, chunks = self._side.prefill(row, ids, self._reads)
+        verdict = verify(self._single, logits[None, None], [judge], 0, self._verifier)
+        first = verdict.tokens[0][0]
+        if self.proposer is not None:
+            self.proposer.begin(row, request.prompt_ids)
+            following = torch.cat([ids[1:], ids.new_tensor([first])])
+            parts = following.split([chunk.length for chunk in chunks])
+            for part, chunk in zip(parts, chunks):
+                self.proposer.prefill(row, part, chunk.states)
+        else:
+            result.accept_lengths.append(1)
+        self._roots[row] = first
+        history.add([first])
+        result.target_forwards = len(chunks)
+        one = _Work(asked.number, request, result, asked.room, judge)
+        taken = one.take([first])
+        result.timings[PREFILL] = clock.lap("other")  # other, for the rows that were in work already
+        return one, taken
+
+    def _cycle(self, work: Sequence[_Work | None], clock: Clock) -> dict[int, list[int]]:
+        """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
+        clock.results = [one.result for one in work if one is not None]
+        clock.resume()
+        plan, began = self.control.plan(), clock.now()
+        tree = self._draft(plan, work, clock)
+        output = self._side.verify_pass(tree)
+        judges = [one.judge if one is not None else None for one in work]
+        verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
+        clock.lap("verify")
+        self._commit(plan, tree, output, verdicts)
+        deepest, drafted = _offered(tree)
+        fresh: dict[int, list[int]] = {}
+        for row, one in enumerate(work):
+            if one is not None:
+                one.result.record(plan.levels, deepest[row], drafted[row], verdicts.accepted[row])
+                one.judge.history.add(verdicts.tokens[row])
+                fresh[row] = one.take(verdicts.tokens[row])
+        clock.lap("other")
+        accepted = [count for count in verdicts.accepted if count >= 0]
+        self.control.observe(CycleFigures(plan, accepted, clock.now() - began))
+        return fresh
+
+    def _draft(self, plan: Plan, work: Sequence[_Work | None], clock: Clock) -> DraftTree:
+        if plan.levels == 0 or self.proposer is None:
+            return replace(self._plain, tokens=self._roots[:, None])
+        draws = None
+        if self.proposer.samples:
+            draws = [Draw(one.judge.sampling, one.judge.chance) if one else _IDLE for one in work]
+        tree = self.proposer.propose(self._roots, plan, draws, clock.lap)
+        clock.lap("draft")
+        return tree
+
+    def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
+        """Keep the accepted path in the target's cache and tell the proposer of it."""
+        path = verdicts.path  # (B, L)
+        lengths = [count + 1 for count in verdicts.accepted]
+        counts = torch.tensor(lengths, device=path.device)
+        self._side.keep(tree, path, counts, lengths)
+        last = torch.tensor([tokens[-1] if tokens else 0 for tokens in verdicts.tokens], device=path.device)
+        self._roots = last
+        if self.proposer is None:
+            return
+        following = tree.tokens.gather(1, path).roll(-1, 1)
+        following.scatter_(1, (counts - 1).clamp(min=0)[:, None], last[:, None])
+        states = output.states(self._reads)
+        if states is not None and not (tree.chain and path.shape[1] == states.shape[1]):
+            states = states.gather(1, path[:, :, None].expand(-1, -1, states.shape[-1]))
+        drafted = None if plan.levels == 0 else path
+        self.proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
+
+    def _deliver(
+        self, work: list[_Work | None], fresh: dict[int, list[int]], clock: Clock
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Hand out new tokens and end the requests that are done."""
+        for row, tokens in fresh.items():
+            one = work[row]
+            assert one is not None
+            if one.finish is not None:
+                one.result.finish = one.finish
+                total_up(one.result)
+                work[row] = None
+                self._side.set_length(row, 0)
+            yield one.number, tokens
+        clock.resume()
+
+    def _check(self, request: Request) -> None:
+        prompt_ids, vocab = request.prompt_ids, self.target.config.vocab_size
+        if request.max_new_tokens < 1:
             raise UsageError(
-                "nothing is to be generated", got=f"{max_new_tokens} new tokens", expected="at least 1"
+                "nothing is to be generated",
+                got=f"{request.max_new_tokens} new tokens",
+                expected="at least 1",
             )
         if not 0 < len(prompt_ids) < self.context:
             raise UsageError(
@@ -157,7 +312,6 @@ class Decoder:
                 expected=f"1 to {self.context - 1:,}",
                 remedy="shorten the prompt, or use a target with a longer context",
             )
-        vocab = self.target.config.vocab_size
         if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocab:
             raise UsageError(
                 "the prompt holds token ids that the target does not have",
@@ -166,118 +320,18 @@ class Decoder:
                 remedy="use the target's own tokenizer",
             )
 
-    def _prefill(
-        self, prompt_ids: Sequence[int], temperature: float, chance: SeededChance
-    ) -> tuple[Tensor, int]:
-        """Read the prompt in chunks; returns the first new token (1,) and the committed length."""
-        target, device = self.target, self.target.device
-        ids = torch.tensor(prompt_ids, device=device)
-        features: list[Tensor] = []
-        hidden = torch.empty(0, device=device)
-        for start in range(0, len(ids), PREFILL_CHUNK):
-            part = ids[start : start + PREFILL_CHUNK]
-            positions = self._slots[start : start + len(part)]
-            view = view_length(start + len(part), self.cache.capacity)
-            window = target.config.sliding_window
-            output = target.forward(
-                part[None],
-                positions[None],
-                cache=self.cache,
-                slots=positions,
-                mask=causal_mask(positions, self._slots[:view]),
-                window_mask=None if window is None else causal_mask(positions, self._slots[:view], window),
-                aux_layers=self._aux,
-            )
-            hidden = output.hidden[0, -1:]
-            if self.proposer is not None:
-                features.append(self._states(output))
-        root = torch.tensor(
-            _judge(self._plain, target.logits(hidden), 0, temperature, chance).tokens, device=device
-        )
-        if self.proposer is not None:
-            self.proposer.reset()
-            following = torch.cat([ids[1:], root])
-            for start, part in zip(range(0, len(ids), PREFILL_CHUNK), features):
-                self.proposer.advance(following[start : start + len(part)], part, len(part))
-        return root, len(ids)
 
-    def _states(self, output: LeanOutput) -> Tensor:
-        """(T, .) of the one sequence: what the proposer reads of the target."""
-        if self.proposer is not None and self.proposer.reads == "hidden":
-            return output.hidden[0]
-        assert output.aux is not None
-        return output.aux[0]
-
-    def _draft(self, root: Tensor) -> DraftTree:
-        if self.proposer is not None:
-            return self.proposer.propose(root)
-        return DraftTree(root, self._plain.parents, self._plain.depths, self._plain.ancestors)
-
-    def _verify(
-        self, tree: DraftTree, committed: int, temperature: float, chance: SeededChance
-    ) -> tuple[LeanOutput, Verdict]:
-        """One target pass over all nodes, then the walk."""
-        view = view_length(committed + self._nodes, self.cache.capacity)
-        mask, window_mask = tree_masks(
-            tree.ancestors, tree.depths, committed, view, self.target.config.sliding_window
-        )
-        output = self.target.forward(
-            tree.tokens[None],
-            (committed + tree.depths)[None],
-            cache=self.cache,
-            slots=self._slots[committed : committed + self._nodes],
-            mask=mask,
-            window_mask=window_mask,
-            aux_layers=self._aux,
-        )
-        logits = self.target.logits(output.hidden[0])  # (N, V)
-        return output, _judge(tree, logits, self.levels, temperature, chance)
-
-    def _commit(self, tree: DraftTree, output: LeanOutput, verdict: Verdict, committed: int) -> int:
-        """Keep the accepted path in both caches; returns the new committed length."""
-        if self.proposer is not None:
-            path, accepted = verdict.path, verdict.accepted
-            self.cache.move(committed + path, self._slots[committed : committed + len(path)])
-            following = tree.tokens[path].roll(-1)
-            following[accepted] = verdict.tokens[-1]
-            self.proposer.advance(following, self._states(output)[path], accepted + 1)
-        return committed + verdict.accepted + 1
-
-    def _record(self, result: Generation, tree: DraftTree, verdict: Verdict) -> None:
-        result.target_forwards += 1
-        result.accept_lengths.append(verdict.accepted + 1)
-        if self.proposer is None:
-            return
-        result.drafted += self._nodes - 1
-        if not result.drafted_by_depth:
-            result.drafted_by_depth = [0] * self.levels
-            result.accepted_by_depth = [0] * self.levels
-        deepest = int(tree.depths.max())
-        for level in range(self.levels):
-            result.drafted_by_depth[level] += level < deepest
-            result.accepted_by_depth[level] += level < verdict.accepted
+def _roots_alone(rows: int, device: torch.device) -> DraftTree:
+    """Trees without drafts: plain decoding."""
+    tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+    return replace(build_tree(tokens, tokens, 0), chain=True)
 
 
-class _Taken(NamedTuple):
-    taken: int
-    finish: Finish | None
-
-
-def _judge(tree: DraftTree, logits: Tensor, levels: int, temperature: float, chance: Chance) -> Verdict:
-    if temperature > 0:
-        return verify_sampling(tree, logits, levels, temperature, chance)
-    return verify_greedy(tree, logits, levels)
-
-
-def _take(
-    result: Generation, fresh: list[int], room: int, stop_ids: Collection[int], *, cut_by_cache: bool
-) -> _Taken:
-    """Append committed tokens up to a stop token or the limit."""
-    before = len(result.token_ids)
-    for token in fresh:
-        result.token_ids.append(token)
-        if token in stop_ids:
-            return _Taken(len(result.token_ids) - before, "stop")
-        if len(result.token_ids) == room:
-            return _Taken(len(result.token_ids) - before, "cache" if cut_by_cache else "length")
-    return _Taken(len(result.token_ids) - before, None)
+def _offered(tree: DraftTree) -> tuple[list[int], list[int]]:
+    """The level and the number of draft tokens that each row's tree offers."""
+    rows, count = tree.tokens.shape
+    if tree.alive is None:
+        deepest = [count - 1] * rows if tree.chain else tree.depths.amax(1).tolist()
+        return deepest, [count - 1] * rows
+    depths = tree.depths.masked_fill(~tree.alive, 0)
+    return depths.amax(1).tolist(), (tree.alive.sum(1) - 1).tolist()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import causal_mask
-
 VIEW_STEP = 128
 
 
@@ -15,28 +13,45 @@ def view_length(used: int, capacity: int) -> int:
     return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
 
 
+def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
+    """What N queries of each row see: all committed slots and, in the M slots behind them, what ``visible`` says.
+
+    Args:
+        visible: bool (B, N, M), M at least 1.
+        committed: (B,) int64; slots 0 .. committed - 1 of a row hold its positions.
+        view: slots looked at.
+
+    Returns:
+        bool (B, N, view).
+    """
+    size = visible.shape[-1]
+    behind = torch.arange(view, device=visible.device) - committed[:, None]  # (B, view)
+    inside = visible.gather(2, behind.clamp(0, size - 1)[:, None].expand(-1, visible.shape[1], -1))
+    return (behind < 0)[:, None] | (inside & ((behind >= 0) & (behind < size))[:, None])
+
+
 def tree_masks(
-    ancestors: Tensor, depths: Tensor, committed: int, view: int, window: int | None
+    ancestors: Tensor, depths: Tensor, committed: Tensor, view: int, window: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """What tree nodes see: all committed slots and, behind them, their ancestors and themselves.
 
     Args:
-        ancestors: bool (N, N).
-        depths: (N,) int64.
-        committed: slots 0 .. committed - 1 hold these positions.
+        ancestors: bool (B, N, N).
+        depths: (B, N) int64.
+        committed: (B,) int64; slots 0 .. committed - 1 of a row hold these positions.
         view: slots looked at.
         window: sliding window of some layers, in positions, or None.
 
     Returns:
-        bool (N, view) for full layers, and for layers with a window (None where none is needed).
+        bool (B, N, view) for full layers, and for layers with a window (None where none is needed).
     """
-    count = len(depths)
-    slots = torch.arange(view, device=depths.device)
-    mask = (slots < committed).repeat(count, 1)
-    mask[:, committed : committed + count] = ancestors
+    mask = block_mask(ancestors, committed, view)
     if window is None or view <= window:
         return mask, None
-    key_positions = slots.clone()
-    key_positions[committed : committed + count] = committed + depths
-    near = causal_mask(committed + depths, key_positions, window)
+    slots = torch.arange(view, device=depths.device)
+    behind = slots - committed[:, None]  # (B, view)
+    node = behind.clamp(0, depths.shape[1] - 1)
+    key_positions = torch.where(behind < 0, slots, committed[:, None] + depths.gather(1, node))
+    positions = committed[:, None] + depths  # (B, N)
+    near = positions[:, :, None] - key_positions[:, None] < window
     return mask, mask & near

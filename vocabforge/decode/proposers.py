@@ -1,66 +1,154 @@
-"""The table of proposers: what drafts a tree, by kind of drafter."""
+"""The table of proposers, and what the engine asks of one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from ..core.extension import resolve
 from ..models.heads import DraftHead
+from ..models.kv_cache import KVCache
+from ..models.lean import LeanModel
+from .draft import Commit, Draw, Plan
 from .tree import DraftTree, TreeSettings
 
-# kind of drafter -> "module:attr", called as proposer(drafter, head, settings, context)
+# name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {
-    "eagle3": "vocabforge.decode.proposer_eagle3:Eagle3Proposer",
-    "eagle1": "vocabforge.decode.proposer_eagle3:Eagle3Proposer",
-    "medusa": "vocabforge.decode.proposer_medusa:MedusaProposer",
+    "draft-model": "vocabforge.decode.proposer_draft_model:build",
+    "n-gram": "vocabforge.decode.proposer_ngram:build",
+    "early-exit": "vocabforge.decode.proposer_early_exit:build",
+    "medusa": "vocabforge.decode.proposer_medusa:build",
+    "eagle1": "vocabforge.decode.proposer_eagle:build_eagle1",
+    "eagle2": "vocabforge.decode.proposer_eagle:build_eagle2",
+    "eagle3": "vocabforge.decode.proposer_eagle:build_eagle3",
 }
+
+ALONE = ("n-gram", "early-exit")  # proposers that need no drafter
+
+# kind of drafter -> the proposers that can draft with it, its default first
+FITTING = {
+    "eagle3": ("eagle3",),
+    "eagle1": ("eagle2", "eagle1"),
+    "medusa": ("medusa",),
+    "draft-model": ("draft-model",),
+}
+
+Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """How a proposer drafts; None takes the proposer's default.
+
+    Attributes:
+        tree: ``dynamic`` (EAGLE-2), ``chain``, or ``static`` (a fixed shape).
+        sample: draw children from the drafter's distribution (verification B) instead of taking its best.
+        depth: rounds after the root's expansion: trees are depth + 1 levels deep, a chain drafts depth + 1 tokens.
+        topk: children of a node.
+        total_nodes: nodes verified, root included.
+        tree_file: JSON with the paths of a static tree, each a list of ranks from the root.
+        layers: of the target, that an early exit drafts with.
+        ngram: shortest and longest suffix that n-gram drafting looks up.
+    """
+
+    tree: Literal["dynamic", "chain", "static"] | None = None
+    sample: bool = False
+    depth: int | None = None
+    topk: int | None = None
+    total_nodes: int | None = None
+    tree_file: Path | None = None
+    layers: int | None = None
+    ngram: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class ProposerParts:
+    """What a proposer is made of.
+
+    Attributes:
+        target: the lean target.
+        drafter: a trained drafter, or a lean draft model; None for proposers without one.
+        head: scores its states; None takes the one it brings.
+        options: how it drafts.
+    """
+
+    target: LeanModel
+    drafter: Any = None
+    head: DraftHead | None = None
+    options: DraftOptions = DraftOptions()
 
 
 class Proposer(Protocol):
-    """Drafts a tree under the last committed token, from the target's states of what is committed.
+    """Drafts a tree under the last committed token of each of B rows.
 
     Attributes:
-        settings: shape of its trees.
-        reads: which states of the target :meth:`advance` takes.
-        aux_layers: target layers (0-based outputs) behind ``aux``; empty where it reads ``hidden``.
-        rows: committed rows.
+        kind, label: its name in the table, and as people write it.
+        reads, aux_layers: which states of the target it takes; see ``draft.DraftBackend``.
+        plan: its full size; ``plans`` all sizes it can draft.
+        samples: its trees carry the laws that their nodes were drawn from.
+        head: None where it has none (n-gram).
+        scratch: slots behind the committed ones of the target's cache that drafting itself writes.
     """
 
-    settings: TreeSettings
-    reads: Literal["aux", "hidden"]
-    aux_layers: tuple[int, ...]
-    rows: int
-    drafter: Any
-    head: DraftHead
+    @property
+    def kind(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def reads(self) -> Literal["aux", "hidden", "none"]: ...
+    @property
+    def aux_layers(self) -> tuple[int, ...]: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def samples(self) -> bool: ...
+    @property
+    def head(self) -> DraftHead | None: ...
+    @property
+    def scratch(self) -> int: ...
 
-    def reserve(self, positions: int) -> None:
-        """Make room for requests of this length; may forget the last request."""
+    def plans(self) -> list[Plan]: ...
+
+    def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
+        """Memory for B rows of that many positions; ``cache`` is the target's. Forgets everything."""
         ...
 
-    def reset(self) -> None:
-        """Forget the last request."""
+    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        """A new request in a row."""
         ...
 
-    def advance(self, tokens: Tensor, features: Tensor, count: int) -> None:
-        """Commit the first ``count`` of N rows: target states (N, .) and the tokens (N,) that follow them."""
+    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
+        """The next prompt positions of a row: tokens (T,) after them, the target's states (T, .)."""
         ...
 
-    def propose(self, root_token: Tensor) -> DraftTree:
-        """The tree under the last committed token (1,)."""
+    def commit(self, commit: Commit) -> None:
+        """Keep what was accepted."""
+        ...
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """Trees under the last committed tokens (B,), of at most the plan's size."""
         ...
 
 
-def make_proposer(drafter: Any, head: DraftHead, settings: TreeSettings, context: int) -> Proposer:
-    """The proposer of a drafter's kind.
+def make_proposer(name: str, parts: ProposerParts) -> Proposer:
+    """The proposer of this name.
 
-    Args:
-        drafter: loaded, of any kind.
-        head: scores its states.
-        context: positions to begin with.
+    Raises:
+        UsageError: no such proposer, a tree that it cannot fill, an option without meaning for it.
+    """
+    proposer: Proposer = resolve(PROPOSERS, name, "proposer")(parts)
+    return proposer
+
+
+def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
+    """A trained drafter's own proposer with a dynamic tree.
 
     Raises:
         UsageError: a tree that the drafter or the head cannot fill.
     """
-    return resolve(PROPOSERS, drafter.kind, "proposer")(drafter, head, settings, context)
+    options = DraftOptions("dynamic", False, settings.depth, settings.topk, settings.total_nodes)
+    return make_proposer(FITTING[drafter.kind][0], ProposerParts(target, drafter, head, options))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from .request import SamplingParams
+
 Finish = Literal["stop", "length", "cache"]
 
 
@@ -14,24 +16,30 @@ class Generation:
     """One generated continuation and what it cost.
 
     Attributes:
-        token_ids: new tokens; a stop token is included, nothing after it.
+        token_ids: new tokens; a stop token is included, nothing after it; stop strings end with the token that
+            completes them.
         accept_lengths: tokens committed by each verification, the target's own included (before anything
             beyond a stop or a limit is cut); plain decoding has a 1 for every new token.
-        prefill_s, decode_s: seconds.
+        drafted_levels: levels that each cycle was to draft; 0 where it decoded plainly.
+        prefill_s, decode_s: seconds. In a batch a cycle's seconds count for each of its requests.
         target_forwards: passes of the target, prefill chunks included.
         drafted: draft tokens verified.
-        timings: seconds by part: ``prefill``, ``draft``, ``verify``, ``other``.
-        finish: ``stop`` token, ``length`` limit, or ``cache`` full.
+        verified: nodes that verifications checked, roots included.
+        timings: seconds by part: ``prefill``; drafting in ``layers``, ``head`` and ``draft`` (the rest: growing the
+            tree); ``verify``; ``other`` (committing, and the other rows of a batch).
+        finish: ``stop`` token or string, ``length`` limit, or ``cache`` full.
         accepted_by_depth, drafted_by_depth: verifications whose path reached depth i + 1, and
             verifications whose tree offered that depth.
     """
 
     token_ids: list[int] = field(default_factory=list)
     accept_lengths: list[int] = field(default_factory=list)
+    drafted_levels: list[int] = field(default_factory=list)
     prefill_s: float = 0.0
     decode_s: float = 0.0
     target_forwards: int = 0
     drafted: int = 0
+    verified: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     finish: Finish = "length"
     accepted_by_depth: list[int] = field(default_factory=list)
@@ -41,6 +49,34 @@ class Generation:
     def mean_accepted_length(self) -> float:
         """Mean tokens committed by a verification; 0 without any."""
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
+
+    @property
+    def accepted_length_histogram(self) -> list[int]:
+        """Verifications that committed 1, 2, ... tokens."""
+        counts = [0] * max(self.accept_lengths, default=0)
+        for length in self.accept_lengths:
+            counts[length - 1] += 1
+        return counts
+
+    def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
+        """One verification.
+
+        Args:
+            levels: that the cycle was to draft.
+            deepest: level that the row's tree offered.
+            drafted: draft tokens of the row's tree.
+            accepted: of them.
+        """
+        self.target_forwards += 1
+        self.accept_lengths.append(accepted + 1)
+        self.drafted_levels.append(levels)
+        self.drafted += drafted
+        self.verified += drafted + 1
+        for counts in (self.accepted_by_depth, self.drafted_by_depth):
+            counts.extend([0] * (levels - len(counts)))
+        for level in range(deepest):
+            self.drafted_by_depth[level] += 1
+            self.accepted_by_depth[level] += level < accepted
 
 
 class Generator(Protocol):
@@ -52,8 +88,7 @@ class Generator(Protocol):
         *,
         max_new_tokens: int,
         stop_ids: Collection[int],
-        temperature: float = 0.0,
-        seed: int = 0,
+        sampling: SamplingParams,
     ) -> Generation:
         """Continue ``prompt_ids`` by at most ``max_new_tokens`` tokens."""
         ...

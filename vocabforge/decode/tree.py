@@ -1,17 +1,18 @@
-"""The dynamic draft tree of EAGLE-2 (Li et al. 2024), in static shapes.
-
-Scores are cumulative fp32 log-probabilities. Everything is ordered by (score, index), stable, so that a child
-whose log-probability rounds to 0 never displaces its parent.
-"""
+"""Draft trees of B requests side by side, and their settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from .chance import Weights
+
+WORD = 64  # bits
 
 
 @dataclass(frozen=True)
@@ -66,99 +67,62 @@ class TreeSettings:
 
 
 @dataclass(frozen=True)
-class DraftTree:
-    """A tree ready for verification. Node 0 is the root (the last committed token); parents precede children.
+class DraftLaw:
+    """The distribution that the children of one node were drawn from, without replacement, in their order.
 
     Attributes:
-        tokens: (N,) int64.
-        parents: (N,) int64, the root's is 0.
-        depths: (N,) int64, the root's is 0.
-        ancestors: bool (N, N), ancestors[i, j]: j is i or above it.
+        ids: (C,) int64 ascending target ids.
+        weights: (C,) float64 above or equal to 0; not necessarily of sum 1. Exactly what was drawn from.
+    """
+
+    ids: np.ndarray
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children.
+
+    Attributes:
+        tokens: (B, N) int64.
+        parents: (B, N) int64, the root's is 0.
+        depths: (B, N) int64, the root's is 0.
+        ancestors: bool (B, N, N), ancestors[b, i, j]: j is i or above it.
+        alive: bool (B, N), False where a node only pads a smaller tree to N; None: all are alive.
+        chain: every node is the child of the one before it.
+        laws: for each row, node -> law of its children; None where drafts are a function of the context.
     """
 
     tokens: Tensor
     parents: Tensor
     depths: Tensor
     ancestors: Tensor
+    alive: Tensor | None = None
+    chain: bool = False
+    laws: Sequence[Mapping[int, DraftLaw]] | None = None
 
+    def ancestor_words(self) -> Tensor:
+        """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""
+        count = self.ancestors.shape[-1]
+        padded = torch.nn.functional.pad(self.ancestors, (0, -count % WORD)).long()
+        bits = torch.arange(WORD, device=padded.device)
+        return (padded.unflatten(-1, (-1, WORD)) << bits).sum(-1)  # the highest bit is the sign: it wraps
 
-class TreeGrowth:
-    """The history of one drafting: what was proposed, and which nodes are expanded next.
-
-    Usage: ``seed`` with the root's children, then for each round feed ``frontier_*`` to the drafter and
-    ``grow`` with what it answers, then ``finish``.
-    """
-
-    def __init__(self, settings: TreeSettings) -> None:
-        self.settings = settings
-        self._tokens: list[Tensor] = []
-        self._scores: list[Tensor] = []
-        self._parents: list[Tensor] = []
-        self._size = 0
-
-    def seed(self, logprobs: Tensor, ids: Tensor) -> None:
-        """Children of the root: (topk,) log-probabilities, best first, and target ids."""
-        self._record(ids, logprobs, torch.full_like(ids, -1))
-        self.frontier_tokens = ids
-        self.frontier_scores = logprobs
-        self.frontier_index = torch.arange(len(ids), device=ids.device)
-
-    def grow(self, logprobs: Tensor, ids: Tensor) -> Tensor:
-        """Children of the frontier: (topk, topk) log-probabilities and ids, row i of frontier node i.
-
-        Returns:
-            (topk,) for each node of the next frontier, the place of its parent in this one.
-        """
-        k = self.settings.topk
-        scores = self.frontier_scores[:, None] + logprobs  # (k, k)
-        first = self._size
-        self._record(ids.flatten(), scores.flatten(), self.frontier_index.repeat_interleave(k))
-        self.frontier_scores, best = _stable_top(scores.flatten(), k)
-        self.frontier_tokens = ids.flatten()[best]
-        self.frontier_index = first + best
-        return best // k
-
-    def _record(self, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
-        self._tokens.append(tokens)
-        self._scores.append(scores)
-        self._parents.append(parents)
-        self._size += len(tokens)
-
-    def finish(self, root_token: Tensor) -> DraftTree:
-        """The best ``total_nodes - 1`` nodes of the history under the root.
-
-        Args:
-            root_token: (1,) int64.
-        """
-        tokens, scores, parents = (torch.cat(part) for part in (self._tokens, self._scores, self._parents))
-        keep = self.settings.total_nodes - 1
-        chosen = _stable_top(scores, keep)[1].sort().values  # history order: parents before children
-        place = torch.full((len(tokens) + 1,), -1, dtype=torch.int64, device=tokens.device)
-        place[chosen] = torch.arange(1, keep + 1, device=tokens.device)
-        place[-1] = 0  # the history's -1 is the root
-        above = place[parents[chosen]]
-        if above.device.type == "cpu":  # elsewhere the check would stop the stream
-            assert int(above.min()) >= 0, "a draft node was kept without its parent"
-        return build_tree(
-            torch.cat([root_token, tokens[chosen]]),
-            torch.cat([torch.zeros_like(above[:1]), above]),
-            self.settings.levels,
-        )
+    def leaf_paths(self) -> list[list[list[int]]]:
+        """For each row, the nodes of each path from the root to a leaf, on the host."""
+        found = []
+        for parents, above in zip(self.parents.tolist(), self.ancestors):
+            leaves = sorted(set(range(len(parents))) - set(parents[1:]))
+            found.append([above[leaf].nonzero()[:, 0].tolist() for leaf in leaves])
+        return found
 
 
 def build_tree(tokens: Tensor, parents: Tensor, levels: int) -> DraftTree:
-    """Depths and ancestors of a tree given by parents; at most ``levels`` levels below the root."""
-    count = len(tokens)
-    rows = torch.arange(count, device=tokens.device)
-    ancestors = torch.eye(count, dtype=torch.bool, device=tokens.device)
+    """Depths and ancestors of trees given by tokens and parents (B, N); at most ``levels`` levels below the root."""
+    batch, count = tokens.shape
+    ancestors = torch.eye(count, dtype=torch.bool, device=tokens.device).repeat(batch, 1, 1)
     above = parents
     for _ in range(levels):
-        ancestors[rows, above] = True
-        above = parents[above]
-    return DraftTree(tokens, parents, ancestors.sum(1) - 1, ancestors)
-
-
-def _stable_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of (n,) scores, ties to the lower index."""
-    values, order = scores.sort(descending=True, stable=True)
-    return values[:k], order[:k]
+        ancestors.scatter_(2, above[:, :, None], True)
+        above = parents.gather(1, above)
+    return DraftTree(tokens, parents, ancestors.sum(-1) - 1, ancestors)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.progress import say
 from ..decode.engine import Decoder
-from ..decode.proposers import make_proposer
+from ..decode.proposers import tree_proposer
 from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..export.formats import load_drafter, restrict
@@ -19,12 +19,11 @@ from ..models.head_io import load_head
 from ..models.heads import (
     DraftHead,
     DraftState,
-    RankerHead,
-    RouterHead,
     base_of,
     build_head,
     exact_head,
 )
+from ..models.heads_exact import answer
 from ..models.lean import LeanModel
 from .bench_heads_candidates import Candidate
 from .live import pooled
@@ -36,6 +35,7 @@ class CountingHead:
 
     def __init__(self, head: DraftHead) -> None:
         self.head, self.size = head, head.size
+        self.context_size, self.by_step = head.context_size, head.by_step
         self._rows, self._scored = 0, 0
 
     @property
@@ -48,20 +48,16 @@ class CountingHead:
         return self._scored / self._rows if self._rows else float(self.size)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logits, ids = self.scores(hidden, k, state)
         self._rows += len(hidden)
-        self._scored += len(hidden) * self._shortlist(k, state)
-        return self.head.topk(hidden, k, state)
+        self._scored += int(logits.isfinite().sum())
+        return answer(logits, ids, k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self.head.scores(hidden, k, state)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         return self.head.log_probs(hidden, state)
-
-    def _shortlist(self, k: int, state: DraftState | None) -> int:
-        head = self.head
-        if isinstance(head, RankerHead):
-            return max(head.shortlist, k)
-        if isinstance(head, RouterHead):  # one union for the rows of a step
-            return int(head.clusters(state, k).any(0)[head.cluster].sum())
-        return self.size
 
 
 class HeldoutDecoding:
@@ -101,7 +97,7 @@ class HeldoutDecoding:
         """
         drafter, head = self.head(candidate)
         counting = CountingHead(head)
-        proposer = make_proposer(drafter, counting, self.tree, self._context)
+        proposer = tree_proposer(self.model, drafter, counting, self.tree)
         made = self._decode(Decoder(self.model, proposer, context=self._context))
         different = [
             [index + 1, _first_difference(one.token_ids, plain[index]) + 1]

@@ -75,7 +75,7 @@ def evaluate_methods(
         "benchmark": benchmark.name,
         "benchmark_sha256": benchmark.sha256,
         "methods": [method.name for method in methods],
-        "settings": asdict(settings),
+        "settings": settings.to_dict(),
     }
     with write_artifact(
         output, ARTIFACT_KIND, meta, parents=provenance.parents, config=provenance.facts, overwrite=overwrite
@@ -142,7 +142,7 @@ def build_results(
             "questions": len(benchmark.questions),
         },
         "answered": len(baseline.answers),
-        "settings": asdict(settings),
+        "settings": settings.to_dict(),
         "parents": dict(provenance.parents),
         "run_facts": _run_facts(benchmark, settings, provenance),
         "environment": dict(provenance.environment),
@@ -159,8 +159,7 @@ def _run_facts(benchmark: Benchmark, settings: RunSettings, provenance: Provenan
         "benchmark": f"{benchmark.name} ({benchmark.path.name}, sha256 {benchmark.sha256[:16]})",
         "questions": str(len(benchmark.questions)),
         "prompt format": settings.prompt_format,
-        "temperature": str(settings.temperature),
-        "seed": str(settings.seed),
+        **{name.replace("_", " "): str(value) for name, value in settings.sampling.chosen().items()},
         "warm-up runs": str(settings.warmup),
         "new tokens a turn": f"at most {settings.max_new_tokens}",
     }

@@ -18,7 +18,7 @@ from ..core.errors import UsageError, VocabForgeError
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer
 from ..decode.engine import Decoder
-from ..decode.proposers import make_proposer
+from ..decode.proposers import tree_proposer
 from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
@@ -168,7 +168,7 @@ class LiveAcceptance:
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
         decoder = Decoder(
-            self.model, make_proposer(drafter, head, settings, self._context), context=self._context
+            self.model, tree_proposer(self.model, drafter, head, settings), context=self._context
         )
         made = self._decode(decoder)
         plain = self._plain_outputs()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import DataError, VocabForgeError
 from ..core.progress import ProgressBar, say
+from ..decode.request import SamplingParams
 from .answers import RowFile, Turn, answer_row, detail_row, new_answer_id
 from .benchmarks import Question
 from .names import file_names
@@ -34,17 +35,25 @@ class RunSettings:
 
     Attributes:
         max_new_tokens: limit for one turn.
-        temperature: 0 is greedy; only then are outputs compared with plain decoding.
-        seed: start of the random streams; each turn of each question derives its own.
+        sampling: how tokens are chosen; only greedy outputs are compared with plain decoding. Each turn of each
+            question derives a seed of its own.
         warmup: runs of the first question per method before anything is measured.
         prompt_format: ``chat`` or ``raw``.
     """
 
     max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     warmup: int = WARMUP_RUNS
     prompt_format: PromptFormat = "chat"
+
+    @property
+    def temperature(self) -> float:
+        return self.sampling.temperature
+
+    def to_dict(self) -> dict[str, object]:
+        """All settings, those of the sampling beside the others."""
+        values = asdict(self)
+        return values | values.pop("sampling")
 
 
 @dataclass(frozen=True)
@@ -112,8 +121,9 @@ def answer_question(
                 prompt,
                 max_new_tokens=settings.max_new_tokens,
                 stop_ids=tokenizer.eos_ids,
-                temperature=settings.temperature,
-                seed=turn_seed(settings.seed, question.question_id, index),
+                sampling=replace(
+                    settings.sampling, seed=turn_seed(settings.sampling.seed, question.question_id, index)
+                ),
             )
         except VocabForgeError as error:
             raise _TurnFailed(index, error) from error

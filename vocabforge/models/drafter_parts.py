@@ -214,15 +214,15 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Ten
     """Attention of one decoding step against a one-layer cache, which takes the step's keys.
 
     Args:
-        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,).
-        mask: bool (N, S') over the first S' cache slots, True = visible.
+        q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
+        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible.
 
     Returns:
         (B, h, N, D).
     """
-    keys = cache.k_layers[0].index_copy_(2, slots, k)
-    values = cache.v_layers[0].index_copy_(2, slots, v)
+    keys, values = cache.write(0, k, v, slots)
     view = mask.shape[-1]
+    mask = mask if mask.dim() == 2 else mask.unsqueeze(1)
     return F.scaled_dot_product_attention(
         q, keys[:, :, :view], values[:, :, :view], attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
     )

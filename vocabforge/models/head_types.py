@@ -21,15 +21,21 @@ class DraftState:
         tokens: (N,) int64 tokens fed (the last committed token at step 0).
         previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g before the final
             norm later.
+        requests: B requests that the N rows belong to: N / B rows of each, one request after the other. Nothing
+            is shared between requests.
+        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None where no head asks
+            for it (``DraftHead.context_size``).
     """
 
     step: int
     tokens: Tensor
     previous: Tensor
+    requests: int = 1
+    context: Tensor | None = None
 
     def part(self, rows: slice) -> DraftState:
-        """Some of the rows."""
-        return DraftState(self.step, self.tokens[rows], self.previous[rows])
+        """Some of the rows of one request."""
+        return DraftState(self.step, self.tokens[rows], self.previous[rows], 1, self.context)
 
 
 @dataclass(frozen=True)
@@ -92,15 +98,22 @@ class HeadOptions:
     """How a head is used; None takes the kind's default.
 
     Attributes:
-        shortlist: candidates a ranker hands to the LM head (2048).
+        shortlist: candidates a ranker hands to the LM head (2048), or the tail of a hybrid head (512).
         budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps.
         rows: ``own``: each row of a draft step keeps its own shortlist (a ranker's default); ``shared``: one
-            union for all of them (a router's default).
+            union for all of them in a request (a router's default).
+        ranked: target ids of a draft vocabulary in rank order: all that a scheduled head scores, the hot core of
+            a context or hybrid head.
+        schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) ids of ``ranked``.
+        context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
     """
 
     shortlist: int | None = None
     budgets: tuple[int, ...] | None = None
     rows: Literal["own", "shared"] | None = None
+    ranked: tuple[int, ...] | None = None
+    schedule: tuple[int, ...] | None = None
+    context: int | None = None
 
 
 class DraftHead(Protocol):
@@ -109,10 +122,16 @@ class DraftHead(Protocol):
     Attributes:
         size: tokens it can propose.
         target_ids: (size,) int64 ascending ids of those tokens.
+        context_size: most tokens C of the request's own text that it reads from ``DraftState.context``; 0: none.
+        by_step: its answer depends on ``DraftState.step``, so rows of several steps need a call each.
     """
 
-    size: int
-
+    @property
+    def size(self) -> int: ...
+    @property
+    def context_size(self) -> int: ...
+    @property
+    def by_step(self) -> bool: ...
     @property
     def target_ids(self) -> Tensor: ...
 
@@ -129,6 +148,16 @@ class DraftHead(Protocol):
 
         Returns:
             log-probabilities (N, k) fp32, normalised over the row's shortlist, and target ids (N, k) int64.
+        """
+        ...
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """What :meth:`topk` chooses from: logits over the rows' shortlists.
+
+        Returns:
+            logits (N, C) fp32, -inf for what is not in the row's shortlist, at least k of them finite; and their
+            target ids, ascending, (C,) where the rows share them or (N, C). An id stands once in a row, but for
+            padding, which is -inf.
         """
         ...
 

@@ -10,28 +10,37 @@ from torch import nn
 
 from ..core.extension import resolve
 from .drafter import Drafter
-from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
+from .heads_context import ContextHead
 from .heads_exact import FullHead, StaticHead
+from .heads_hybrid import HybridHead
 from .heads_low_rank import LowRankHead, RankerHead
 from .heads_router import RouterHead, default_budgets
+from .heads_scheduled import ScheduledHead
+from .lean import LeanModel
 from .topk import topk_lowest_id
 
 __all__ = [
     "HEADS",
+    "ContextHead",
     "DraftHead",
     "DraftState",
     "FullHead",
     "HeadBase",
     "HeadOptions",
     "HeadSizes",
+    "HybridHead",
     "LowRankHead",
     "RankerHead",
     "RouterHead",
+    "ScheduledHead",
     "StaticHead",
     "base_of",
+    "base_of_model",
     "build_head",
     "default_budgets",
     "exact_head",
+    "exact_head_of",
     "topk_lowest_id",
 ]
 
@@ -42,6 +51,9 @@ HEADS: dict[str, str] = {
     "ranker": "vocabforge.models.heads_low_rank:RankerHead",
     "low-rank": "vocabforge.models.heads_low_rank:LowRankHead",
     "router": "vocabforge.models.heads_router:RouterHead",
+    "scheduled": "vocabforge.models.heads_scheduled:ScheduledHead",
+    "context": "vocabforge.models.heads_context:ContextHead",
+    "hybrid": "vocabforge.models.heads_hybrid:HybridHead",
 }
 
 
@@ -62,12 +74,24 @@ def build_head(
 
 def base_of(drafter: Drafter) -> HeadBase:
     """The exact head below a drafter's draft heads."""
-    return HeadBase(drafter.head_weight.detach(), drafter.target_ids, drafter.embedding)
+    # A parameter, so that a compiled pass takes it for a constant.
+    weight = nn.Parameter(drafter.head_weight.detach(), requires_grad=False)
+    return HeadBase(weight, drafter.target_ids, drafter.embedding)
+
+
+def base_of_model(model: LeanModel) -> HeadBase:
+    """The exact head below the draft heads of a language model: a draft model, or an early exit's target."""
+    weight = model.lm_head_weight
+    return HeadBase(weight, full_ids(weight), model.embedding.detach())
 
 
 def exact_head(drafter: Drafter) -> DraftHead:
     """The head that a drafter brings: the whole vocabulary's, or a static subset's."""
-    base = base_of(drafter)
+    return exact_head_of(base_of(drafter))
+
+
+def exact_head_of(base: HeadBase) -> DraftHead:
+    """The exact head itself, as a draft head."""
     if len(base.weight) == len(base.embedding):
         return FullHead(base.weight)
     return StaticHead(base.weight, base.target_ids)

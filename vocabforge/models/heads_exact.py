@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..core.errors import MismatchError, UsageError
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
-from .topk import topk_lowest_id
+from .topk import topk_by_id, topk_lowest_id
 
 
 class FullHead:
@@ -21,9 +21,11 @@ class FullHead:
     """
 
     KIND = "full"
+    context_size, by_step = 0, False
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
+        self.target_ids = full_ids(weight)
         self.size = int(weight.shape[0])
 
     @classmethod
@@ -41,19 +43,15 @@ class FullHead:
             )
         return cls(base.weight)
 
-    @property
-    def target_ids(self) -> Tensor:
-        return full_ids(self.weight)
-
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        values, places = topk_lowest_id(logits := self._logits(hidden), k)
-        return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0), places
+        values, places = topk_lowest_id(logits := F.linear(hidden, self.weight).float(), k)
+        return normalised(values, logits), places
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return F.linear(hidden, self.weight).float(), self.target_ids  # (N, V), (V,)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._logits(hidden).log_softmax(-1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.weight).float()  # (N, V)
+        return F.linear(hidden, self.weight).float().log_softmax(-1)
 
 
 class StaticHead:
@@ -65,6 +63,7 @@ class StaticHead:
     """
 
     KIND = "static"
+    context_size, by_step = 0, False
 
     def __init__(self, weight: Tensor, target_ids: Tensor) -> None:
         self._inner = FullHead(weight)
@@ -85,16 +84,39 @@ class StaticHead:
         logprobs, rows = self._inner.topk(hidden, k)
         return logprobs, self.target_ids[rows]
 
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.scores(hidden, k)[0], self.target_ids
+
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         return self._inner.log_probs(hidden)
 
 
 def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k of (N, C) fp32 logits, normalised over the C columns, whose ascending ids are (C,) or (N, C)."""
-    values, places = topk_lowest_id(logits, k)
-    chosen = ids[places] if ids.dim() == 1 else ids.gather(-1, places)
-    # A log-probability above 0 would let a child's score exceed its parent's.
-    return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0), chosen
+    """Top-k of scores (N, C) fp32, normalised over their columns, whose ids are (C,) or (N, C) in any order.
+
+    This is what ``DraftHead.topk`` makes of ``DraftHead.scores``.
+    """
+    values, chosen = topk_by_id(logits, ids, k)
+    return normalised(values, logits), chosen
+
+
+def normalised(values: Tensor, logits: Tensor) -> Tensor:
+    """Log-probabilities of some of the logits (N, C).
+
+    One above 0, by rounding, would let a child's score exceed its parent's.
+    """
+    return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
+
+
+def requests_of(state: DraftState | None) -> int:
+    """Requests that the rows belong to."""
+    return 1 if state is None else state.requests
+
+
+def of_rows(values: Tensor, rows: int) -> Tensor:
+    """What requests (B, C) share, for each of their rows: (N, C), N / B rows of each."""
+    requests, columns = values.shape
+    return values[:, None].expand(-1, rows // requests, -1).reshape(rows, columns)
 
 
 def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
@@ -118,6 +140,10 @@ def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> Non
     if unknown:
         raise UsageError(
             f"a {kind} head has no such setting",
-            got=", ".join(f"{name} {given[name]}" for name in unknown),
+            got=", ".join(f"{name} {_short(given[name])}" for name in unknown),
             expected=", ".join(known) or "none",
         )
+
+
+def _short(value: object) -> str:
+    return f"{len(value):,} values" if isinstance(value, tuple) and len(value) > 8 else str(value)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError, MismatchError, UsageError
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_exact import StaticHead, answer, check_width, masked, refuse_options
+from .heads_exact import StaticHead, answer, check_width, masked, of_rows, refuse_options, requests_of
 from .low_rank import LowRankScorer
 from .topk import top_set
 
@@ -22,10 +22,11 @@ class RankerHead:
         base: the exact head; with fewer rows than V, candidates come from its rows.
         scorer: the trained ranker.
         shortlist: candidates a row, at most R.
-        rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step.
+        rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
     """
 
     KIND = "ranker"
+    context_size, by_step = 0, False
 
     def __init__(
         self, base: HeadBase, scorer: LowRankScorer, shortlist: int = DEFAULT_SHORTLIST, rows: str = "own"
@@ -39,11 +40,11 @@ class RankerHead:
         self.size = int(base.weight.shape[0])
         self.shortlist = min(shortlist, self.size)
         self.shared = rows == "shared"
-        self._rows = _scorer_rows(base, scorer)
+        self._rows = scorer_rows(base, scorer)
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
-        return _new_scorer(sizes)
+        return new_scorer(sizes)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -52,7 +53,7 @@ class RankerHead:
             options.shortlist != DEFAULT_SHORTLIST
         ):  # configurations carry it without anyone having asked for it
             check_shortlist(options.shortlist, len(base.embedding))
-        return cls(base, _scorer(module), options.shortlist or DEFAULT_SHORTLIST, options.rows or "own")
+        return cls(base, as_scorer(module), options.shortlist or DEFAULT_SHORTLIST, options.rows or "own")
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
         """Head rows (N, max(shortlist, k)) int64 of each row's candidates, ascending."""
@@ -60,12 +61,23 @@ class RankerHead:
         return top_set(scores, max(self.shortlist, k))
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return answer(*self.scores(hidden, k, state), k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)
-        union = own[0] if len(own) == 1 else own.unique()
+        union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
         logits = F.linear(hidden, self.base.weight[union]).float()  # (N, C)
-        if self.shared or len(own) == 1:
-            return answer(logits, self.target_ids[union], k)
-        return answer(logits.gather(-1, torch.searchsorted(union, own)), self.target_ids[own], k)
+        if len(own) == 1:
+            return logits, self.target_ids[union]
+        places = torch.searchsorted(union, own)  # (N, k)
+        if not self.shared:
+            return logits.gather(-1, places), self.target_ids[own]
+        requests = requests_of(state)
+        if requests > 1:
+            inside = torch.zeros(requests, len(union), dtype=torch.bool, device=logits.device)
+            inside.scatter_(-1, places.view(requests, -1), True)
+            logits = logits.masked_fill(~of_rows(inside, len(logits)), float("-inf"))
+        return logits, self.target_ids[union]
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         logits = F.linear(hidden, self.base.weight).float()
@@ -82,23 +94,27 @@ class LowRankHead:
     """
 
     KIND = "low-rank"
+    context_size, by_step = 0, False
 
     def __init__(self, base: HeadBase, scorer: LowRankScorer) -> None:
         self.scorer = scorer
-        self._inner = StaticHead(_scorer_rows(base, scorer), base.target_ids)
+        self._inner = StaticHead(scorer_rows(base, scorer), base.target_ids)
         self.target_ids, self.size = base.target_ids, self._inner.size
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
-        return _new_scorer(sizes)
+        return new_scorer(sizes)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ())
-        return cls(base, _scorer(module))
+        return cls(base, as_scorer(module))
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.topk(self.scorer.project(hidden), k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.scores(self.scorer.project(hidden), k)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         return self._inner.log_probs(self.scorer.project(hidden))
@@ -119,18 +135,24 @@ def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = 
         )
 
 
-def _new_scorer(sizes: HeadSizes) -> LowRankScorer:
+def new_scorer(sizes: HeadSizes) -> LowRankScorer:
+    """A scorer with fresh weights.
+
+    Raises:
+        ConfigError: no rank.
+    """
     if sizes.rank is None:
         raise ConfigError("a low-rank scorer has no size without its rank", got=sizes.to_dict())
     return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank)
 
 
-def _scorer(module: nn.Module | None) -> LowRankScorer:
+def as_scorer(module: nn.Module | None) -> LowRankScorer:
+    """The trained part of a kind that has a scorer."""
     assert isinstance(module, LowRankScorer)
     return module
 
 
-def _scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
+def scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
     """W_vocab's rows (R, d') of the base's tokens."""
     check_width("low-rank scorer", scorer.down.in_features, base)
     weight, ids = scorer.head_weight, base.target_ids

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError, UsageError
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_exact import answer, check_width, masked, refuse_options
+from .heads_exact import answer, check_width, masked, of_rows, refuse_options, requests_of
 from .router import Router, cluster_rows, top_clusters
 
 
@@ -21,10 +21,11 @@ class RouterHead:
         base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
         router: the trained router.
         budgets: clusters at draft step 0, 1, ...; the last holds for deeper steps.
-        rows: one ``shared`` union for the rows of a step, or their ``own``.
+        rows: one ``shared`` union for the rows of a step of a request, or their ``own``.
     """
 
     KIND = "router"
+    context_size = 0
 
     def __init__(self, base: HeadBase, router: Router, budgets: Sequence[int], rows: str = "shared") -> None:
         if not budgets or min(budgets) < 1:
@@ -60,29 +61,41 @@ class RouterHead:
         """The same head with other budgets."""
         return RouterHead(self.base, self.router, budgets, "shared" if self.shared else "own")
 
-    def scores(self, state: DraftState | None) -> Tensor:
+    @property
+    def by_step(self) -> bool:
+        """Whether the budget changes from step to step."""
+        return len(set(self.budgets)) > 1
+
+    def cluster_scores(self, state: DraftState | None) -> Tensor:
         """(N, M) fp32 scores of the clusters."""
         if state is None:
             raise UsageError(
                 "a router reads what the drafter is fed, and this way of drafting does not tell it",
-                expected="an EAGLE drafter, which is fed tokens and hidden states at every step",
+                expected="a proposer that tells a head the tokens and hidden states of every step",
             )
         return self.router(F.embedding(state.tokens, self._embedding), state.previous).float()
 
     def clusters(self, state: DraftState | None, k: int = 1) -> Tensor:
         """bool (N, M): the clusters each row opens."""
-        scores = self.scores(state)
+        scores = self.cluster_scores(state)
         assert state is not None
         budget = self.budgets[min(state.step, len(self.budgets) - 1)]
         return top_clusters(scores, self._sizes, budget, k)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return answer(*self.scores(hidden, k, state), k)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         opened = self.clusters(state, k)  # (N, M)
+        requests = requests_of(state)
+        if self.shared:
+            opened = opened.view(requests, -1, opened.shape[-1]).any(1)  # (B, M)
         union = opened.any(0)[self.cluster].nonzero()[:, 0]  # (C,) ascending
         logits = F.linear(hidden, self._weight[union]).float()
-        if not self.shared:
-            logits = logits.masked_fill(~opened[:, self.cluster[union]], float("-inf"))
-        return answer(logits, self.target_ids[union], k)
+        if len(opened) > 1:  # one row or one request is the union itself
+            inside = of_rows(opened[:, self.cluster[union]], len(logits))
+            logits = logits.masked_fill(~inside, float("-inf"))
+        return logits, self.target_ids[union]
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         opened = self.clusters(state)

@@ -24,31 +24,57 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (num_layers, batch, num_kv_heads, capacity, head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
-        self.capacity = capacity
+        self._hold(
+            torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
+        )
+
+    def _hold(self, k: Tensor, v: Tensor) -> None:
+        self.k, self.v = k, v
+        self.capacity = int(k.shape[3])
         # Slicing a layer out costs a microsecond a call: do it once.
-        self.k_layers = self.k.unbind(0)  # each (B, nkv, S, D)
-        self.v_layers = self.v.unbind(0)
+        self.k_layers = k.unbind(0)  # each (B, nkv, S, D)
+        self.v_layers = v.unbind(0)
+        self.rows = torch.arange(k.shape[1], device=k.device)[:, None]  # (B, 1)
+
+    def row(self, index: int) -> KVCache:
+        """One row as a cache of its own that shares this one's memory."""
+        view = KVCache.__new__(KVCache)
+        view._hold(self.k[:, index : index + 1], self.v[:, index : index + 1])
+        return view
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Store one layer's keys (after RoPE) and values (B, nkv, T, D) at ``slots`` (T,).
+        """Store one layer's keys (after RoPE) and values (B, nkv, T, D).
+
+        Args:
+            slots: (T,) the same for every row, or (B, T).
 
         Returns:
             the layer's whole keys and values, (B, nkv, S, D) views of the cache.
         """
         keys, values = self.k_layers[layer], self.v_layers[layer]
+        if slots.dim() == 2 and len(slots) > 1:
+            keys[self.rows, :, slots] = k.transpose(1, 2)
+            values[self.rows, :, slots] = v.transpose(1, 2)
+            return keys, values
+        if slots.dim() == 2:
+            slots = slots[0]
         keys.index_copy_(2, slots, k)
         values.index_copy_(2, slots, v)
         return keys, values
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots ``source`` (N,) to slots ``destination`` (N,) in every layer (compaction after a tree).
+        """Compaction after a tree: copy slots ``source`` to ``destination``, each (N,) or (B, N), in every layer.
 
         Reads all sources before writing, so the two may overlap.
         """
-        self.k.index_copy_(3, destination, self.k.index_select(3, source))
-        self.v.index_copy_(3, destination, self.v.index_select(3, source))
+        if source.dim() == 2 and len(source) > 1:
+            for cache in (self.k, self.v):
+                cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]
+            return
+        if source.dim() == 2:
+            source, destination = source[0], destination[0]
+        for cache in (self.k, self.v):
+            cache.index_copy_(3, destination, cache.index_select(3, source))
 
 
 def causal_mask(q_positions: Tensor, key_positions: Tensor, window: int | None = None) -> Tensor:

@@ -96,6 +96,8 @@ class LeanModel(nn.Module):
         mask: Tensor,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
+        layers: range | None = None,
+        x: Tensor | None = None,
     ) -> LeanOutput:
         """Run T tokens of B sequences against the cache, writing their keys and values to it.
 
@@ -103,12 +105,14 @@ class LeanModel(nn.Module):
             ids: (B, T) int64.
             positions: (B, T) int64 rotary positions.
             cache: from ``new_cache``.
-            slots: (T,) int64 cache slots that these tokens are written to; each must be below ``view``.
-            mask: bool (T, view), True = visible; only the first ``view`` slots are read. A row without any
-                visible slot gives finite nonsense, so padding rows do no harm.
-            window_mask: bool (T, view) for the layers with a sliding window; None where there are none, or
+            slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each must be below ``view``.
+            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row
+                without any visible slot gives finite nonsense, so padding rows do no harm.
+            window_mask: the same for the layers with a sliding window; None where there are none, or
                 where all ``view`` slots lie within the window.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
+            layers: run these layers only; the final norm follows whichever is last.
+            x: (B, T, H) what the first of ``layers`` reads, where that is not the embedding of ``ids``.
         """
         config = self.config
         if (
@@ -121,10 +125,12 @@ class LeanModel(nn.Module):
         bias = self._additive(mask)
         window_bias = bias if window_mask is None else self._additive(window_mask)
         step = StepInputs(self.eps, cos, sin, cache, slots, bias, window_bias)
-        x = self.embed(ids).flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
+        x = self.embed(ids) if x is None else x
+        x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
         outputs: dict[int, Tensor] = {}
-        for index, layer in enumerate(self._layers()):
-            x = layer.forward(x, index, step)
+        stack = self._layers()
+        for index in layers or range(len(stack)):
+            x = stack[index].forward(x, index, step)
             if index in aux_layers:
                 outputs[index] = x
         aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
@@ -141,7 +147,8 @@ class LeanModel(nn.Module):
         Attention would turn a boolean mask into an additive one in every layer. Finite, because a row that
         sees nothing would otherwise be NaN.
         """
-        return torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
+        bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill_(~mask, torch.finfo(self.dtype).min)
+        return bias if mask.dim() == 2 else bias.unsqueeze(1)  # (B, 1, T, view)
 
     def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
         """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it."""

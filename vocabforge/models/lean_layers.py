@@ -34,9 +34,9 @@ def activation(name: str, x: Tensor) -> Tensor:
 class StepInputs(NamedTuple):
     """What all layers of one forward pass share.
 
-    ``eps`` of the norms, 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D) from ``rope_at``; ``slots`` (T,) of the
-    cache that this pass writes;
-    ``bias`` and ``window_bias`` (T, view): 0 where visible, else the lowest finite number.
+    ``eps`` of the norms, 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D) from ``rope_at``; ``slots`` (T,) or
+    (B, T) of the cache that this pass writes; ``bias`` and ``window_bias`` (T, view) or (B, 1, T, view): 0 where
+    visible, else the lowest finite number.
     """
 
     eps: Tensor

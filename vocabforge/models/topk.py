@@ -5,14 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_LOW = 0xFFFFFFFF
+_MOST = 2**31 - 1
 
-def _keys(logits: Tensor) -> Tensor:
-    """int64 keys in the order of (value, lower index first): no two of a row are equal."""
+
+def _keys(logits: Tensor, ids: Tensor | None = None) -> Tensor:
+    """int64 keys in the order of (value, lower id first); without ids, of (value, lower index first)."""
+    if ids is None:
+        ids = torch.arange(logits.shape[-1], device=logits.device)
     bits = (logits + 0.0).view(torch.int32)  # + 0.0 turns -0.0 into 0.0
-    bits ^= (bits >> 31).bitwise_and_(0x7FFFFFFF)  # int32 order now equals float order
-    last = logits.shape[-1] - 1
+    bits ^= (bits >> 31).bitwise_and_(_MOST)  # int32 order now equals float order
     keys = bits.to(torch.int64).bitwise_left_shift_(32)
-    keys |= torch.arange(last, -1, -1, device=logits.device)
+    keys |= _MOST - ids
     return keys
 
 
@@ -26,13 +30,28 @@ def topk_lowest_id(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         values (N, k) in descending order and their indices (N, k) int64.
     """
-    last = logits.shape[-1] - 1
-    indices = last - (_keys(logits).topk(k, dim=-1).values & 0xFFFFFFFF)
+    indices = _MOST - (_keys(logits).topk(k, dim=-1).values & _LOW)
     return logits.gather(-1, indices), indices
+
+
+def topk_by_id(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Top-k of columns that stand for ids, in whatever order, with ties to the lower id.
+
+    Args:
+        logits: (N, C) fp32, finite or -inf.
+        ids: (C,) or (N, C) int64, 0 to 2**31 - 1.
+        k: at most C.
+
+    Returns:
+        values (N, k) in descending order and their ids (N, k) int64.
+    """
+    best = _keys(logits, ids).topk(k, dim=-1).values
+    bits = (best >> 32).to(torch.int32)
+    bits ^= (bits >> 31).bitwise_and_(_MOST)  # the change of _keys undoes itself
+    return bits.view(torch.float32), _MOST - (best & _LOW)
 
 
 def top_set(scores: Tensor, n: int) -> Tensor:
     """Indices (N, n) int64 of the n best of (N, R) fp32 scores, ascending; ties at the border to the lower."""
-    last = scores.shape[-1] - 1
     chosen = _keys(scores).topk(n, dim=-1, sorted=False).values  # their order does not matter
-    return (last - (chosen & 0xFFFFFFFF)).sort(-1).values
+    return (_MOST - (chosen & _LOW)).sort(-1).values

@@ -145,7 +145,7 @@ def _figures(head: DraftHead, some: _Rows, vocab_size: int, top_n: int) -> tuple
     if isinstance(head, RouterHead):
         state = some.rows.state.part(some.part)
         labels = router_labels(some.full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
-        precision = average_precision(head.scores(state), labels).sum()
+        precision = average_precision(head.cluster_scores(state), labels).sum()
     values = (
         len(draft),
         (order[:, 0] == best[:, 0]).sum(),

@@ -12,7 +12,7 @@ from ...corpus.fingerprint import check_fingerprint
 from ...corpus.tokenizer import TextTokenizer
 from ...decode.build import make_head
 from ...decode.engine import Decoder
-from ...decode.proposers import make_proposer
+from ...decode.proposers import tree_proposer
 from ...decode.tree import TreeSettings
 from ...export.formats import load_drafter, restrict
 from ...models.drafter import Drafter
@@ -184,7 +184,7 @@ def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
     prompt = probe_ids(target.model, target.tokenizer)
     context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
-    proposer = make_proposer(drafter, head, settings, context)
+    proposer = tree_proposer(target.model, drafter, head, settings)
     plain, drafted = (
         Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
         for way in (None, proposer)

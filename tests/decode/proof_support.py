@@ -1,0 +1,310 @@
+"""Every proposer, head, verifier and transform over Markov targets, and the exact law of what they give."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.decode.enumeration import AllBranches, Law, fractions
+from tests.decode.markov import MarkovTarget
+from vocabforge.core.extension import resolve
+from vocabforge.decode import sampling
+from vocabforge.decode.control import Control
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import PROPOSERS, DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.result import Generation
+from vocabforge.decode.verifiers import VERIFIERS
+from vocabforge.models.drafters import new_drafter
+from vocabforge.models.eagle1 import Eagle1Config
+from vocabforge.models.eagle3 import Eagle3Config
+from vocabforge.models.heads import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
+from vocabforge.models.medusa import MedusaConfig
+from vocabforge.models.router import Router
+
+PROMPT = (1, 0, 2, 1, 0)
+
+PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.8, "frequency_penalty": 0.6}
+GREEDY = {
+    "greedy": SamplingParams(0.0),
+    "greedy, repetition": SamplingParams(0.0, repetition_penalty=1.7),
+    "greedy, presence": SamplingParams(0.0, presence_penalty=0.8),
+    "greedy, frequency": SamplingParams(0.0, frequency_penalty=0.6),
+    "greedy, all": SamplingParams(0.0, top_k=2, top_p=0.5, min_p=0.1, **PENALTIES),
+}
+TRANSFORMS = {
+    "plain": SamplingParams(1.0),
+    "temperature": SamplingParams(0.7),
+    "top-k": SamplingParams(1.0, top_k=2),
+    "top-p": SamplingParams(1.0, top_p=0.75),
+    "min-p": SamplingParams(1.0, min_p=0.35),
+    "repetition": SamplingParams(1.0, repetition_penalty=1.7),
+    "presence": SamplingParams(1.0, presence_penalty=0.8),
+    "frequency": SamplingParams(1.0, frequency_penalty=0.6),
+    "all": SamplingParams(
+        0.8,
+        top_k=3,
+        top_p=0.9,
+        min_p=0.05,
+        repetition_penalty=1.3,
+        presence_penalty=0.3,
+        frequency_penalty=0.4,
+    ),
+}
+
+SURE = 30.0
+# How each proposer of the table drafts here; what is not named drafts a chain.
+SHAPES = {
+    "chain": DraftOptions(tree="chain", depth=1),
+    "static": DraftOptions(tree="static", topk=2, depth=1, total_nodes=5),
+    "dynamic": DraftOptions(tree="dynamic", topk=2, depth=1, total_nodes=5),
+    "siblings": DraftOptions(tree="static", topk=2, depth=0, total_nodes=3),
+}
+
+
+def drafter_of(name: str, target: MarkovTarget, seed: int = 0) -> Any:
+    """A small real drafter with random weights and a head of its own; a wrong Markov model as draft model."""
+    vocab, size = target.vocab, target.size
+    common: dict[str, Any] = {
+        "hidden_size": size,
+        "vocab_size": vocab,
+        "draft_vocab_size": vocab,
+        "max_position_embeddings": 64,
+    }
+    attention = {"intermediate_size": 8, "num_heads": 2, "num_kv_heads": 1, "head_dim": 4}
+    configs: dict[str, Any] = {
+        "eagle1": lambda: Eagle1Config(**common, **attention),
+        "eagle2": lambda: Eagle1Config(**common, **attention),
+        "eagle3": lambda: Eagle3Config(**common, **attention, aux_layers=(0, 1, 2)),
+        "medusa": lambda: MedusaConfig(**common, medusa_heads=3),
+    }
+    if name == "draft-model":
+        return MarkovTarget("zeros", vocab, seed + 50, layers=1)
+    if name not in configs:
+        return None
+    torch.manual_seed(seed)
+    config = configs[name]()
+    drafter = new_drafter(config.kind, config, target.embedding, target.lm_head_weight, None).to(target.dtype)
+    _randomise(drafter, 1.0)
+    with torch.no_grad():  # so sure of itself that draws have few outcomes
+        drafter.lm_head.weight.mul_(SURE)
+    return drafter.eval()
+
+
+def _randomise(module: nn.Module, scale: float) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0.0, scale)
+
+
+def base_for(drafter: Any, target: MarkovTarget, missing: Sequence[int] = ()) -> HeadBase:
+    """The head rows of a drafter or model, without those of some tokens."""
+    source = target if drafter is None else drafter
+    weight = (source.lm_head_weight if isinstance(source, MarkovTarget) else source.head_weight).detach()
+    ids = torch.tensor([token for token in range(target.vocab) if token not in missing])
+    return HeadBase(weight[ids], ids, source.embedding.detach())
+
+
+def head_options(kind: str, vocab: int) -> HeadOptions:
+    """Shortlists of a few tokens: an argmax may be missing, and a head may have fewer than a node's children."""
+    ranked = (1, 0)
+    known: dict[str, dict[str, Any]] = {
+        "ranker": {"shortlist": 2},
+        "router": {"budgets": (2, 1)},
+        "scheduled": {"ranked": (1, 0, 2), "schedule": (3, 2)},
+        "context": {"ranked": ranked, "context": 2},
+        "hybrid": {"ranked": ranked, "shortlist": 1},
+    }
+    return HeadOptions(**known.get(kind, {}))
+
+
+def make_head(kind: str, drafter: Any, target: MarkovTarget, seed: int = 0) -> DraftHead:
+    """A head of the table, its trained part random; a static one misses the last token."""
+    torch.manual_seed(seed + 7)
+    base = base_for(drafter, target, [target.vocab - 1] if kind == "static" else [])
+    found = resolve(HEADS, kind, "draft head")
+    module = found.new_module(
+        HeadSizes(base.weight.shape[1], target.vocab, rank=2, clusters=2, width=4, depth=1)
+    )
+    if module is not None:
+        _randomise(module.to(target.dtype), SURE**0.5)
+    if isinstance(module, Router):
+        module.assignment.copy_(torch.arange(target.vocab) % 2)
+    return found.build(base, module, head_options(kind, target.vocab))
+
+
+def proposer_for(
+    name: str, target: MarkovTarget, head: str | None = None, shape: str = "chain", *, sample: bool = False
+) -> Proposer:
+    """A proposer of the table over a Markov target."""
+    drafter = drafter_of(name, target)
+    options = replace(SHAPES[shape], sample=sample)
+    if name == "n-gram":
+        options = replace(options, ngram=(1, 2), tree="dynamic" if shape == "dynamic" else "chain")
+        if shape != "dynamic":
+            options = replace(options, topk=None, total_nodes=None)
+    if name == "early-exit":
+        options = replace(options, layers=1)
+    built = None if head is None else make_head(head, drafter, target)
+    return make_proposer(name, ProposerParts(target, drafter, built, options))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one enumeration asks of a decoder.
+
+    Attributes:
+        sampling: the transform.
+        prompt: token ids.
+        length: new tokens.
+        stop_ids: of the request.
+    """
+
+    sampling: SamplingParams
+    prompt: Sequence[int] = PROMPT
+    length: int = 3
+    stop_ids: Sequence[int] = ()
+
+    def request(self, seed: int) -> Request:
+        return Request(self.prompt, self.length, self.stop_ids, replace(self.sampling, seed=seed))
+
+
+class Walker:
+    """A decoder whose rows each walk a script of random decisions.
+
+    Args:
+        target, proposer, verifier: of the decoder.
+        rows: scripts walked side by side.
+
+    Attributes:
+        results: of all walks.
+    """
+
+    def __init__(
+        self,
+        target: MarkovTarget,
+        proposer: Proposer | None,
+        verifier: str | None = None,
+        rows: int = 12,
+        control: str | Control = "fixed",
+    ) -> None:
+        self._sources: list[AllBranches] = []
+        self.results: list[Generation] = []
+        self.decoder = Decoder(
+            target,
+            proposer,
+            rows=rows,
+            control=control,
+            verifier=verifier,
+            chance=lambda seed: self._sources[seed],
+        )
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens that were accepted in all walks."""
+        return sum(sum(result.accepted_by_depth) for result in self.results)
+
+    def laws(self, cases: Sequence[Case]) -> list[Law]:
+        """The exact laws of requests' outputs, from every way that they can go, open ones side by side."""
+        laws: list[Law] = [{} for _ in cases]
+        waiting: list[tuple[int, list[int]]] = [(number, []) for number in range(len(cases))]
+        while waiting:
+            self._sources = [AllBranches(script) for _, script in waiting]
+            numbers, waiting = [number for number, _ in waiting], []
+            requests = [cases[number].request(seed) for seed, number in enumerate(numbers)]
+            results = self.decoder.generate_batch(requests)
+            self.results += results
+            for number, source, result in zip(numbers, self._sources, results):
+                law, tokens = laws[number], tuple(result.token_ids)
+                law[tokens] = law.get(tokens, Fraction(0)) + source.weight
+                waiting += [(number, script) for script in source.open]
+        return laws
+
+    def law(self, case: Case) -> Law:
+        """The exact law of one request's output."""
+        return self.laws([case])[0]
+
+
+def exact_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that decides at random computes with the float weights as fractions."""
+    real_target, real_draft = sampling.target_weights, sampling.draft_weights
+
+    def target_weights(*args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        return fractions(real_target(*args, **kwargs))
+
+    def draft_weights(*args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        return fractions(real_draft(*args, **kwargs))
+
+    for places in (VERIFIERS, PROPOSERS):  # their modules are read when they are first asked for
+        for name in places:
+            resolve(places, name, "row")
+    exact = {id(real_target): target_weights, id(real_draft): draft_weights}
+    for module in [found for name, found in sys.modules.items() if name.startswith("vocabforge.decode.")]:
+        for name, value in list(vars(module).items()):
+            if id(value) in exact and module is not sampling:
+                monkeypatch.setattr(module, name, exact[id(value)])
+
+
+def reference_law(target: MarkovTarget, case: Case) -> Law:
+    """The law of plain sampling: token after token from the transformed law of the whole text before."""
+    law: Law = {(): Fraction(1)}
+    for _ in range(case.length):
+        longer: Law = {}
+        for tokens, weight in law.items():
+            if tokens and tokens[-1] in case.stop_ids:
+                longer[tokens] = longer.get(tokens, Fraction(0)) + weight
+                continue
+            weights = next_weights(target, case, tokens)
+            total = sum(weights)
+            for token, part in enumerate(weights):
+                if part > 0:
+                    longer[(*tokens, token)] = weight * part / total
+        law = longer
+    return law
+
+
+def next_weights(target: MarkovTarget, case: Case, tokens: Sequence[int]) -> list[Fraction]:
+    """Weights (V,) of the token after prompt and output, the transform's floats as fractions."""
+    logits = target.reference([*case.prompt, *tokens])
+    history = sampling.TokenHistory(case.prompt, target.vocab)
+    history.add(tokens)
+    weights = sampling.target_weights(logits, case.sampling, history, [])
+    return [Fraction(float(weight)) for weight in weights]
+
+
+def plain_transform(
+    logits: Sequence[float], settings: SamplingParams, prompt: Sequence[int], output: Sequence[int]
+) -> list[float]:
+    """The transform once more, token by token as its settings say it; the reference of the reference."""
+    scores = []
+    for token, logit in enumerate(logits):
+        if token in prompt or token in output:
+            logit = logit / settings.repetition_penalty if logit > 0 else logit * settings.repetition_penalty
+        count = list(output).count(token)
+        scores.append(logit - settings.presence_penalty * (count > 0) - settings.frequency_penalty * count)
+    best = max(scores)
+    parts = [math.exp((score - best) / settings.temperature) for score in scores]
+    order = sorted(range(len(parts)), key=lambda token: (-parts[token], token))
+    kept = order[: settings.top_k or len(order)]
+    total, mass, nucleus = sum(parts[token] for token in kept), 0.0, []
+    for token in kept:
+        if mass >= settings.top_p * total:
+            break
+        nucleus.append(token)
+        mass += parts[token]
+    return [
+        part if token in nucleus and part >= settings.min_p * parts[order[0]] else 0.0
+        for token, part in enumerate(parts)
+    ]

@@ -1,0 +1,95 @@
+"""The tokens of a request's text against a plain model of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabforge.decode.context import ContextTokens
+
+TOKENS = st.lists(st.integers(0, 9), max_size=12)
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["begin", "add", "look"]), st.integers(0, 2), TOKENS), max_size=15
+)
+
+
+def last_distinct(text: list[int], size: int) -> list[int]:
+    """The distinct tokens met last, the latest first."""
+    found: list[int] = []
+    for token in reversed(text):
+        if token not in found:
+            found.append(token)
+    return found[:size]
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS, st.integers(1, 11))
+def test_it_holds_the_distinct_tokens_met_last(actions, size: int) -> None:
+    context = ContextTokens(3, size, "cpu")
+    texts: list[list[int]] = [[], [], []]
+    for action, row, tokens in actions:
+        if action == "begin":
+            context.begin(row, tokens)
+            texts[row] = list(tokens)
+        elif action == "add":
+            context.add(row, tokens)
+            texts[row] += tokens
+        else:
+            assert context.tensor.shape == (3, size)
+    for held, text in zip(context.tensor.tolist(), texts):
+        expected = last_distinct(text, size)
+        assert sorted(i for i in held if i >= 0) == sorted(expected)
+        assert held.count(-1) == size - len(expected)
+
+
+def test_a_token_keeps_its_place_and_the_tensor_its_address() -> None:
+    context = ContextTokens(2, 3, "cpu")
+    context.begin(1, [7, 8, 7, 9])
+    before, first = context.tensor, context.tensor.clone()
+    assert sorted(first[1].tolist()) == [7, 8, 9]
+    context.add(1, [5])  # 8 is the one met longest ago
+    assert context.tensor is before
+    changed = (before[1] != first[1]).nonzero()[:, 0].tolist()
+    assert [first[1, i].item() for i in changed] == [8]
+    assert [before[1, i].item() for i in changed] == [5]
+    assert before[0].tolist() == [-1, -1, -1]
+
+
+def test_only_changes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ContextTokens(1, 50, "cpu")
+    context.begin(0, list(range(40)))
+    assert context.tensor.max() == 39
+    context.add(0, [3, 4, 41])
+    assert len(context._changed) == 1
+    context.add(0, [3])
+    assert context.tensor[0, 40] == 41
+    assert not context._changed
+
+
+def test_a_long_prompt_is_read_from_its_end() -> None:
+    class Prompt(list):
+        read = 0
+
+        def __reversed__(self):
+            for token in super().__reversed__():
+                self.read += 1
+                yield token
+
+    prompt = Prompt([1] * 1000 + [2, 3, 2])
+    context = ContextTokens(1, 2, "cpu")
+    context.begin(0, prompt)
+    assert sorted(context.tensor[0].tolist()) == [2, 3]
+    assert prompt.read == 2
+
+
+def test_it_is_written_in_and_out_of_inference_mode() -> None:
+    with torch.inference_mode():
+        context = ContextTokens(1, 4, "cpu")
+        context.begin(0, [1])
+        assert context.tensor.tolist() == [[1, -1, -1, -1]]
+    context.add(0, [0])
+    assert context.tensor.tolist() == [[1, 0, -1, -1]]
+    context.begin(0, [])
+    assert context.tensor.tolist() == [[-1, -1, -1, -1]]

@@ -1,0 +1,143 @@
+"""Controls: what they choose, from what they are told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.decode.control_worlds import chain_plans, linear_cost, random_world
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.control import CycleFigures, FixedControl, make_control
+from vocabforge.decode.control_adaptive import AdaptiveControl, AdaptiveOptions
+from vocabforge.decode.draft import PLAIN_PLAN, Plan
+
+
+def test_the_same_observations_give_the_same_plans() -> None:
+    chosen = []
+    for _ in range(2):
+        world, plans = random_world(7)
+        world.run(AdaptiveControl(plans), 600)
+        chosen.append(world.chosen)
+    assert chosen[0] == chosen[1]
+
+
+def test_given_costs_make_the_clock_irrelevant() -> None:
+    plans = chain_plans(5)
+    cost = linear_cost(0.1, 0.1, 0.1)
+    chosen = []
+    for noise in (0.0, 3.0):
+        options = AdaptiveOptions(costs={plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
+        control = make_control("adaptive", plans, options)
+        rng = np.random.default_rng(0)
+        seen = []
+        for _ in range(500):
+            plan = control.plan()
+            accepted = next((j for j in range(plan.levels) if rng.random() > 0.6), plan.levels)
+            control.observe(
+                CycleFigures(plan, [accepted], cost(plan) * (1 + noise * float(np.random.random())))
+            )
+            seen.append(plan)
+        chosen.append(seen)
+    assert chosen[0] == chosen[1]
+    assert len(set(chosen[0])) > 1  # it did choose
+
+
+def test_given_costs_choose_before_anything_is_seen() -> None:
+    dear = AdaptiveControl([Plan(4, 5)], AdaptiveOptions(costs={PLAIN_PLAN: 1.0, Plan(4, 5): 50.0}))
+    cheap = AdaptiveControl([Plan(4, 5)], AdaptiveOptions(costs={PLAIN_PLAN: 1.0, Plan(4, 5): 1.1}))
+    assert (dear.plan(), cheap.plan()) == (PLAIN_PLAN, Plan(4, 5))
+
+
+def test_all_rows_count() -> None:
+    """Four rows tell four times as much; rows that do badly count as much as rows that do well."""
+    one, four = (AdaptiveControl(chain_plans(3)) for _ in range(2))
+    for _ in range(3):
+        one.observe(CycleFigures(Plan(3, 4), [3], 1.0))
+        four.observe(CycleFigures(Plan(3, 4), [3, 3, 0, 0], 1.0))
+    alone, together = (c.estimates()[Plan(3, 4)].tokens for c in (one, four))
+    assert alone > together
+    assert together == pytest.approx(2.5, abs=0.35)
+
+
+_seconds = st.one_of(st.floats(1e-6, 10), st.sampled_from([0.0, -1.0, math.nan, math.inf, 1e-300, 1e-9, 1e9]))
+_plans = st.lists(st.builds(lambda a, b: Plan(a, a + b), st.integers(1, 9), st.integers(1, 60)), max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    _plans,
+    st.lists(
+        st.tuples(st.lists(st.integers(-2, 12), max_size=3), _seconds, st.integers(0, 9), st.booleans()),
+        max_size=80,
+    ),
+    st.integers(1, 3),
+)
+def test_whatever_is_observed_the_plan_is_allowed(
+    plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
+) -> None:
+    options = AdaptiveOptions(half_life=1.5, first_wait=wait, longest_wait=4, window=2, carry=0.0)
+    control = AdaptiveControl(plans, options)
+    for accepted, seconds, other, begin in cycles:
+        if begin:
+            control.begin()
+        plan = control.plan()
+        assert plan == PLAIN_PLAN or plan in plans
+        control.observe(CycleFigures(plan if other else Plan(99, 100), accepted, seconds))
+        for found in control.estimates().values():
+            assert 1 <= found.tokens <= 10
+            assert 0 <= found.seconds < math.inf
+            assert math.isfinite(found.rate)
+
+
+def test_without_a_drafting_plan_decoding_is_plain() -> None:
+    for name in ("fixed", "adaptive"):
+        for plans in ([], [PLAIN_PLAN]):
+            control = make_control(name, plans)
+            control.begin()
+            for _ in range(50):
+                assert control.plan() == PLAIN_PLAN
+                control.observe(CycleFigures(PLAIN_PLAN, [0], 0.1))
+
+
+def test_fixed_control_never_moves() -> None:
+    control = make_control("fixed", chain_plans(4))
+    assert isinstance(control, FixedControl)
+    for _ in range(20):
+        assert control.plan() == Plan(4, 5)
+        control.observe(CycleFigures(Plan(4, 5), [0], 100.0))
+    with pytest.raises(UsageError, match="no options"):
+        make_control("fixed", chain_plans(4), AdaptiveOptions())
+
+
+def test_unknown_control_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="fixed, adaptive"):
+        make_control("adaptve", [])
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [
+        {"half_life": 0.0},
+        {"half_life": math.nan},
+        {"prior": 1.5},
+        {"prior_weight": 0.0},
+        {"shrink": math.inf},
+        {"carry": -0.1},
+        {"window": 1},
+        {"clip": 0.5},
+        {"margin": math.nan},
+        {"probe_cycles": 0},
+        {"probe_share": 0.0},
+        {"first_wait": 64, "longest_wait": 32},
+        {"change": 1.0},
+        {"costs": {Plan(1, 2): 1.0}},
+        {"costs": {PLAIN_PLAN: 1.0, Plan(1, 2): math.nan}},
+    ],
+)
+def test_options_out_of_range(settings_: dict) -> None:
+    with pytest.raises(UsageError, match="out of range"):
+        AdaptiveOptions(**settings_)

@@ -1,0 +1,259 @@
+"""The draft model: lossless, its cache that of a fresh prefill, its tree states those of each path."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.decode.node_support import (
+    PROMPTS,
+    SHAPES,
+    Alternating,
+    Watched,
+    check_captured,
+    check_paths,
+    fresh,
+    load_tiny,
+    noisy,
+    plain,
+    requests,
+    shaped,
+    sharp,
+)
+from tests.models.lean_support import build as build_family
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode import proposer_draft_model
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposer_draft_model import build, check_same_tokenizer, head_base
+from vocabforge.decode.proposer_model import ModelProposer
+from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.request import Request
+from vocabforge.models.lean import LeanModel, load_target
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
+    return load_tiny(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
+    return noisy(tmp_path_factory.mktemp("drafter"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
+    folder = tmp_path_factory.mktemp("small")
+    return load_tiny(folder, seed=3, hidden_size=16, num_hidden_layers=2, tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="module")
+def expected(target: LeanModel) -> list[list[int]]:
+    return plain(target, requests())
+
+
+def made(target: LeanModel, drafter: LeanModel, shape: str | DraftOptions = "chain") -> ModelProposer:
+    return shaped(build, ProposerParts(target, drafter), shape)
+
+
+@torch.inference_mode()
+def check_cache(proposer: ModelProposer, texts: Sequence[Sequence[int]]) -> None:
+    """The keys and values of what was read are those of a fresh prefill of the same tokens."""
+    backend: Any = proposer.backend
+    for row, text in enumerate(texts):
+        length = backend.passes.lengths[row]
+        assert length == backend.passes.committed[row] <= len(text)
+        length -= backend._unread[row]
+        cache = fresh(backend.drafter, text[:length], reach=backend.passes.reach)[1]
+        for ours, theirs in ((backend.passes.cache.k, cache.k), (backend.passes.cache.v, cache.v)):
+            torch.testing.assert_close(ours[:, row, :, :length], theirs[:, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_output_is_the_targets(
+    shape: str, rows: int, target: LeanModel, drafter: LeanModel, expected: list[list[int]]
+) -> None:
+    results = Decoder(target, made(target, drafter, shape), rows=rows).generate_batch(requests())
+    assert [one.token_ids for one in results] == expected
+    lengths = {length for one in results for length in one.accept_lengths}
+    assert lengths == set(range(1, SHAPES[shape].depth + 3)), "every accepted length was met"
+
+
+@pytest.mark.parametrize("case", ["llama-tied", "mistral-window", "qwen2-layer-types"])
+def test_other_families(case: str, tmp_path: Path) -> None:
+    build_family(case, tmp_path)
+    model = sharp(load_target(tmp_path))
+    asked = requests(12, PROMPTS[:3])
+    for shape in ("dynamic", "chain"):
+        proposer = made(model, copy.deepcopy(model), shape)
+        results = Decoder(model, proposer, rows=2).generate_batch(asked)
+        assert [one.token_ids for one in results] == plain(model, asked)
+        assert all(set(one.accept_lengths) == {5} for one in results)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_target_as_its_own_draft_model_accepts_everything(shape: str, target: LeanModel) -> None:
+    target = sharp(copy.deepcopy(target))
+    results = Decoder(target, made(target, target, shape), rows=2).generate_batch(requests())
+    assert all(set(one.accept_lengths) == {SHAPES[shape].depth + 2} for one in results)
+
+
+@pytest.mark.parametrize("pattern", [(True,), (True, False, None, True, True, False)])
+@pytest.mark.parametrize("shape", [*SHAPES, "stem"])
+def test_the_cache_is_that_of_a_fresh_prefill(
+    shape: str, pattern: tuple[bool, ...], target: LeanModel, drafter: LeanModel
+) -> None:
+    """After compaction, catch-up and plain cycles, in rows of different lengths."""
+    proposer = made(target, drafter, shape)
+    decoder = Decoder(target, proposer, rows=3, control=Alternating(proposer.plans(), pattern))
+    asked = [Request(prompt, 28) for prompt in PROMPTS[:3]]
+    longer = plain(target, [Request(prompt, 36) for prompt in PROMPTS[:3]])
+    results = decoder.generate_batch(asked)
+    assert [one.token_ids for one in results] == [text[:28] for text in longer]
+    check_cache(proposer, [[*prompt, *text] for prompt, text in zip(PROMPTS, longer)])
+
+
+@pytest.mark.parametrize("shape", ["chain", "dynamic", "static", "stem"])
+@pytest.mark.parametrize("window", [None, "mistral-window"])
+def test_tree_states_are_those_of_their_paths(
+    shape: str, window: str | None, target: LeanModel, drafter: LeanModel, tmp_path: Path
+) -> None:
+    if window is not None:
+        build_family(window, tmp_path)
+        target = drafter = load_target(tmp_path)
+    proposer = made(target, drafter, shape)
+    watched = Watched(proposer)
+    control = Alternating(proposer.plans(), (True, True, False, None))
+    result = Decoder(target, proposer, control=control).generate_batch([Request(PROMPTS[0], 24)])[0]
+    longer = plain(target, [Request(PROMPTS[0], 30)])[0]
+    assert result.token_ids == longer[:24]
+    assert check_paths(watched, drafter, [*PROMPTS[0], *longer]) > 12
+
+
+def test_a_window_narrower_than_the_tree(tmp_path: Path) -> None:
+    build_family("mistral-head-dim", tmp_path)
+    target = load_target(tmp_path)
+    assert target.config.sliding_window == 4
+    proposer = made(target, target, DraftOptions("dynamic", depth=6, topk=2, total_nodes=14))
+    watched = Watched(proposer)
+    result = Decoder(target, proposer).generate_batch([Request(PROMPTS[0], 14)])[0]
+    longer = plain(target, [Request(PROMPTS[0], 24)])[0]
+    assert result.token_ids == longer[:14]
+    assert check_paths(watched, target, [*PROMPTS[0], *longer]) > 12
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_requests_leave_nothing_behind(rows: int, target: LeanModel, drafter: LeanModel) -> None:
+    asked = requests(10, PROMPTS[:3])
+    used = Decoder(target, made(target, drafter, "dynamic"), rows=rows)
+    used.generate_batch(asked[::-1])
+    again = used.generate_batch(asked)
+    for one, request in zip(again, asked):
+        alone = Decoder(target, made(target, drafter, "dynamic")).generate_batch([request])[0]
+        assert one.token_ids == alone.token_ids
+        assert one.accept_lengths == alone.accept_lengths
+
+
+def test_long_plain_phases_are_read_in_parts(
+    target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row far behind and one that has just begun read on together."""
+    monkeypatch.setattr(proposer_draft_model, "CATCH_UP", 8)
+    proposer = made(target, drafter, "dynamic")
+    pattern = (True, *(False,) * 20, True, *(False,) * 6)
+    control = Alternating(proposer.plans(), pattern)
+    asked = [Request(PROMPTS[2], 56), Request(PROMPTS[1], 10), Request(PROMPTS[3], 40)]
+    results = Decoder(target, proposer, rows=2, control=control).generate_batch(asked)
+    assert [one.token_ids for one in results] == plain(target, asked)
+    longer = plain(target, [Request(one.prompt_ids, 64) for one in asked])
+    texts = [[*one.prompt_ids, *text] for one, text in zip(asked, longer)]
+    check_cache(proposer, [texts[0], texts[2]])
+
+
+def test_beyond_its_context_it_sees_its_last_positions(target: LeanModel, tmp_path: Path) -> None:
+    short = noisy(tmp_path, max_position_embeddings=24)
+    proposer = made(target, short, "dynamic")
+    # Masks are only looked at where more slots than the limit are in view.
+    assert proposer.backend.passes.reach == 24
+    watched = Watched(proposer)
+    request = Request(PROMPTS[2], 30)
+    result = Decoder(target, proposer).generate_batch([request])[0]
+    longer = plain(target, [Request(PROMPTS[2], 40)])[0]
+    assert result.token_ids == longer[:30]
+    assert len(PROMPTS[2]) < 24 < len(PROMPTS[2]) + 20
+    assert check_paths(watched, short, [*PROMPTS[2], *longer], reach=24) > 50
+    check_cache(proposer, [[*PROMPTS[2], *longer]])
+
+
+@pytest.mark.parametrize("size", [50, 61, 70])
+def test_padded_vocabularies(size: int, target: LeanModel, tmp_path: Path) -> None:
+    """Of ids that only one of the models has, none is proposed and none does harm."""
+    other = load_tiny(tmp_path, seed=4, vocab_size=size)
+    proposer = made(target, other, "dynamic")
+    assert proposer.head.size == min(size, 61)
+    asked = [Request([60, 3, 55], 20), Request([2, 60], 20)]
+    seen = []
+    propose = proposer.propose
+    proposer.propose = lambda *given: seen.append(propose(*given)) or seen[-1]  # type: ignore[method-assign]
+    results = Decoder(target, proposer, rows=2).generate_batch(asked)
+    assert [one.token_ids for one in results] == plain(target, asked)
+    assert max(int(tree.tokens[:, 1:].max()) for tree in seen) < min(size, 61)
+    base = head_base(target, other)
+    assert len(base.weight) == len(base.target_ids) == min(size, 61)
+
+
+@pytest.mark.parametrize("context", [38, 39, 40, 41, 42])
+def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
+    """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
+    target = sharp(copy.deepcopy(target))
+    options = DraftOptions("dynamic", depth=3, topk=3, total_nodes=5)
+    decoder = Decoder(target, made(target, target, options), context=context, rows=2)
+    asked = [Request(PROMPTS[0], 60), Request(PROMPTS[2], 60)]
+    results = decoder.generate_batch(asked)
+    assert [one.finish for one in results] == ["cache", "cache"]
+    assert [one.token_ids for one in results] == plain(target, asked, context=context)
+
+
+@pytest.mark.parametrize("shape", ["chain", "dynamic"])
+def test_drafting_can_be_captured(
+    shape: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_captured(target, lambda: made(target, drafter, shape), monkeypatch)
+
+
+def test_sampling_draws_children_from_its_law(target: LeanModel, drafter: LeanModel) -> None:
+    options = DraftOptions("chain", sample=True, depth=2)
+    decoder = Decoder(target, made(target, drafter, options))
+    drawn = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)
+    same = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)
+    assert drawn.token_ids == same.token_ids
+    assert sum(drawn.accept_lengths) > len(drawn.accept_lengths)
+    greedy = decoder.generate(PROMPTS[0], max_new_tokens=20, stop_ids=())
+    assert greedy.token_ids == plain(target, [Request(PROMPTS[0], 20)])[0]
+
+
+def test_what_cannot_draft(target: LeanModel) -> None:
+    with pytest.raises(UsageError, match="no draft model"):
+        make_proposer("draft-model", ProposerParts(target))
+    elsewhere = LeanModel(target.config, device="meta")
+    with pytest.raises(MismatchError, match="different devices"):
+        make_proposer("draft-model", ProposerParts(target, elsewhere))
+
+
+def test_tokenizers_must_be_the_same() -> None:
+    ours: Any = SimpleNamespace(fingerprint="a" * 64, source="target/tokenizer.json")
+    same: Any = SimpleNamespace(fingerprint="a" * 64, source="draft/tokenizer.json")
+    other: Any = SimpleNamespace(fingerprint="b" * 64, source="draft/tokenizer.json")
+    check_same_tokenizer(ours, same, (100, 128), source="draft")
+    check_same_tokenizer(ours, None, (100, 100), source="draft")
+    with pytest.raises(MismatchError, match="tokenizer is not the target's"):
+        check_same_tokenizer(ours, other, (100, 100), source="draft")
+    with pytest.raises(MismatchError, match="vocabulary is not the target's"):
+        check_same_tokenizer(ours, None, (100, 128), source="draft")

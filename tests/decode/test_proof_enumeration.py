@@ -1,0 +1,283 @@
+"""Every random decision of every proposer x head x verifier x transform is walked: total variation exactly 0.
+
+Weights are the real float weights as fractions, so laws are compared with ``==``; the engine, its caches, its rows
+and all verifiers are the real ones. What is added to the tables PROPOSERS, HEADS and VERIFIERS is covered by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.decode.enumeration import AllBranches, Law
+from tests.decode.markov import KINDS, MarkovTarget
+from tests.decode.proof_support import (
+    GREEDY,
+    SHAPES,
+    TRANSFORMS,
+    Case,
+    Walker,
+    exact_weights,
+    next_weights,
+    plain_transform,
+    proposer_for,
+    reference_law,
+)
+from vocabforge.core.extension import resolve
+from vocabforge.decode.control import CycleFigures
+from vocabforge.decode.draft import PLAIN_PLAN, Plan
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import PROPOSERS, ProposerParts, make_proposer
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.tree import DraftTree, build_tree
+from vocabforge.decode.verifiers import VERIFIERS
+from vocabforge.models.heads import HEADS
+
+HEADLESS = ("n-gram",)
+PAIRS: list[tuple[str, str | None]] = [
+    (name, head) for name in PROPOSERS for head in ((None,) if name in HEADLESS else HEADS)
+]
+SAMPLERS = [name for name in VERIFIERS if resolve(VERIFIERS, name, "verifier").samples]
+CASES = [Case(sampling) for sampling in (*TRANSFORMS.values(), *GREEDY.values())]
+
+
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact_weights(monkeypatch)
+
+
+@functools.cache
+def targets(kind: str, vocab: int = 3, layers: int = 3) -> MarkovTarget:
+    return MarkovTarget(kind, vocab, 1, layers)
+
+
+@functools.cache
+def wanted(kind: str, sampling: SamplingParams, length: int, stop_ids: tuple[int, ...]) -> Law:
+    return reference_law(targets(kind), Case(sampling, length=length, stop_ids=stop_ids))
+
+
+def check(walker: Walker, kind: str, cases: Sequence[Case]) -> None:
+    """Total variation 0, exactly."""
+    for case, law in zip(cases, walker.laws(cases)):
+        expected = wanted(kind, case.sampling, case.length, tuple(case.stop_ids))
+        assert sum(law.values()) == 1
+        assert law == expected, case.sampling
+
+
+@pytest.mark.parametrize(("name", "head"), PAIRS)
+def test_every_proposer_head_verifier_and_transform(name: str, head: str | None) -> None:
+    """Trees of best children, three tokens; siblings drawn at random, two tokens, as draws have many outcomes."""
+    proposer = proposer_for(name, targets("zeros"), head, "static")
+    walker = Walker(targets("zeros"), proposer, "point")
+    check(walker, "zeros", CASES)
+    assert walker.accepted > 0, "the test needs accepted drafts"
+    if name in HEADLESS:
+        return
+    for verifier in SAMPLERS:
+        proposer = proposer_for(name, targets("zeros"), head, "siblings", sample=True)
+        walker = Walker(targets("zeros"), proposer, verifier)
+        check(walker, "zeros", [replace(case, length=2) for case in CASES])
+        assert walker.accepted > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_every_table_and_shape(name: str, kind: str) -> None:
+    """Ties, zeros, near certainty, and a static head without the argmax; chains and dynamic trees."""
+    head = "static" if kind == "hidden" and name not in HEADLESS else None
+    for shape, length in (("chain", 3), ("dynamic", 3)):
+        walker = Walker(targets(kind), proposer_for(name, targets(kind), head, shape))
+        check(walker, kind, [Case(TRANSFORMS[name], length=length) for name in ("plain", "all")])
+    if name not in HEADLESS:
+        walker = Walker(targets(kind), proposer_for(name, targets(kind), head, "siblings", sample=True))
+        check(walker, kind, [Case(TRANSFORMS["plain"], length=2)])
+
+
+@pytest.mark.parametrize("verifier", SAMPLERS)
+@pytest.mark.parametrize("name", [name for name in PROPOSERS if name not in HEADLESS])
+def test_drawn_chains(name: str, verifier: str) -> None:
+    """Two levels drawn one below the other."""
+    walker = Walker(targets("zeros"), proposer_for(name, targets("zeros"), None, "chain", sample=True), verifier)
+    check(walker, "zeros", [Case(TRANSFORMS["all"])])
+    assert max(length for result in walker.results for length in result.accept_lengths) == 3
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_stops_and_limits_inside_drafts(name: str) -> None:
+    """A stop token is kept, nothing follows it, and a cut output has the law of a shorter request."""
+    for sample in [False] if name in HEADLESS else [False, True]:
+        settings = [TRANSFORMS["all"]] if sample else [TRANSFORMS["temperature"], TRANSFORMS["all"]]
+        cases = [
+            Case(sampling, length=length, stop_ids=stop_ids)
+            for sampling in settings
+            for length, stop_ids in ((1, ()), (2, ()), (2, (0,)), (3 if sample else 4, (1, 2)))
+        ]
+        proposer = proposer_for(name, targets("zeros"), None, "chain", sample=sample)
+        walker = Walker(targets("zeros"), proposer)
+        check(walker, "zeros", cases)
+        assert {result.finish for result in walker.results} == {"stop", "length"}
+        cut = [r for r in walker.results if len(r.token_ids) < sum(r.accept_lengths) + 1]
+        assert cut, "the test needs drafts beyond a stop or a limit"
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("name", ["draft-model", "eagle3", "medusa"])
+def test_rows_are_independent(name: str, sample: bool) -> None:
+    """Two requests of one source of chance: their joint law is the product of their laws."""
+    target = targets("zeros")
+    proposer = proposer_for(name, target, None, "siblings" if sample else "static", sample=sample)
+    cases = [
+        Case(TRANSFORMS["temperature"], (1, 0, 2, 1, 0), 2 if sample else 3),
+        Case(TRANSFORMS["all"], (2, 2), 2),
+    ]
+    sources: list[AllBranches] = []
+    decoder = Decoder(target, proposer, rows=2, chance=lambda seed: sources[0])
+    joint: dict[tuple[tuple[int, ...], ...], Fraction] = {}
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        sources[:] = [AllBranches(waiting.pop())]
+        results = decoder.generate_batch([case.request(0) for case in cases])
+        outcome = tuple(tuple(result.token_ids) for result in results)
+        joint[outcome] = joint.get(outcome, Fraction(0)) + sources[0].weight
+        waiting += sources[0].open
+    first, second = (reference_law(target, case) for case in cases)
+    assert joint == {(a, b): p * q for (a, p), (b, q) in itertools.product(first.items(), second.items())}
+
+
+class Switching:
+    """A control that drafts another size in every cycle, plain decoding among them."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans, self._cycles = [PLAIN_PLAN, *plans][::-1], 0
+
+    def begin(self) -> None:
+        self._cycles = 0
+
+    def plan(self) -> Plan:
+        self._cycles += 1
+        return self._plans[(self._cycles - 1) % len(self._plans)]
+
+    def observe(self, cycle: CycleFigures) -> None:
+        pass
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
+    if sample and name in HEADLESS:
+        pytest.skip("it has no law to draw from")
+    target = targets("zeros")
+    proposer = proposer_for(name, target, None, "siblings" if sample else "static", sample=sample)
+    walker = Walker(target, proposer, rows=64, control=Switching([Plan(1, 2), *proposer.plans()]))
+    # All ways of a wave are in the same cycle, as there are rows enough for them.
+    check(walker, "zeros", [Case(TRANSFORMS["temperature"], length=3 if sample else 4)])
+    assert walker.accepted > 0
+
+
+class FixedTree:
+    """Proposes the same tree whatever was said: duplicates, impossible tokens, dead nodes, all of V."""
+
+    kind = label = "fixed"
+    reads, aux_layers, samples, head, scratch = "none", (), False, None, 0
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int], dead: Sequence[int] = ()) -> None:
+        self._tokens, self._parents, self._dead = tokens, torch.tensor([parents]), list(dead)
+        self.levels = int(build_tree(self._parents, self._parents, len(parents)).depths.max())
+        self.plan = Plan(self.levels, len(parents))
+
+    def plans(self) -> list[Plan]:
+        return [self.plan]
+
+    def allocate(self, rows: int, positions: int, cache: Any) -> None:
+        pass
+
+    begin = prefill = commit = lambda self, *_: None
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Any, lap: Any) -> DraftTree:
+        rows = len(roots)
+        tokens = torch.cat([roots[:, None], torch.tensor([self._tokens[1:]]).expand(rows, -1)], 1)
+        tree = build_tree(tokens, self._parents.expand(rows, -1).contiguous(), self.levels)
+        alive = torch.ones_like(tokens, dtype=torch.bool)
+        alive[:, self._dead] = False
+        return replace(tree, alive=alive if self._dead else None)
+
+
+TREES = {
+    "duplicates": ((0, 1, 1, 0, 1, 0, 0), (0, 0, 0, 1, 1, 2, 2), ()),
+    "the whole vocabulary": ((0, 2, 0, 1, 1), (0, 0, 0, 0, 3), ()),
+    "dead nodes": ((0, 1, 2, 0, 1, 2, 2), (0, 0, 0, 0, 1, 2, 4), (2, 5)),
+    "out of level order": ((0, 1, 0, 2, 1, 0), (0, 0, 1, 2, 0, 4), ()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", TREES)
+def test_any_tree_at_all(shape: str, kind: str) -> None:
+    target = targets(kind)
+    for verifier in (*SAMPLERS, None):
+        walker = Walker(target, FixedTree(*TREES[shape]), verifier)
+        check(walker, kind, [Case(TRANSFORMS["temperature"]), Case(TRANSFORMS["all"]), *CASES[-5:]])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["draft-model", "early-exit"])
+def test_a_drafter_that_is_the_target_is_always_right(name: str, shape: str) -> None:
+    """p = q: every first draw is accepted, so a drafter's own cache is right as well."""
+    target = MarkovTarget("plain", 3, 1, layers=1)
+    options = replace(SHAPES[shape], layers=1 if name == "early-exit" else None)
+    for sample in [False] if shape == "dynamic" else [False, True]:
+        drafter = MarkovTarget("plain", 3, 1, layers=1) if name == "draft-model" else None
+        parts = ProposerParts(target, drafter, None, replace(options, sample=sample))
+        walker = Walker(target, make_proposer(name, parts))
+        cases = [Case(TRANSFORMS["temperature"] if sample else GREEDY["greedy"], length=6 - 2 * sample)]
+        assert walker.laws(cases) == [reference_law(target, case) for case in cases]
+        levels = walker.decoder.levels
+        assert all(set(result.accept_lengths) == {levels + 1} for result in walker.results)
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMS, *GREEDY])
+def test_the_transform_is_what_its_settings_say(name: str) -> None:
+    """Against a second one in plain Python, on every context of up to three tokens."""
+    for kind, vocab in itertools.product(KINDS, (3, 5)):
+        target = targets(kind, vocab, 1)
+        case = Case({**TRANSFORMS, **GREEDY}[name])
+        for length in range(3):
+            for output in itertools.product(range(vocab), repeat=length):
+                ours = next_weights(target, case, output)
+                logits = target.reference([*case.prompt, *output]).tolist()
+                plain = plain_transform(logits, case.sampling, case.prompt, output)
+                total, whole = sum(ours), sum(plain)
+                for found, expected in zip(ours, plain):
+                    assert float(found / total) == pytest.approx(expected / whole, abs=1e-6), (kind, output)
+
+
+def test_a_markov_target_notices_what_a_pass_sees() -> None:
+    """Its own law in plain passes, another one behind a wrong mask, slot or position."""
+    target, text = targets("plain"), [1, 0, 2, 2, 1, 0]
+    slots = torch.arange(len(text))
+
+    def last(mask: Tensor, positions: Tensor = slots, order: Tensor = slots) -> Tensor:
+        output = target.forward(
+            torch.tensor([text]), positions[None], cache=target.new_cache(8), slots=order, mask=mask
+        )
+        return target.logits(output.hidden[0, -1])
+
+    mask = torch.ones(6, 6).tril().bool()
+    broken = torch.tensor([40.0, -torch.inf, -torch.inf])
+    assert torch.equal(last(mask), target.reference(text).to(torch.float64))
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    assert torch.equal(last(mask[:, order.argsort()], order=order), last(mask))
+    assert torch.equal(last(mask, order=order), broken.double())
+    for i, j in ((5, 0), (5, 5), (3, 1)):
+        hole = mask.clone()
+        hole[i, j] = False
+        assert torch.equal(last(hole), broken.double()) == (i == 5)
+    assert torch.equal(last(mask, positions=slots + 1), broken.double())

@@ -1,0 +1,199 @@
+"""Tree shapes: order, files, cuts, and Medusa's construction against all trees there are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.decode.draft import Plan
+from vocabforge.decode.shapes import (
+    TreeShape,
+    best_shape,
+    chain,
+    default_shape,
+    expected_length,
+    from_paths,
+    read_shape,
+)
+
+Table = list[list[float]]
+
+
+def all_paths(levels: int, ranks: int) -> list[tuple[int, ...]]:
+    return [path for n in range(1, levels + 1) for path in itertools.product(range(ranks), repeat=n)]
+
+
+def best_by_force(table: Table, nodes: int) -> float:
+    """The longest expected length of all parent-closed trees."""
+    best = 0.0
+    for chosen in itertools.combinations(all_paths(len(table), len(table[0])), nodes - 1):
+        there = set(chosen)
+        if all(len(path) == 1 or path[:-1] in there for path in chosen):
+            value = 1.0
+            for path in chosen:
+                product = 1.0
+                for level, rank in enumerate(path):
+                    product *= table[level][rank]
+                value += product
+            best = max(best, value)
+    return best
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[Table, int]:
+    levels, ranks = draw(st.sampled_from([(1, 3), (2, 2), (2, 3), (3, 2)]))
+    shares = st.lists(st.integers(0, 4), min_size=ranks + 1, max_size=ranks + 1).filter(any)
+    table = [[part / sum(row) for part in row[:ranks]] for row in (draw(shares) for _ in range(levels))]
+    return table, draw(st.integers(2, min(7, len(all_paths(levels, ranks)) + 1)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(tables())
+def test_best_shape_is_the_best_of_all_trees(case: tuple[Table, int]) -> None:
+    table, nodes = case
+    shape = best_shape(table, nodes)
+    assert shape.nodes == nodes
+    assert expected_length(shape, table) == pytest.approx(best_by_force(table, nodes), abs=1e-12)
+
+
+def test_a_sure_candidate_does_not_displace_its_parent() -> None:
+    assert best_shape([[1.0, 0.0]] * 3, 4).paths == ((), (0,), (0, 0), (0, 0, 0))
+
+
+def test_equal_nodes_go_to_the_upper_level_and_the_lower_rank() -> None:
+    table = [[0.5, 0.5], [0.5, 0.0]]
+    assert best_shape([[0.25] * 3, [1.0]], 3).paths == ((), (0,), (1,))
+    assert best_shape(table, 5).paths == ((), (0,), (1,), (0, 0), (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("table", "nodes"),
+    [
+        ([], 2),
+        ([[]], 2),
+        ([[0.7, 0.6]], 2),
+        ([[1.5]], 2),
+        ([[-0.1]], 2),
+        ([[float("nan")]], 2),
+        ([[0.5]], 3),
+        ([[0.5]], 1),
+    ],
+)
+def test_tables_that_make_no_tree_are_refused(table: Table, nodes: int) -> None:
+    with pytest.raises(UsageError):
+        best_shape(table, nodes)
+
+
+@st.composite
+def path_sets(draw: st.DrawFn) -> list[list[int]]:
+    """Parent-closed, in any order, with gaps between ranks."""
+    found: list[tuple[int, ...]] = []
+    for _ in range(draw(st.integers(1, 12))):
+        above = draw(st.sampled_from([(), *found]))
+        path = (*above, draw(st.integers(0, 4)))
+        if path not in found and len(path) <= 4:
+            found.append(path)
+    return [list(path) for path in draw(st.permutations(found))]
+
+
+@settings(max_examples=100, deadline=None)
+@given(path_sets())
+def test_shapes_are_their_paths_in_level_order(paths: list[list[int]]) -> None:
+    shape = from_paths(paths)
+    expected = sorted(map(tuple, paths), key=lambda path: (len(path), path))
+    assert shape.paths == ((), *expected)
+    assert all(parent < node for node, parent in enumerate(shape.parents[1:], 1))
+    assert shape.depths == tuple(map(len, shape.paths))
+    assert shape.levels == max(map(len, expected))
+    assert shape.width == max(path[-1] for path in expected) + 1
+    assert sorted(itertools.chain(*shape.children)) == list(range(1, shape.nodes))
+    assert all(shape.parents[child] == node for node, part in enumerate(shape.children) for child in part)
+    for plan in shape.plans():
+        part = shape.cut(plan)
+        assert part.paths == ((), *(path for path in expected if len(path) <= plan.levels))
+        assert (part.levels, part.nodes) == (plan.levels, plan.nodes)
+    assert shape.plans()[-1] == Plan(shape.levels, shape.nodes)
+    assert shape.cut(shape.plans()[-1]) is shape
+
+
+def test_a_cut_to_fewer_nodes_keeps_every_parent() -> None:
+    shape = from_paths([[0], [1], [0, 0], [1, 0], [1, 0, 0]])
+    assert shape.cut(Plan(3, 4)).paths == ((), (0,), (1,), (0, 0))
+    assert shape.cut(Plan(0, 1)).paths == ((),)
+
+
+def test_a_chain() -> None:
+    shape = chain(3)
+    assert shape == from_paths([[0], [0, 0], [0, 0, 0]]) == TreeShape((0, 0, 1, 2), (0, 0, 0, 0))
+    assert (shape.is_chain, shape.levels, shape.width) == (True, 3, 1)
+    assert not from_paths([[1]]).is_chain
+    assert not from_paths([[0], [1]]).is_chain
+    with pytest.raises(UsageError):
+        chain(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[0], [0, 0], [0]]", "twice"),
+        ("[[0], [1, 0]]", r"no parent[\s\S]*\[1, 0\][\s\S]*\[1\]"),
+        ("[[0, 0]]", "no parent"),
+        ("[[0], [-1]]", "cannot be read"),
+        ("[[0], [0.0]]", "cannot be read"),
+        ("[[0], [true]]", "cannot be read"),
+        ("[[0], []]", "cannot be read"),
+        ("[0]", "cannot be read"),
+        ('[[0], "00"]', "cannot be read"),
+        ("[]", "at least one path"),
+        ('{"paths": [[0]]}', "no list of paths"),
+        ("[[0], [0, 0], [0, 0, 0]]", "deeper"),
+        ("[[0]", "tree file"),
+        ("[" * 100_000, "tree file"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "tree.json"
+    file.write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        read_shape(file, most_levels=2)
+    assert str(file) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        read_shape(tmp_path / "none.json")
+
+
+def test_a_file_is_read_back(tmp_path: Path) -> None:
+    shape = default_shape(4, 3, 20)
+    file = tmp_path / "tree.json"
+    file.write_text(json.dumps(shape.paths[1:]))
+    assert read_shape(file, most_levels=4) == shape
+
+
+@pytest.mark.parametrize(
+    ("levels", "topk", "nodes"), [(1, 1, 2), (6, 10, 60), (4, 10, 26), (5, 2, 6), (2, 3, 13)]
+)
+def test_default_shapes_have_the_size_asked_for(levels: int, topk: int, nodes: int) -> None:
+    shape = default_shape(levels, topk, nodes)
+    assert (shape.levels, shape.nodes) == (levels, nodes)
+    assert shape.width <= topk
+
+
+def test_default_shapes_are_widest_below_the_best_nodes() -> None:
+    """Ranks right with probability 0.6 * 0.4 ** r: worked by hand for the first nodes."""
+    assert default_shape(2, 3, 6).paths == ((), (0,), (1,), (0, 0), (0, 1), (1, 0))
+    sizes = [len(part) for part in default_shape(6, 10, 60).children if part]
+    assert sizes[0] == max(sizes)
+
+
+@pytest.mark.parametrize(("levels", "topk", "nodes"), [(0, 2, 3), (3, 2, 3), (2, 0, 4), (1, 2, 4)])
+def test_default_shapes_that_cannot_be_are_refused(levels: int, topk: int, nodes: int) -> None:
+    with pytest.raises(UsageError):
+        default_shape(levels, topk, nodes)

@@ -1,0 +1,145 @@
+"""The exact law of what one verification and plain decoding after it give, over toy targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.decode.enumeration import AllBranches, Law, all_ways, fractions
+from tests.decode.toy_targets import Toy, tree_logits
+from vocabforge.decode import sampling, verify_residual, verify_sampling
+from vocabforge.decode.chance import Chance, Weights
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import TokenHistory
+from vocabforge.decode.tree import DraftTree
+from vocabforge.decode.verifiers import RowVerification, Verdicts, verify
+
+PROMPT = [0, 1]
+ROOT = 2  # a committed token: penalties count it once
+Source = Callable[[Sequence[int]], AllBranches]
+real_weights = sampling.target_weights  # before any test replaces it
+
+
+def short(weights: Weights) -> Weights:
+    """Weights as short fractions: 64ths, at least one where a weight is above 0."""
+    return fractions(np.where(weights > 0, np.maximum(np.round(weights * 64), 1), 0) / 64)
+
+
+def exact_target(*args: Any) -> Weights:
+    """The transform, then :func:`short`."""
+    return short(real_weights(*args))
+
+
+def exact_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walks compute with fractions."""
+    for module in (verify_sampling, verify_residual):
+        monkeypatch.setattr(module, "target_weights", exact_target)
+
+
+def history(vocab: int) -> TokenHistory:
+    found = TokenHistory(PROMPT, vocab)
+    found.add([ROOT % vocab])
+    return found
+
+
+def next_law(toy: Toy, settings: SamplingParams, prefix: tuple[int, ...]) -> list[Fraction]:
+    """The target's own law after a prefix, by plain decoding: everything committed, no path."""
+    committed = history(toy.vocab)
+    committed.add(prefix)
+    weights = exact_target(toy.logits(prefix), settings, committed, [])
+    return list(weights / weights.sum())
+
+
+@cache
+def target_law(toy: Toy, settings: SamplingParams, length: int, prefix: tuple[int, ...] = ()) -> Law:
+    """The joint law of ``length`` tokens that begin with a prefix."""
+    law = {prefix[:length]: Fraction(1)}
+    for _ in range(length - len(prefix)):
+        law = {
+            (*before, token): weight * p
+            for before, weight in law.items()
+            for token, p in enumerate(next_law(toy, settings, before))
+            if p > 0
+        }
+    return law
+
+
+def verify_one(
+    toy: Toy, tree: DraftTree, settings: SamplingParams, chance: Chance, verifier: str | None = None
+) -> Verdicts:
+    """Verify a batch of one tree; its verdict is consistent."""
+    levels = int(tree.depths.max())
+    row = RowVerification(settings, chance, history(toy.vocab))
+    verdict = verify(tree, tree_logits(toy, tree)[None], [row], levels, verifier)
+    count, tokens = verdict.accepted[0], verdict.tokens[0]
+    assert len(tokens) == count + 1
+    assert verdict.path.shape == (1, levels + 1)
+    path = verdict.path[0].tolist()
+    assert path[0] == 0
+    assert set(path[count:]) == {path[count]}
+    assert tree.parents[0, path[1 : count + 1]].tolist() == path[:count]
+    assert tree.tokens[0, path[1 : count + 1]].tolist() == tokens[:-1]
+    assert tree.alive is None or bool(tree.alive[0, path].all())
+    return verdict
+
+
+def output_law(
+    toy: Toy,
+    settings: SamplingParams,
+    draft: Callable[[AllBranches], DraftTree],
+    length: int,
+    source: Source = AllBranches,
+    verifier: str | None = None,
+) -> Law:
+    """Law of the first tokens after one drafting and its verification, missing ones drawn from the target itself."""
+
+    def run(chance: AllBranches) -> tuple[int, ...]:
+        return tuple(verify_one(toy, draft(chance), settings, chance, verifier).tokens[0])
+
+    law: Law = {}
+    for weight, tokens in all_ways(run, source):
+        for full, rest in target_law(toy, settings, length, tokens).items():
+            law[full] = law.get(full, Fraction(0)) + weight * rest
+    assert sum(law.values()) == 1
+    return law
+
+
+class OneUniform(AllBranches):
+    """The mistake of one uniform number for all decisions; it is kept as the interval that it lies in."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        super().__init__(script)
+        self.low, self.high = Fraction(0), Fraction(1)
+
+    def happens(self, weight: Any, total: Any) -> bool:
+        p = min(max(Fraction(weight) / Fraction(total), self.low), self.high)
+        width = self.high - self.low
+        accepted = self.choose([(self.high - p) / width, (p - self.low) / width]) == 1
+        self.low, self.high = (self.low, p) if accepted else (p, self.high)
+        return accepted
+
+
+class Always:
+    """A source whose uniform number is always the same."""
+
+    def __init__(self, uniform: float) -> None:
+        from vocabforge.decode.chance import SeededChance
+
+        self._chance = SeededChance(0)
+        self._chance._uniform = lambda: uniform  # type: ignore[method-assign, assignment, misc]
+
+    def happens(self, weight: Any, total: Any) -> bool:
+        return self._chance.happens(weight, total)
+
+    def draw(self, weights: np.ndarray[Any, Any]) -> int:
+        return self._chance.draw(weights)
+
+
+def logits_of(*probabilities: float) -> torch.Tensor:
+    return torch.tensor(probabilities).log()

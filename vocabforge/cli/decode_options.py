@@ -1,0 +1,168 @@
+"""Options of the commands that decode: how is drafted, and how tokens are chosen."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..decode.draft import Wrap
+    from ..decode.proposers import DraftOptions
+
+
+class Tree(str, Enum):
+    """Shape of what is drafted."""
+
+    dynamic = "dynamic"
+    chain = "chain"
+    static = "static"
+
+
+class ControlName(str, Enum):
+    """Who chooses how much a cycle drafts."""
+
+    fixed = "fixed"
+    adaptive = "adaptive"
+
+
+ProposerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--proposer",
+        help="n-gram, early-exit, draft-model, medusa, eagle1, eagle2 or eagle3. The first two need no drafter; "
+        "the others say how --drafter drafts [default: by its kind]. Repeatable.",
+    ),
+]
+TreeOption = Annotated[
+    Tree | None,
+    typer.Option(
+        "--tree",
+        help="What is drafted: a dynamic tree, a chain of depth + 1 tokens, or a static tree [default: the "
+        "proposer's].",
+    ),
+]
+TreeFileOption = Annotated[
+    Path | None,
+    typer.Option("--tree-file", help="JSON with the paths of a static tree, each a list of ranks."),
+]
+DraftSamplingOption = Annotated[
+    bool,
+    typer.Option(
+        "--draft-sampling",
+        help="Draw drafts from the drafter's distribution instead of taking its best tokens "
+        "(chains and static trees, temperature above 0).",
+    ),
+]
+DepthOption = Annotated[
+    int | None, typer.Option("--depth", min=0, help="Rounds of the draft tree after its first.")
+]
+TopkOption = Annotated[
+    int | None, typer.Option("--topk", min=1, help="Children of a node and width of a tree level.")
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--total-nodes", min=2, help="Nodes that one verification checks, root included."),
+]
+LayersOption = Annotated[
+    int | None,
+    typer.Option("--exit-layers", min=1, help="Layers of the target that an early exit drafts with."),
+]
+NgramOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ngram", metavar="MIN:MAX", help="Shortest and longest suffix that n-gram drafting looks up."
+    ),
+]
+ControlOption = Annotated[
+    ControlName,
+    typer.Option(
+        "--control",
+        help="fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing where nothing does.",
+    ),
+]
+CompileOption = Annotated[
+    bool,
+    typer.Option("--compile", help="Compile the passes first (a minute or so); each is faster afterwards."),
+]
+
+TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Start of the random streams.")]
+SamplingTopKOption = Annotated[
+    int,
+    typer.Option("--sampling-top-k", min=0, help="Choose among the k most probable tokens; 0: all."),
+]
+TopPOption = Annotated[
+    float, typer.Option("--top-p", help="Choose among the tokens of this probability mass.")
+]
+MinPOption = Annotated[
+    float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one.")
+]
+RepetitionOption = Annotated[
+    float, typer.Option("--repetition-penalty", help="Against tokens of prompt and output; 1: none.")
+]
+PresenceOption = Annotated[
+    float, typer.Option("--presence-penalty", help="Against tokens of the output, once; 0: none.")
+]
+FrequencyOption = Annotated[
+    float, typer.Option("--frequency-penalty", help="Against tokens of the output, each time; 0: none.")
+]
+
+
+def parse_ngram(text: str | None) -> tuple[int, int] | None:
+    """``MIN:MAX``, or ``N`` for both.
+
+    Raises:
+        UsageError: not of this form.
+    """
+    from ..core.errors import UsageError
+
+    if text is None:
+        return None
+    parts = text.split(":")
+    if (
+        len(parts) > 2
+        or not all(part.isdecimal() for part in parts)
+        or not 0 < int(parts[0]) <= int(parts[-1])
+    ):
+        raise UsageError(
+            "the sizes of n-grams cannot be read", got=text, expected="MIN:MAX, such as 1:4", source="--ngram"
+        )
+    return int(parts[0]), int(parts[-1])
+
+
+def wrap_for(compiled: bool, device: str | None) -> Wrap | None:
+    """What makes passes faster, where it is asked for."""
+    if not compiled:
+        return None
+    from ..decode.compiled import compile_passes
+    from ..models.device import choose_device
+
+    return compile_passes(choose_device(device))
+
+
+def draft_options(
+    tree: Tree | None,
+    sample: bool,
+    depth: int | None,
+    topk: int | None,
+    total_nodes: int | None,
+    tree_file: Path | None,
+    layers: int | None,
+    ngram: str | None,
+) -> DraftOptions:
+    """The options as ``decode.build`` takes them."""
+    from ..decode.proposers import DraftOptions
+
+    return DraftOptions(
+        tree=None if tree is None else tree.value,
+        sample=sample,
+        depth=depth,
+        topk=topk,
+        total_nodes=total_nodes,
+        tree_file=tree_file,
+        layers=layers,
+        ngram=parse_ngram(ngram),
+    )

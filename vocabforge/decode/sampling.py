@@ -1,0 +1,159 @@
+"""The one transform of logits: penalties, temperature, top-k, top-p, min-p, softmax.
+
+The order is fixed, as in ``transformers``. Everything up to the exponential is fp32; weights leave as float64.
+Tokens of equal score have an order at the borders of top-k and top-p, the lower id first, so that top-k keeps
+exactly k tokens (``transformers`` keeps all that tie with the last one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..core.errors import DataError, VocabForgeError
+from .chance import Weights
+from .request import SamplingParams
+
+Scores = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class TokenHistory:
+    """What was read and written so far, as penalties count it.
+
+    Args:
+        prompt_ids: the prompt; only the repetition penalty looks at it.
+        vocab: V, size of the target's vocabulary.
+
+    Attributes:
+        length: tokens so far, prompt and output.
+    """
+
+    def __init__(self, prompt_ids: Sequence[int], vocab: int) -> None:
+        self._seen = np.zeros(vocab, dtype=np.bool_)  # in prompt or output
+        self._seen[list(prompt_ids)] = True
+        self._counts = np.zeros(vocab, dtype=np.int64)  # in the output
+        self.length = len(prompt_ids)
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the output."""
+        for token in tokens:
+            self._seen[token] = True
+            self._counts[token] += 1
+        self.length += len(tokens)
+
+    def penalise(self, scores: Scores, sampling: SamplingParams, path_tokens: Sequence[int]) -> Scores:
+        """Logits (V,) after the penalties of the output and of ``path_tokens``, which follow it."""
+        seen, counts = self._seen, self._counts
+        if path_tokens:
+            seen, counts = seen.copy(), counts.copy()
+            seen[list(path_tokens)] = True
+            np.add.at(counts, list(path_tokens), 1)
+        used = np.flatnonzero(seen)
+        touched, often = scores[used], counts[used]
+        factor = np.float32(sampling.repetition_penalty)
+        touched = np.where(touched > 0, touched / factor, touched * factor)
+        touched -= np.float32(sampling.frequency_penalty) * often.astype(np.float32)
+        touched -= np.float32(sampling.presence_penalty) * (often > 0)
+        result = scores.copy()
+        result[used] = touched
+        return result
+
+
+def target_weights(
+    logits: Tensor | np.ndarray[Any, Any],
+    sampling: SamplingParams,
+    history: TokenHistory,
+    path_tokens: Sequence[int],
+) -> Weights:
+    """The target's law of the next token after the transform, up to a factor.
+
+    Args:
+        logits: (V,) of the target.
+        sampling: the request's settings.
+        history: prompt and committed output, the tree's root included.
+        path_tokens: draft tokens from below the root to the node that the logits belong to.
+
+    Returns:
+        (V,) float64, exactly 0 outside the support; one-hot at temperature 0 (the first of equal maxima).
+
+    Raises:
+        DataError: the logits have no largest number (NaN, or no token above -inf).
+    """
+    scores = _scores(logits)
+    if sampling.penalised:
+        scores = history.penalise(scores, sampling, path_tokens)
+    best = int(scores.argmax())  # the first NaN, where there is one
+    if not scores[best] > -np.inf:
+        raise no_law("target", history.length + len(path_tokens))
+    return _transform(scores, best, sampling)
+
+
+def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParams) -> Weights:
+    """The same transform of a drafter's logits (C,), without penalties; float64 (C,).
+
+    Raises:
+        DataError: the logits have no largest number.
+    """
+    scores = _scores(logits)
+    best = int(scores.argmax())
+    if not scores[best] > -np.inf:
+        raise no_law("drafter")
+    return _transform(scores, best, sampling)
+
+
+def no_law(model: str, length: int | None = None) -> VocabForgeError:
+    """The error of logits that are no law; ``length`` tokens stand before the one they are for."""
+    where = "" if length is None else f" for token {length:,} (from 0) of prompt and output"
+    return DataError(
+        f"the {model}'s logits hold no largest number: NaN among them, or all are -inf",
+        got=f"NaN or -inf logits{where}",
+        expected="numbers, at least one above -inf",
+        remedy=f"check the {model}'s weights; a narrower dtype may overflow, so try --dtype float32",
+    )
+
+
+def _scores(logits: Tensor | np.ndarray[Any, Any]) -> Scores:
+    if isinstance(logits, Tensor):
+        logits = logits.detach().float().cpu().numpy()
+    return logits.astype(np.float32, copy=False)
+
+
+def _transform(scores: Scores, best: int, sampling: SamplingParams) -> Weights:
+    """Weights of scores, the largest of which is at ``best``."""
+    if sampling.greedy:
+        only = np.zeros(len(scores))
+        only[best] = 1.0
+        return only
+    if scores[best] == np.inf:  # infinitely ahead: nothing else is possible
+        scores = np.where(scores == np.inf, np.float32(0), np.float32(-np.inf))
+    # The maximum goes first: a tiny temperature would otherwise make infinities, and those NaN.
+    with np.errstate(over="ignore"):
+        ahead = scores - scores[best]
+        weights: Scores = np.exp((ahead.astype(np.float64) / sampling.temperature).astype(np.float32))
+    if 0 < sampling.top_k < len(weights) or sampling.top_p < 1:
+        weights = _most_probable(scores, weights, sampling)
+    if sampling.min_p > 0:
+        weights[weights < np.float32(sampling.min_p)] = 0.0  # the most probable one's weight is 1
+    return weights.astype(np.float64)
+
+
+def _most_probable(scores: Scores, weights: Scores, sampling: SamplingParams) -> Scores:
+    """Weights without what top-k and, after it, top-p leave out."""
+    k = sampling.top_k or len(scores)
+    candidates: np.ndarray[Any, Any]
+    if k < len(scores):  # a selection first, to sort little of a large vocabulary
+        border = np.partition(scores, len(scores) - k)[len(scores) - k]
+        candidates = np.flatnonzero(scores >= border)
+    else:
+        candidates = np.flatnonzero(weights)
+    # A stable sort of ascending ids: ties go to the lower one.
+    kept = candidates[np.argsort(-scores[candidates], kind="stable")][:k]
+    if sampling.top_p < 1:
+        mass = weights[kept].cumsum(dtype=np.float64)
+        kept = kept[: int(np.searchsorted(mass, sampling.top_p * mass[-1])) + 1]
+    result = np.zeros_like(weights)
+    result[kept] = weights[kept]
+    return result

@@ -1,0 +1,107 @@
+"""Stop strings: a request ends at the token that completes one, wherever tokens begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from ..core.errors import UsageError
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what tokenizers give for bytes that are no whole character
+
+
+class Decodes(Protocol):
+    """The part of a tokenizer that is needed; special tokens have no text."""
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class StopStrings:
+    """A ``StopRule``: the output ends with the first token after which its text holds one of the strings.
+
+    Each token costs one decoding of the few tokens since the last but one place where the text was whole: a
+    character may be spread over tokens, and decoders treat the first token of a text in a way of their own.
+
+    Args:
+        tokenizer: the target's.
+        strings: at least one; the one that ends first in the text counts, of those that end together the longest.
+
+    Raises:
+        UsageError: no string, an empty one, or one with a replacement character (U+FFFD).
+    """
+
+    def __init__(self, tokenizer: Decodes, strings: Sequence[str]) -> None:
+        wrong = [string for string in strings if not string or INCOMPLETE in string]
+        if wrong or not strings or isinstance(strings, str):
+            raise UsageError(
+                "a stop string is text that the output can hold",
+                got=repr(wrong[0] if wrong else strings),
+                expected="one or more strings of at least one character, none of them U+FFFD",
+            )
+        self._tokenizer, self._strings = tokenizer, tuple(strings)
+        self._reach = (
+            max(len(string) for string in strings) - 1
+        )  # characters before a token that may belong to one
+        self._ids: list[int] = []
+        self._stopped = False
+        self._tail = ""  # the last characters of the whole text so far
+        # Text is whole before these two tokens. What lies between them has text, which `_known` is.
+        self._start = self._whole = 0
+        self._known = ""
+
+    def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
+        """How many generated tokens stay, the one that completes a stop string included; None to go on."""
+        for token in token_ids[len(token_ids) - fresh :]:
+            self._ids.append(token)
+            if self._completes():
+                self._stopped = True
+                break
+        self.__dict__.pop("text", None)
+        return len(self._ids) if self._stopped else None
+
+    def _completes(self) -> bool:
+        """Take in the last token; whether the text up to it holds a stop string."""
+        found = self._tokenizer.decode(self._ids[self._start :])
+        text = self._tail + found.rstrip(INCOMPLETE)[len(self._known) :]
+        if any(string in text for string in self._strings):
+            return True
+        if not found.endswith(INCOMPLETE):
+            self._advance(found)
+        return False
+
+    def _advance(self, found: str) -> None:
+        """The text is whole up to here: ``found`` since ``_start``."""
+        self._tail = (self._tail + found[len(self._known) :])[-self._reach :] if self._reach else ""
+        since = self._tokenizer.decode(self._ids[self._whole :])
+        # A first token without text (a special one) would leave the next one in its place.
+        if since:
+            self._start, self._known = self._whole, since
+        else:
+            self._known = found
+        self._whole = len(self._ids)
+
+    @cached_property
+    def text(self) -> str:
+        """Text of the output; without the stop string and what follows it, once there is one."""
+        text = self._tokenizer.decode(self._ids)
+        if not self._stopped:
+            return text
+        starts = [(text.find(string), len(string)) for string in self._strings]
+        ends = [(start + length, start) for start, length in starts if start >= 0]
+        return text[: min(ends)[1]] if ends else text
+
+    @property
+    def settled(self) -> str:
+        """The part of ``text`` that can be shown: no later token changes it or makes it part of a stop string."""
+        text = self.text
+        if self._stopped:
+            return text
+        text = text.rstrip(INCOMPLETE)
+        begun = [
+            length
+            for string in self._strings
+            for length in range(1, min(len(string), len(text) + 1))
+            if text.endswith(string[:length])
+        ]
+        return text[: len(text) - max(begun, default=0)]

@@ -1,0 +1,152 @@
+"""The table of verifiers, and verification of B rows, each by its own one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UsageError
+from ..core.extension import resolve
+from .chance import Chance
+from .request import SamplingParams
+from .row_tree import RowTree, Verifier, children_of
+from .sampling import TokenHistory, no_law
+from .tree import DraftLaw, DraftTree
+from .verify import GreedyVerdicts, verify_greedy
+
+# name -> "module:attr", a row_tree.Verifier; a new one is a file and a row.
+VERIFIERS: dict[str, str] = {
+    "greedy": "vocabforge.decode.verify:GREEDY",
+    "point": "vocabforge.decode.verify_sampling:POINT",
+    "residual": "vocabforge.decode.verify_residual:RESIDUAL",
+}
+
+
+@dataclass
+class RowVerification:
+    """What verification knows of the request in a row.
+
+    Attributes:
+        sampling: how its tokens are chosen.
+        chance: its random stream.
+        history: its prompt and committed output, the tree's root included.
+    """
+
+    sampling: SamplingParams
+    chance: Chance
+    history: TokenHistory
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Outcome of one verification of B rows.
+
+    Attributes:
+        path: (B, levels + 1) int64 nodes from the root to the last accepted one, which is repeated up to the end;
+            an idle row has some nodes of its tree.
+        accepted: accepted draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row.
+        tokens: the accepted draft tokens and, last, the target's own: accepted + 1 of them; none for an idle row.
+    """
+
+    path: Tensor
+    accepted: list[int]
+    tokens: list[list[int]]
+
+
+def verify(
+    tree: DraftTree,
+    logits: Tensor,
+    rows: Sequence[RowVerification | None],
+    levels: int,
+    verifier: str | None = None,
+) -> Verdicts:
+    """Which path of each row's tree the target accepts, and the token that follows it.
+
+    Args:
+        tree: B trees of N nodes.
+        logits: (B, N, V) of the target at each node.
+        rows: the requests; None where a row is idle.
+        levels: levels below the root, which fixes the paths' length.
+        verifier: a name of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` where the
+            tree has laws, else ``point``. Rows at temperature 0 are always verified greedily.
+
+    Raises:
+        UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
+        DataError: the target gives logits that are no law.
+    """
+    together = [row is not None and _by_argmax(row.sampling) for row in rows]
+    tokens: list[list[int]] = [[] for _ in rows]
+    path: Tensor | None = None
+    if any(together) or not any(rows):
+        greedy = verify_greedy(tree, logits, levels)
+        path = greedy.path
+        for number, row in enumerate(rows):
+            if row is not None and together[number]:
+                tokens[number] = _checked(greedy, number, row.history)
+    alone = [number for number, row in enumerate(rows) if row is not None and not together[number]]
+    if alone:
+        walked = _walk_rows(tree, logits, rows, alone, verifier)
+        paths = torch.zeros(len(rows), levels + 1, dtype=torch.int64)
+        for number, (nodes, found) in zip(alone, walked):
+            paths[number] = torch.tensor(nodes + nodes[-1:] * (levels + 1 - len(nodes)))
+            tokens[number] = found
+        moved = paths.to(logits.device)
+        picked = torch.tensor(together).to(logits.device)
+        path = moved if path is None else torch.where(picked[:, None], path, moved)
+    assert path is not None
+    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+
+
+def _by_argmax(sampling: SamplingParams) -> bool:
+    return sampling.greedy and not sampling.penalised
+
+
+def _checked(greedy: GreedyVerdicts, number: int, history: TokenHistory) -> list[int]:
+    if greedy.lawless[number] >= 0:
+        raise no_law("target", history.length + greedy.lawless[number])
+    return greedy.tokens[number]
+
+
+def _walk_rows(
+    tree: DraftTree,
+    logits: Tensor,
+    rows: Sequence[RowVerification | None],
+    numbers: Sequence[int],
+    name: str | None,
+) -> list[tuple[list[int], list[int]]]:
+    """Accepted nodes and tokens of the rows of these numbers, one row after the other."""
+    count = tree.tokens.shape[1]
+    if count == 1:
+        drafted, parents = [[0]] * len(rows), [[0]] * len(rows)  # a root's token is never read
+    else:
+        drafted, parents = torch.stack([tree.tokens, tree.parents]).tolist()
+    alive = None if tree.alive is None else tree.alive.tolist()
+    walked = []
+    for number in numbers:
+        row = rows[number]
+        assert row is not None
+        laws: Mapping[int, DraftLaw] = tree.laws[number] if tree.laws is not None else {}
+        children = children_of(parents[number], alive[number] if alive else None)
+        one = RowTree(drafted[number], children, logits[number], row.sampling, row.chance, row.history, laws)
+        walked.append(_verifier_of(row.sampling, name, tree.laws is not None).walk(one))
+    return walked
+
+
+def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Verifier:
+    """The verifier of a row."""
+    if sampling.greedy:
+        name = "greedy"
+    elif name is None:
+        name = "residual" if drawn else "point"
+    found: Verifier = resolve(VERIFIERS, name, "verifier")
+    if not sampling.greedy and not found.samples:
+        raise UsageError(
+            f"the verifier {name!r} takes the best token, but the request samples",
+            got=f"temperature {sampling.temperature:g}",
+            expected="temperature 0, or a verifier that samples: "
+            + ", ".join(other for other in VERIFIERS if other != name),
+        )
+    return found

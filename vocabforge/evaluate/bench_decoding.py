@@ -1,0 +1,323 @@
+"""``vocabforge bench decoding``: how fast VocabForge decodes, against transformers' ``generate`` in the same run.
+
+For each mode the two take turns, prompt by prompt and round by round, with the same prompts and the same number of new
+tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings of each side lie outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..core.config import StrictModel, apply_overrides, parse_config
+from ..core.errors import UsageError
+from ..core.progress import ProgressBar, say
+from ..corpus.tokenizer import load_tokenizer
+from ..models.kv_cache import causal_mask
+from ..models.lean import LeanModel
+from .bench_decoding_modes import MODES, Run, ours, theirs
+from .benchmarks import load_benchmark
+from .environment import describe_environment
+from .prompts import Conversation, resolve_format
+
+Positive = Annotated[int, Field(gt=0)]
+# A larger gap between the two best logits than fp32 rounding explains means that an output is wrong.
+MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
+
+_WARM_UP = 16  # tokens before a setting is tried
+
+# Openings in the manner of TinyStories, for small models trained on it; others continue them too.
+PROMPTS = (
+    "Once upon a time, there was a little girl named Lily. She loved to",
+    "One day, a boy named Tom went to the park with his",
+    "The little bird was sad because it could not",
+    "Sara and Ben are friends. They like to play in the",
+    "Once there was a big, old tree. All the animals in the forest",
+    "Max was a small dog. He had a red ball and he",
+    "It was a sunny day and Mia wanted to",
+    "The old man had a boat. Every morning he",
+)
+
+
+class DecodingBenchConfig(StrictModel):
+    """Settings of ``vocabforge bench decoding``, given as ``key=value``.
+
+    Attributes:
+        target: Hugging Face folder.
+        draft_model: folder of a smaller model with the target's tokenizer.
+        drafter: folder of a trained drafter.
+        modes: rows of ``bench_decoding_modes.MODES``; None takes all that the folders allow.
+        prompts: question file in Spec-Bench format, or a benchmark's name; None takes short story openings.
+        questions: how many of them.
+        max_new_tokens: of every run; nothing ends one earlier.
+        dtype: of all models.
+        threads: VocabForge's; a compilation holds for one number of threads.
+        their_threads: transformers gets the fastest of these.
+        compile: VocabForge's passes.
+        draft_tokens: VocabForge's chains, where the mode's own length is not wanted.
+        layers: of an early exit of VocabForge.
+        tune_prompts: prompts on which transformers' settings are tried.
+    """
+
+    target: Path
+    draft_model: Path | None = None
+    drafter: Path | None = None
+    modes: tuple[str, ...] | None = None
+    prompts: Path | None = None
+    questions: Positive = 8
+    max_new_tokens: Positive = 128
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: Positive = 1
+    their_threads: tuple[Positive, ...] = (1, 2)
+    compile: bool = True
+    draft_tokens: Positive | None = None
+    layers: Positive | None = None
+    tune_prompts: Positive = 2
+
+
+@dataclass
+class Side:
+    """One side of a mode.
+
+    Attributes:
+        run: continues a prompt.
+        threads: it runs with.
+        seconds: of each round and prompt.
+        outputs: of each prompt, from the round that does not count.
+        forwards: of the target in that round.
+        parts: seconds by part of a round, all prompts together.
+    """
+
+    run: Run
+    threads: int
+    seconds: list[list[float]] = field(default_factory=list)
+    outputs: list[list[int]] = field(default_factory=list)
+    forwards: int = 0
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+
+def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
+    """Measure each mode on both sides.
+
+    Args:
+        settings: ``key=value`` of :class:`DecodingBenchConfig`.
+        repeats: rounds, after one that does not count.
+
+    Returns:
+        plain JSON: environment, settings, and a row a mode: tokens a second, ratios, accepted lengths, forwards,
+        time by part, and whether the outputs are equal.
+
+    Raises:
+        UsageError: an unknown mode, one whose folder is not given, prompts that do not fit the target.
+        VocabForgeError: anything that loading the models refuses.
+    """
+    config = parse_config(DecodingBenchConfig, apply_overrides({}, settings), source="the command line")
+    threads = torch.get_num_threads()
+    try:
+        return _Bench(config, repeats).run()
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Bench:
+    def __init__(self, config: DecodingBenchConfig, repeats: int) -> None:
+        self.config, self.repeats = config, repeats
+        self.names = _modes(config)
+        torch.set_num_threads(config.threads)
+        self.ours = ours(config)
+        self.theirs = theirs(config)
+        self.prompts = _prompts(config, self.ours.model)
+        self.lengths = config.max_new_tokens
+
+    def run(self) -> dict[str, Any]:
+        sides: dict[str, list[Side | None]] = {}
+        tried: dict[str, list[dict[str, Any]]] = {}
+        for name in self.names:
+            say(f"{name}: loading, compiling, trying settings")
+            mine = self._ready(self.ours.start(name), self.config.threads)
+            found = self.theirs.candidates(name)
+            other = None
+            if found:
+                chosen, threads, tried[name] = self._best(found)
+                other = self._ready(chosen, threads)
+            sides[name] = [mine, other]
+        with ProgressBar("decoding", self.repeats * len(self.prompts) * len(sides), "prompts") as bar:
+            for _ in range(self.repeats):
+                self._round(sides, bar)
+        return {
+            "environment": describe_environment(device="cpu", dtype=self.config.dtype),
+            "settings": self.config.model_dump(mode="json") | {"repeats": self.repeats},
+            "prompt_tokens": [len(prompt) for prompt in self.prompts],
+            "their_versions": self.theirs.versions,
+            "modes": [self._row(name, sides, tried.get(name)) for name in self.names],
+        }
+
+    def _ready(self, run: Run, threads: int) -> Side:
+        """The round that does not count: it warms up, compiles, and gives outputs and counts."""
+        side = Side(run, threads)
+        with _threads(threads):
+            for prompt in self.prompts:
+                done = run.generate(prompt, self.lengths)
+                side.outputs.append(done.token_ids)
+                side.forwards += done.forwards
+        return side
+
+    def _best(self, found: Sequence[Run]) -> tuple[Run, int, list[dict[str, Any]]]:
+        """The fastest of transformers' settings and threads on the first prompts, and all that were tried."""
+        tried: list[tuple[float, Run, int]] = []
+        for threads in self.config.their_threads:
+            for run in found:
+                with _threads(threads):
+                    run.generate(self.prompts[0], min(self.lengths, _WARM_UP))
+                    began, made = time.perf_counter(), 0
+                    for prompt in self.prompts[: self.config.tune_prompts]:
+                        made += len(run.generate(prompt, self.lengths).token_ids)
+                tried.append((made / (time.perf_counter() - began), run, threads))
+        _, run, threads = max(tried, key=lambda one: one[0])
+        shown = [{"settings": r.settings, "threads": t, "tokens_per_s": rate} for rate, r, t in tried]
+        return run, threads, shown
+
+    def _round(self, sides: dict[str, list[Side | None]], bar: ProgressBar) -> None:
+        everyone = [side for pair in sides.values() for side in pair if side is not None]
+        for side in everyone:
+            side.seconds.append([])
+        before = {id(side): dict(side.run.parts) for side in everyone}
+        for prompt in self.prompts:
+            for pair in sides.values():
+                for one in pair:
+                    if one is not None:
+                        with _threads(one.threads):
+                            began = time.perf_counter()
+                            one.run.generate(prompt, self.lengths)
+                            one.seconds[-1].append(time.perf_counter() - began)
+                bar.update(1)
+        for side in everyone:
+            for part, total in side.run.parts.items():
+                side.parts.setdefault(part, []).append(total - before[id(side)].get(part, 0.0))
+
+    def _row(
+        self, name: str, sides: dict[str, list[Side | None]], tried: list[dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        mine, other = sides[name]
+        assert mine is not None
+        plain = sides["plain"][0] if "plain" in sides else None
+        row: dict[str, Any] = {"mode": name, "ours": self._figures(mine), "theirs": None, "ratio": None}
+        row["ours"]["compile_s"] = mine.run.compile_s
+        if plain is not None:
+            row["over_plain"] = _ratios(mine, plain)
+            row["as_plain"] = self._compare(mine.outputs, plain.outputs)
+        if other is not None:
+            row["theirs"] = self._figures(other) | {"tried": tried}
+            row["ratio"] = _ratios(mine, other)
+            row["outputs"] = self._compare(mine.outputs, other.outputs)
+        return row
+
+    def _figures(self, side: Side) -> dict[str, Any]:
+        tokens = sum(map(len, side.outputs))
+        rates = [tokens / sum(seconds) for seconds in side.seconds]
+        # The first token is the prefill's, whose passes are no verifications.
+        cycles = side.forwards - len(side.outputs)
+        parts = {part: statistics.median(seconds) / tokens * 1e3 for part, seconds in side.parts.items()}
+        return {
+            "tokens_per_s": _spread(rates),
+            "ms_per_token": 1e3 / statistics.median(rates),
+            "tokens": tokens,
+            "target_forwards": side.forwards,
+            "accepted_length": (tokens - len(side.outputs)) / cycles if cycles else None,
+            "threads": side.threads,
+            "settings": side.run.settings,
+            "part_ms_per_token": parts,
+        }
+
+    def _compare(self, mine: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Equal outputs, and for the others the first place that differs with the target's margin there."""
+        divergences = []
+        for index, (one, two) in enumerate(zip(mine, other)):
+            if list(one) == list(two):
+                continue
+            at = next((i for i, (a, b) in enumerate(zip(one, two)) if a != b), min(len(one), len(two)))
+            margin = self._margin([*self.prompts[index], *one[:at]])
+            within = margin <= MARGIN[self.config.dtype] and len(one) == len(two)
+            divergences.append({"prompt": index, "token": at, "margin": margin, "tie": within})
+        return {"equal": len(mine) - len(divergences), "compared": len(mine), "divergences": divergences}
+
+    @torch.inference_mode()
+    def _margin(self, ids: Sequence[int]) -> float:
+        """Gap between the target's two best logits behind these tokens."""
+        best = next_logits(self.ours.model, ids).float().topk(2).values
+        return float(best[0] - best[1])
+
+
+def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
+    """(V,) logits behind some tokens, from one plain pass."""
+    positions = torch.arange(len(ids), device=model.device)
+    window = model.config.sliding_window
+    output = model.forward(
+        torch.tensor([list(ids)], device=model.device),
+        positions[None],
+        cache=model.new_cache(len(ids)),
+        slots=positions,
+        mask=causal_mask(positions, positions),
+        window_mask=None if window is None else causal_mask(positions, positions, window),
+    )
+    return model.logits(output.hidden[0, -1])
+
+
+def _modes(config: DecodingBenchConfig) -> tuple[str, ...]:
+    """The modes to run; each needs its folder."""
+    folders = {"draft_model": config.draft_model, "drafter": config.drafter}
+    able = [name for name, mode in MODES.items() if mode.needs is None or folders[mode.needs] is not None]
+    for name in config.modes or ():
+        if name not in MODES:
+            raise UsageError("there is no such mode", got=name, expected=", ".join(MODES))
+        if name not in able:
+            raise UsageError(f"the mode {name} needs a folder", expected=f"{MODES[name].needs}=DIR")
+    return config.modes or tuple(able)
+
+
+def _prompts(config: DecodingBenchConfig, model: LeanModel) -> list[list[int]]:
+    tokenizer = load_tokenizer(config.target)
+    if config.prompts is None:
+        texts: Sequence[str] = PROMPTS[: config.questions]
+    else:
+        found = load_benchmark(str(config.prompts), config.questions)
+        texts = [question.turns[0] for question in found.questions]
+    form = resolve_format(tokenizer, "auto")
+    prompts = [Conversation(tokenizer, form).ask(text) for text in texts]
+    most = model.config.max_positions - config.max_new_tokens
+    if max(map(len, prompts)) > most:
+        raise UsageError(
+            "a prompt does not fit the target's context",
+            got=f"{max(map(len, prompts))} tokens and {config.max_new_tokens} new ones",
+            expected=f"{model.config.max_positions} at most",
+            remedy="lower max_new_tokens, or choose other prompts",
+        )
+    return prompts
+
+
+def _ratios(mine: Side, other: Side) -> dict[str, float]:
+    """How many times as fast, round by round; both sides made the same number of tokens."""
+    return _spread([sum(b) / sum(a) for a, b in zip(mine.seconds, other.seconds)])
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    yield
+    if before != count:
+        torch.set_num_threads(before)

@@ -1,0 +1,72 @@
+"""The context head (NanoSpec, training-free): a static hot core and the tokens of the request's own text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..core.errors import UsageError
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .heads_core import ContextTail, CoreAndTail, ranked_ids
+from .heads_exact import refuse_options
+
+MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
+LEAST_CONTEXT = 256
+
+
+class ContextHead:
+    """NanoSpec: what a text has used it is likely to use again (METHODS section 7).
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        context: tokens of the text, those met last.
+    """
+
+    KIND = "context"
+    by_step = False
+
+    def __init__(self, base: HeadBase, ranked: Sequence[int], context: int | None = None) -> None:
+        size = default_context(len(ranked), len(base.embedding)) if context is None else context
+        check_context(size, len(base.embedding))
+        self._parts = CoreAndTail(base, ranked, ContextTail(size))
+        self.target_ids, self.size = base.target_ids, len(base.target_ids)
+        self.core_size, self.context_size = self._parts.core.size, size
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("ranked", "context"))
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._parts.topk(hidden, k, state)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._parts.scores(hidden, k, state)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._parts.log_probs(hidden, state)
+
+
+def default_context(core: int, vocab_size: int) -> int:
+    """Tokens of the text where nothing is asked for: what the core leaves of ``MOST_TOKENS``, but some."""
+    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
+
+
+def check_context(size: int, vocab_size: int) -> None:
+    """Refuse a context that is empty or larger than the vocabulary.
+
+    Raises:
+        UsageError: ``size`` is outside 1 to ``vocab_size``.
+    """
+    if not 1 <= size <= vocab_size:
+        raise UsageError(
+            "the context of a draft head does not suit the vocabulary",
+            got=f"{size:,} tokens of the text",
+            expected=f"1 to {vocab_size:,}",
+        )
