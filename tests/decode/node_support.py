@@ -210,4 +210,4 @@ def check_captured(target: LeanModel, make: Callable[[], ModelProposer], monkeyp
     for one, again in zip(*results):
         assert one.token_ids == again.token_ids
         assert one.accept_lengths == again.accept_lengths
-    assert capture.replays > 10
+    assert capture.replays > 4

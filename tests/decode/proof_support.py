@@ -61,7 +61,6 @@ TRANSFORMS = {
     ),
 }
 
-SURE = 30.0
 # How each proposer of the table drafts here; what is not named drafts a chain.
 SHAPES = {
     "chain": DraftOptions(tree="chain", depth=1),
@@ -95,8 +94,8 @@ def drafter_of(name: str, target: MarkovTarget, seed: int = 0) -> Any:
     config = configs[name]()
     drafter = new_drafter(config.kind, config, target.embedding, target.lm_head_weight, None).to(target.dtype)
     _randomise(drafter, 1.0)
-    with torch.no_grad():  # so sure of itself that draws have few outcomes
-        drafter.lm_head.weight.mul_(SURE)
+    with torch.no_grad():  # draws of every probability
+        drafter.lm_head.weight.mul_(2.0 * target.size**0.5)
     return drafter.eval()
 
 
@@ -106,7 +105,7 @@ def _randomise(module: nn.Module, scale: float) -> None:
             if parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
             else:
-                parameter.normal_(0.0, scale)
+                parameter.normal_(0.0, scale * parameter.shape[1] ** -0.5)
 
 
 def base_for(drafter: Any, target: MarkovTarget, missing: Sequence[int] = ()) -> HeadBase:
@@ -139,7 +138,7 @@ def make_head(kind: str, drafter: Any, target: MarkovTarget, seed: int = 0) -> D
         HeadSizes(base.weight.shape[1], target.vocab, rank=2, clusters=2, width=4, depth=1)
     )
     if module is not None:
-        _randomise(module.to(target.dtype), SURE**0.5)
+        _randomise(module.to(target.dtype), 3.0)
     if isinstance(module, Router):
         module.assignment.copy_(torch.arange(target.vocab) % 2)
     return found.build(base, module, head_options(kind, target.vocab))
@@ -295,6 +294,8 @@ def plain_transform(
         count = list(output).count(token)
         scores.append(logit - settings.presence_penalty * (count > 0) - settings.frequency_penalty * count)
     best = max(scores)
+    if settings.temperature == 0:
+        return [float(token == scores.index(best)) for token in range(len(scores))]
     parts = [math.exp((score - best) / settings.temperature) for score in scores]
     order = sorted(range(len(parts)), key=lambda token: (-parts[token], token))
     kept = order[: settings.top_k or len(order)]

@@ -75,8 +75,7 @@ def check_cache(proposer: ModelProposer, texts: Sequence[Sequence[int]]) -> None
             torch.testing.assert_close(ours[:, row, :, :length], theirs[:, 0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "rows"), [*((shape, 3) for shape in SHAPES), ("chain", 1), ("dynamic", 1)])
 def test_the_output_is_the_targets(
     shape: str, rows: int, target: LeanModel, drafter: LeanModel, expected: list[list[int]]
 ) -> None:
@@ -105,14 +104,16 @@ def test_the_target_as_its_own_draft_model_accepts_everything(shape: str, target
     assert all(set(one.accept_lengths) == {SHAPES[shape].depth + 2} for one in results)
 
 
-@pytest.mark.parametrize("pattern", [(True,), (True, False, None, True, True, False)])
 @pytest.mark.parametrize("shape", [*SHAPES, "stem"])
-def test_the_cache_is_that_of_a_fresh_prefill(
-    shape: str, pattern: tuple[bool, ...], target: LeanModel, drafter: LeanModel
-) -> None:
+def test_the_cache_is_that_of_a_fresh_prefill(shape: str, target: LeanModel, drafter: LeanModel) -> None:
     """After compaction, catch-up and plain cycles, in rows of different lengths."""
     proposer = made(target, drafter, shape)
-    decoder = Decoder(target, proposer, rows=3, control=Alternating(proposer.plans(), pattern))
+    decoder = Decoder(
+        target,
+        proposer,
+        rows=3,
+        control=Alternating(proposer.plans(), (True, False, None, True, True, False)),
+    )
     asked = [Request(prompt, 28) for prompt in PROMPTS[:3]]
     longer = plain(target, [Request(prompt, 36) for prompt in PROMPTS[:3]])
     results = decoder.generate_batch(asked)
@@ -149,10 +150,9 @@ def test_a_window_narrower_than_the_tree(tmp_path: Path) -> None:
     assert check_paths(watched, target, [*PROMPTS[0], *longer]) > 12
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_requests_leave_nothing_behind(rows: int, target: LeanModel, drafter: LeanModel) -> None:
+def test_requests_leave_nothing_behind(target: LeanModel, drafter: LeanModel) -> None:
     asked = requests(10, PROMPTS[:3])
-    used = Decoder(target, made(target, drafter, "dynamic"), rows=rows)
+    used = Decoder(target, made(target, drafter, "dynamic"), rows=2)
     used.generate_batch(asked[::-1])
     again = used.generate_batch(asked)
     for one, request in zip(again, asked):
@@ -209,7 +209,7 @@ def test_padded_vocabularies(size: int, target: LeanModel, tmp_path: Path) -> No
     assert len(base.weight) == len(base.target_ids) == min(size, 61)
 
 
-@pytest.mark.parametrize("context", [38, 39, 40, 41, 42])
+@pytest.mark.parametrize("context", [40, 41])
 def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
     """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
     target = sharp(copy.deepcopy(target))
@@ -221,7 +221,7 @@ def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: Lean
     assert [one.token_ids for one in results] == plain(target, asked, context=context)
 
 
-@pytest.mark.parametrize("shape", ["chain", "dynamic"])
+@pytest.mark.parametrize("shape", ["dynamic"])
 def test_drafting_can_be_captured(
     shape: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

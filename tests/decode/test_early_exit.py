@@ -52,8 +52,7 @@ def made(target: LeanModel, shape: str = "chain", layers: int | None = 2) -> Mod
     return shaped(build, ProposerParts(target, options=DraftOptions(layers=layers)), shape)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "rows"), [*((shape, 3) for shape in SHAPES), ("chain", 1), ("dynamic", 1)])
 def test_the_output_is_the_targets(
     shape: str, rows: int, target: LeanModel, expected: list[list[int]]
 ) -> None:
@@ -63,11 +62,10 @@ def test_the_output_is_the_targets(
     assert len(lengths) > 1, "some drafts were accepted, some were not"
 
 
-@pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_layers_accept_everything(shape: str, rows: int, target: LeanModel) -> None:
+def test_all_layers_accept_everything(shape: str, target: LeanModel) -> None:
     target = sharp(copy.deepcopy(target))
-    results = Decoder(target, made(target, shape, 5), rows=rows).generate_batch(requests())
+    results = Decoder(target, made(target, shape, 5), rows=2).generate_batch(requests())
     assert all(set(one.accept_lengths) == {SHAPES[shape].depth + 2} for one in results)
 
 
@@ -127,10 +125,9 @@ def test_the_targets_cache_is_that_of_a_fresh_prefill(shape: str, target: LeanMo
         torch.testing.assert_close(found, cache.k[:, 0, :, start:], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_requests_leave_nothing_behind(rows: int, target: LeanModel) -> None:
+def test_requests_leave_nothing_behind(target: LeanModel) -> None:
     asked = requests(10, PROMPTS[:3])
-    used = Decoder(target, made(target, "dynamic"), rows=rows)
+    used = Decoder(target, made(target, "dynamic"), rows=2)
     used.generate_batch(asked[::-1])
     again = used.generate_batch(asked)
     for one, request in zip(again, asked):
@@ -139,7 +136,7 @@ def test_requests_leave_nothing_behind(rows: int, target: LeanModel) -> None:
         assert one.accept_lengths == alone.accept_lengths
 
 
-@pytest.mark.parametrize("context", [38, 39, 40, 41, 42])
+@pytest.mark.parametrize("context", [40, 41])
 def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
     """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
     target = sharp(copy.deepcopy(target))

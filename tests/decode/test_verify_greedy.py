@@ -93,7 +93,7 @@ def test_rows_without_law_are_told_apart() -> None:
     """NaN on the path, NaN off the path, only -inf on the path; a root alone."""
     tree = build_tree(torch.tensor([[0, 1, 2]] * 3), torch.tensor([[0, 0, 1]] * 3), 2)
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 0]] * 3), 4).float()
-    logits[0, 1, 3] = torch.nan
+    logits[0, 1, 2] = torch.nan  # the child there is taken, and has a law
     logits[1, 0] = torch.tensor([9.0, 0.0, 0.0, 0.0])
     logits[1, 1:] = torch.nan
     logits[2, 2] = -torch.inf

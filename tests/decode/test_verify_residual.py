@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -10,36 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.decode.enumeration import AllBranches, all_ways, fractions, total_variation
 from tests.decode.mutation import mistake
 from tests.decode.toy_targets import Toy
 from tests.decode.verify_support import (
-    Always,
+    Drafter,
     OneUniform,
     Source,
     exact_weights,
-    history,
-    logits_of,
     output_law,
     real_weights,
-    short,
     target_law,
     verify_one,
 )
-from vocabforge.core.errors import MismatchError
 from vocabforge.decode import verify_residual, verify_sampling
 from vocabforge.decode.chance import Chance, SeededChance
 from vocabforge.decode.policy_shape import draw_children
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import draft_weights
-from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
-from vocabforge.decode.verifiers import RowVerification, verify
+from vocabforge.decode.tree import DraftLaw, DraftTree
 
 MODULE = "vocabforge.decode.verify_residual"
 PLAIN = SamplingParams(1.0)
-ROOT = 2
 
 # parents of the nodes of each shape, the root's first
 SHAPES = {
@@ -49,59 +40,6 @@ SHAPES = {
     "tree": [0, 0, 0, 1, 1],
     "deep": [0, 0, 0, 1, 2],
 }
-
-
-class Drafter:
-    """Laws that depend on everything before, over a shortlist; they agree with the target now and then.
-
-    Args:
-        toy: the target.
-        shortlist: ids that can be drafted.
-        kind: of the laws; ``same`` as the target's, else a :class:`Toy` of that kind.
-        lawless: every other node gets the best tokens of its law and no law, as a mixed tree has.
-    """
-
-    def __init__(
-        self, toy: Toy, shortlist: Sequence[int], kind: str = "plain", lawless: bool = False
-    ) -> None:
-        self.ids, self.lawless = np.array(sorted(shortlist)), lawless
-        self._source = toy if kind == "same" else Toy(toy.vocab, toy.seed + 100, kind)
-        self._known: dict[tuple[int, ...], DraftLaw] = {}
-
-    def law(self, path: tuple[int, ...]) -> DraftLaw:
-        """Of the tokens after a path."""
-        if path not in self._known:
-            self._known[path] = self._law(path)
-        return self._known[path]
-
-    def _law(self, path: tuple[int, ...]) -> DraftLaw:
-        logits = self._source.logits(path)[torch.from_numpy(self.ids)]
-        if logits.max() == -torch.inf:
-            logits = torch.zeros(len(self.ids))
-        weights = short(draft_weights(logits, PLAIN))
-        support = np.flatnonzero(weights)
-        return DraftLaw(self.ids[support], weights[support])
-
-    def draft(self, parents: Sequence[int], chance: Chance, draw: Callable[..., list[int]]) -> DraftTree:
-        """A tree of a shape, its children drawn node after node; what cannot be drawn is dead."""
-        tokens, paths = [ROOT] * len(parents), [()] * len(parents)  # type: list[int], list[tuple[int, ...]]
-        alive, laws = [True] * len(parents), {}
-        for node in range(len(parents)):
-            children = [child for child in range(1, len(parents)) if parents[child] == node]
-            found: list[int] = []
-            if children and alive[node]:
-                law = self.law(paths[node])
-                if self.lawless and node % 2 == 0:
-                    found = law.ids[np.argsort(-law.weights, kind="stable")][: len(children)].tolist()
-                else:
-                    laws[node] = law
-                    found = draw(law, len(children), chance)
-            for place, child in enumerate(children):
-                alive[child] = place < len(found)
-                tokens[child] = found[place] if alive[child] else 0
-                paths[child] = (*paths[node], tokens[child])
-        tree = build_tree(torch.tensor([tokens]), torch.tensor([list(parents)]), 3)
-        return replace(tree, alive=torch.tensor([alive]), laws=[laws])
 
 
 @pytest.fixture
@@ -275,74 +213,6 @@ def test_children_tried_in_another_order_than_they_were_drawn_in_are_caught() ->
         return draw_children(law, most, chance)[::-1]
 
     assert worst(draw=backwards) > 0.005
-
-
-# --- edges of floating point ------------------------------------------------------------------------------------
-
-
-def one_node(tokens: Sequence[int], law: DraftLaw | None) -> DraftTree:
-    """Children of a root, with their law."""
-    count = len(tokens)
-    tree = build_tree(torch.tensor([[0, *tokens]]), torch.zeros(1, count + 1, dtype=torch.int64), 1)
-    return replace(tree, laws=[{} if law is None else {0: law}])
-
-
-def law_of(*weights: float) -> DraftLaw:
-    support = np.flatnonzero(weights)
-    return DraftLaw(support, np.array(weights)[support])
-
-
-def verdict_of(tree: DraftTree, logits: torch.Tensor, uniform: float) -> list[int]:
-    row = RowVerification(PLAIN, Always(uniform), history(logits.shape[-1]))
-    return verify(tree, logits.expand(1, tree.tokens.shape[1], -1), [row], 1).tokens[0]
-
-
-def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero() -> None:
-    tree, logits = one_node([1], law_of(0.5, 0.5, 0.0)), logits_of(0.25, 0.0, 0.75)
-    assert verdict_of(tree, logits, 0.0) == [2]  # the residual of 0 is nothing
-    with mistake("vocabforge.decode.chance", "* total < weight", "* total <= weight"):
-        assert verdict_of(tree, logits, 0.0)[0] == 1
-
-
-def test_laws_that_differ_by_rounding_alone_leave_no_empty_residual() -> None:
-    """Float weights of the same law, scaled: even the highest uniform number gives a token of the vocabulary."""
-    draw = random.Random(0)
-    for _ in range(300):
-        logits = torch.tensor([draw.gauss(0, 4) for _ in range(5)])
-        weights = draft_weights(logits, PLAIN) * draw.choice([1 / 3, 0.1, 7.7])
-        law = DraftLaw(np.arange(5), weights)
-        for uniform in (0.0, 0.5, 1.0 - 2.0**-53):
-            tokens = verdict_of(one_node([draw.randrange(5)], law), logits, uniform)
-            assert len(tokens) == 2 or uniform > 0.9, "the child is accepted: the laws are the same"
-            assert 0 <= tokens[0] < 5
-
-
-def test_all_tokens_drawn_and_rejected_leave_the_last_residual() -> None:
-    """Three children are the whole support; a uniform number close to 1 rejects what it can."""
-    tree, logits = one_node([0, 1, 2], law_of(0.4, 0.3, 0.3, 0.0)), logits_of(0.1, 0.1, 0.1, 0.7)
-    assert verdict_of(tree, logits, 0.999) == [3]
-
-
-def test_a_near_certain_draw_leaves_a_law_of_tiny_weights() -> None:
-    law = law_of(1.0, 1e-300, 1e-300)
-    row = RowVerification(PLAIN, SeededChance(3), history(3))
-    tree, logits = one_node([0, 2, 1], law), logits_of(1e-6, 0.5, 0.5)
-    for _ in range(50):
-        tokens = verify(tree, logits.expand(1, 4, -1), [row], 1).tokens[0]
-        assert set(tokens) <= {0, 1, 2}
-    assert verdict_of(tree, logits, 0.4)[0] in (1, 2)
-
-
-@pytest.mark.parametrize("tokens", [[2], [3], [0, 0], [1, 0, 1]])
-def test_children_that_the_law_cannot_give_are_refused(tokens: list[int]) -> None:
-    """Not among its ids, beyond them, or drawn twice."""
-    with pytest.raises(MismatchError, match="was not drawn from the law"):
-        verdict_of(one_node(tokens, law_of(0.6, 0.4, 0.0, 0.0)), logits_of(0.0, 0.0, 0.5, 0.5), 0.9)
-
-
-def test_dead_children_are_never_tried() -> None:
-    tree = replace(one_node([0, 1], law_of(1.0, 0.0, 0.0)), alive=torch.tensor([[True, True, False]]))
-    assert verdict_of(tree, logits_of(0.0, 1.0, 0.0), 0.0) == [1]
 
 
 def test_floats_and_fractions_walk_the_same_way() -> None:

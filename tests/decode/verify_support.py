@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -16,8 +17,8 @@ from tests.decode.toy_targets import Toy, tree_logits
 from vocabforge.decode import sampling, verify_residual, verify_sampling
 from vocabforge.decode.chance import Chance, Weights
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import TokenHistory
-from vocabforge.decode.tree import DraftTree
+from vocabforge.decode.sampling import TokenHistory, draft_weights
+from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
 from vocabforge.decode.verifiers import RowVerification, Verdicts, verify
 
 PROMPT = [0, 1]
@@ -143,3 +144,56 @@ class Always:
 
 def logits_of(*probabilities: float) -> torch.Tensor:
     return torch.tensor(probabilities).log()
+
+
+class Drafter:
+    """Laws that depend on everything before, over a shortlist; they agree with the target now and then.
+
+    Args:
+        toy: the target.
+        shortlist: ids that can be drafted.
+        kind: of the laws; ``same`` as the target's, else a :class:`Toy` of that kind.
+        lawless: every other node gets the best tokens of its law and no law, as a mixed tree has.
+    """
+
+    def __init__(
+        self, toy: Toy, shortlist: Sequence[int], kind: str = "plain", lawless: bool = False
+    ) -> None:
+        self.ids, self.lawless = np.array(sorted(shortlist)), lawless
+        self._source = toy if kind == "same" else Toy(toy.vocab, toy.seed + 100, kind)
+        self._known: dict[tuple[int, ...], DraftLaw] = {}
+
+    def law(self, path: tuple[int, ...]) -> DraftLaw:
+        """Of the tokens after a path."""
+        if path not in self._known:
+            self._known[path] = self._law(path)
+        return self._known[path]
+
+    def _law(self, path: tuple[int, ...]) -> DraftLaw:
+        logits = self._source.logits(path)[torch.from_numpy(self.ids)]
+        if logits.max() == -torch.inf:
+            logits = torch.zeros(len(self.ids))
+        weights = short(draft_weights(logits, SamplingParams(1.0)))
+        support = np.flatnonzero(weights)
+        return DraftLaw(self.ids[support], weights[support])
+
+    def draft(self, parents: Sequence[int], chance: Chance, draw: Callable[..., list[int]]) -> DraftTree:
+        """A tree of a shape, its children drawn node after node; what cannot be drawn is dead."""
+        tokens, paths = [0] * len(parents), [()] * len(parents)  # type: list[int], list[tuple[int, ...]]
+        alive, laws = [True] * len(parents), {}
+        for node in range(len(parents)):
+            children = [child for child in range(1, len(parents)) if parents[child] == node]
+            found: list[int] = []
+            if children and alive[node]:
+                law = self.law(paths[node])
+                if self.lawless and node % 2 == 0:
+                    found = law.ids[np.argsort(-law.weights, kind="stable")][: len(children)].tolist()
+                else:
+                    laws[node] = law
+                    found = draw(law, len(children), chance)
+            for place, child in enumerate(children):
+                alive[child] = place < len(found)
+                tokens[child] = found[place] if alive[child] else 0
+                paths[child] = (*paths[node], tokens[child])
+        tree = build_tree(torch.tensor([tokens]), torch.tensor([list(parents)]), 3)
+        return replace(tree, alive=torch.tensor([alive]), laws=[laws])

@@ -135,13 +135,20 @@ def generate(
     if not as_json:
         typer.echo(shown, nl=False)
     written = text = ""
+
+    def show(new: str) -> str:
+        """Print what ``new`` adds; what is shown never changes."""
+        if as_json or not new.startswith(written):
+            return written
+        sys.stdout.write(new[len(written) :])
+        sys.stdout.flush()
+        return new
+
     for _ in decoder.stream(request, result):
-        text = stops.text if stops is not None else text_tokenizer.decode(result.token_ids)
-        stable = text.rstrip("\N{REPLACEMENT CHARACTER}")  # the rest of a character may still come
-        if not as_json:
-            sys.stdout.write(stable[len(written) :])
-            sys.stdout.flush()
-        written = stable
+        text = text_tokenizer.decode(result.token_ids) if stops is None else stops.settled
+        written = show(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the rest of a character may still come
+    text = text_tokenizer.decode(result.token_ids) if stops is None else stops.text
+    show(text)
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s
     if as_json:
         print_json(

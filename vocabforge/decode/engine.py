@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.errors import MismatchError, UsageError
+from ..core.extension import resolve
 from ..models.lean import LeanModel
 from .chance import Chance, SeededChance
 from .clock import PREFILL, Clock, total_up
@@ -26,7 +27,7 @@ from .result import Finish, Generation
 from .sampling import TokenHistory
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree, build_tree
-from .verifiers import RowVerification, Verdicts, verify
+from .verifiers import VERIFIERS, RowVerification, Verdicts, verify
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
 
@@ -84,7 +85,7 @@ class Decoder:
         chance: from a seed, a request's random stream.
 
     Raises:
-        UsageError: ``context`` beyond the target's positions.
+        UsageError: ``context`` beyond the target's positions, or a verifier or control of no such name.
         MismatchError: the proposer reads layers that the target does not have.
     """
 
@@ -107,6 +108,8 @@ class Decoder:
             raise UsageError("a decoder needs a row", got=rows, expected="1 or more")
         self.target, self.proposer, self.rows = target, proposer, rows
         self.context = context or limit
+        if verifier is not None:
+            resolve(VERIFIERS, verifier, "verifier")
         self._verifier, self._chance = verifier, chance
         self._plan = proposer.plan if proposer else PLAIN_PLAN
         self.levels = self._plan.levels

@@ -126,11 +126,13 @@ class NodePasses:
         return self._own[: carry.used].any(0).expand(len(self.committed), 1, -1)
 
     def _note(self, before: NodeCarry, tokens: Tensor, above: Tensor, level: int) -> None:
-        """Write a level, and a line above it, down where a captured pass writes them again."""
+        """Write a level, and a line above it, down where a captured pass writes them again.
+
+        What a line's nodes see is not needed: they lie where they belong.
+        """
         self._trees = True
         for place, one in enumerate(before.line):
             self._tokens[:, place : place + 1] = one
-            self._above[:, place] = self._own[: place + 1].any(0)
             self._depths[place] = place + 1
         end = before.used + tokens.shape[1]
         self._tokens[:, before.used : end] = tokens

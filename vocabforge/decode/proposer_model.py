@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import UsageError
 from ..models.heads import DraftHead, DraftState
@@ -136,8 +136,9 @@ class ModelProposer:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
         if isinstance(self.backend, WrapsPasses):
             self.backend.wrap(wrap)
-        pure = isinstance(self.backend, PureBackend) and not self.samples and not self.head.context_size
-        self._wrap = wrap if pure else None
+        # A head that is no module has shapes or tensors that change from call to call.
+        pure = isinstance(self.backend, PureBackend) and isinstance(self.head, nn.Module)
+        self._wrap = wrap if pure and not self.samples else None
 
     def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
         """All of a plan's drafting as one pass."""

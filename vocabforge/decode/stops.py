@@ -63,7 +63,7 @@ class StopStrings:
     def _completes(self) -> bool:
         """Take in the last token; whether the text up to it holds a stop string."""
         found = self._tokenizer.decode(self._ids[self._start :])
-        text = self._tail + found.rstrip(INCOMPLETE)[len(self._known) :]
+        text = self._tail + found[len(self._known) :]
         if any(string in text for string in self._strings):
             return True
         if not found.endswith(INCOMPLETE):

@@ -13,8 +13,8 @@ from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes,
 from .topk import topk_by_id, topk_lowest_id
 
 
-class FullHead:
-    """The whole LM head.
+class FullHead(nn.Module):
+    """The whole LM head. A module, so that its weight is a constant of compiled passes.
 
     Args:
         weight: (V, H).
@@ -23,9 +23,13 @@ class FullHead:
     KIND = "full"
     context_size, by_step = 0, False
 
+    weight: Tensor
+    target_ids: Tensor
+
     def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
-        self.target_ids = full_ids(weight)
+        super().__init__()
+        self.register_buffer("weight", weight.detach(), persistent=False)
+        self.register_buffer("target_ids", full_ids(weight), persistent=False)
         self.size = int(weight.shape[0])
 
     @classmethod
@@ -54,7 +58,7 @@ class FullHead:
         return F.linear(hidden, self.weight).float().log_softmax(-1)
 
 
-class StaticHead:
+class StaticHead(nn.Module):
     """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
 
     Args:
@@ -65,11 +69,17 @@ class StaticHead:
     KIND = "static"
     context_size, by_step = 0, False
 
+    target_ids: Tensor
+
     def __init__(self, weight: Tensor, target_ids: Tensor) -> None:
+        super().__init__()
         self._inner = FullHead(weight)
-        self.weight = weight
-        self.target_ids = target_ids
+        self.register_buffer("target_ids", target_ids, persistent=False)
         self.size = int(weight.shape[0])
+
+    @property
+    def weight(self) -> Tensor:
+        return self._inner.weight
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:

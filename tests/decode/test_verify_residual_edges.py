@@ -1,0 +1,92 @@
+"""Verification of drawn children (B) where floating point has edges, and where trees are wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.decode.mutation import mistake
+from tests.decode.verify_support import Always, history, logits_of
+from vocabforge.core.errors import MismatchError
+from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import draft_weights
+from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
+from vocabforge.decode.verifiers import RowVerification, verify
+
+PLAIN = SamplingParams(1.0)
+
+
+def one_node(tokens: Sequence[int], law: DraftLaw | None) -> DraftTree:
+    """Children of a root, with their law."""
+    count = len(tokens)
+    tree = build_tree(torch.tensor([[0, *tokens]]), torch.zeros(1, count + 1, dtype=torch.int64), 1)
+    return replace(tree, laws=[{} if law is None else {0: law}])
+
+
+def law_of(*weights: float) -> DraftLaw:
+    support = np.flatnonzero(weights)
+    return DraftLaw(support, np.array(weights)[support])
+
+
+def verdict_of(tree: DraftTree, logits: torch.Tensor, uniform: float) -> list[int]:
+    row = RowVerification(PLAIN, Always(uniform), history(logits.shape[-1]))
+    return verify(tree, logits.expand(1, tree.tokens.shape[1], -1), [row], 1).tokens[0]
+
+
+def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero() -> None:
+    tree, logits = one_node([1], law_of(0.5, 0.5, 0.0)), logits_of(0.25, 0.0, 0.75)
+    assert verdict_of(tree, logits, 0.0) == [2]  # the residual of 0 is nothing
+    with mistake("vocabforge.decode.chance", "* total < weight", "* total <= weight"):
+        assert verdict_of(tree, logits, 0.0)[0] == 1
+
+
+def test_laws_that_differ_by_rounding_alone_leave_no_empty_residual() -> None:
+    """Float weights of the same law, scaled: even where every p is at most q and the last bit rejects."""
+    draw, empty = random.Random(0), 0
+    for _ in range(300):
+        logits = torch.tensor([draw.gauss(0, 2), draw.gauss(0, 2)])
+        weights = draft_weights(logits, PLAIN)
+        law = DraftLaw(np.arange(2), weights * draw.choice([1 / 3, 0.1, 7.7]))
+        p, q = weights / weights.sum(), law.weights / law.weights.sum()
+        token = draw.randrange(2)
+        assert len(verdict_of(one_node([token], law), logits, 0.5)) == 2
+        last = verdict_of(one_node([token], law), logits, 1.0 - 2.0**-53)
+        assert last[0] in (0, 1)
+        if (p <= q).all() and p[token] < q[token]:
+            empty += 1
+            assert last[0] == token
+    assert empty > 0, "the test needs laws that leave nothing"
+
+
+def test_all_tokens_drawn_and_rejected_leave_the_last_residual() -> None:
+    """Three children are the whole support; a uniform number close to 1 rejects what it can."""
+    tree, logits = one_node([0, 1, 2], law_of(0.4, 0.3, 0.3, 0.0)), logits_of(0.1, 0.1, 0.1, 0.7)
+    assert verdict_of(tree, logits, 0.999) == [3]
+
+
+def test_a_near_certain_draw_leaves_a_law_of_tiny_weights() -> None:
+    law = law_of(1.0, 1e-300, 1e-300)
+    row = RowVerification(PLAIN, SeededChance(3), history(3))
+    tree, logits = one_node([0, 2, 1], law), logits_of(1e-6, 0.5, 0.5)
+    for _ in range(50):
+        tokens = verify(tree, logits.expand(1, 4, -1), [row], 1).tokens[0]
+        assert set(tokens) <= {0, 1, 2}
+    assert verdict_of(tree, logits, 0.4)[0] in (1, 2)
+
+
+@pytest.mark.parametrize("tokens", [[2], [3], [0, 0], [1, 0, 1]])
+def test_children_that_the_law_cannot_give_are_refused(tokens: list[int]) -> None:
+    """Not among its ids, beyond them, or drawn twice."""
+    with pytest.raises(MismatchError, match="was not drawn from the law"):
+        verdict_of(one_node(tokens, law_of(0.6, 0.4, 0.0, 0.0)), logits_of(0.0, 0.0, 0.5, 0.5), 0.9)
+
+
+def test_dead_children_are_never_tried() -> None:
+    tree = replace(one_node([0, 1], law_of(1.0, 0.0, 0.0)), alive=torch.tensor([[True, True, False]]))
+    assert verdict_of(tree, logits_of(0.0, 1.0, 0.0), 0.0) == [1]
