@@ -11,7 +11,8 @@ from tests.cli.cli_support import World, assert_user_error, invoke
 from tests.contracts.drafter_support import KINDS
 from tests.contracts.drafter_support import make_drafter as random_drafter
 from vocabforge.core.artifact import open_artifact
-from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.proposers import DraftOptions
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.target import HFTarget

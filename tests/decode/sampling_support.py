@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import TokenHistory, target_weights
 from vocabforge.decode.shapes import TreeShape
-from vocabforge.decode.tree import DraftTree
+from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verifiers import RowVerification, verify
 from vocabforge.models.heads import DraftState
 from vocabforge.models.heads_exact import answer
@@ -52,13 +51,7 @@ class Configuration:
 CONFIGURATIONS = [
     Configuration(kind, shape, verifier, transform)
     for (kind, transform), shape, verifier in itertools.product(
-        [
-            ("plain", "plain"),
-            ("ties", "top-p"),
-            ("plain", "all"),
-            ("zeros", "temperature"),
-            ("near", "frequency"),
-        ],
+        [("plain", "plain"), ("ties", "top-p"), ("plain", "all"), ("zeros", "temperature")],
         SHAPES,
         ("point", "residual"),
     )
@@ -98,6 +91,7 @@ class Sampler:
         self.table = self.target.table.masked_fill(self.target.table == NEVER, float("-inf"))
         self.head = TableHead(table("plain", vocab, 5, vocab * CHECK))
         self._weights: dict[tuple[int, ...], Any] = {}
+        self._states: dict[tuple[int, ...], int] = {}
 
     @property
     def case(self) -> Case:
@@ -107,7 +101,13 @@ class Sampler:
         """How often each sequence came, in ``count`` of them."""
         chance, seen = SeededChance(seed), Counter[tuple[int, ...]]()
         for _ in range(-(-count // batch)):
-            tree, logits = self.trees(batch, chance)
+            drawn = self.configuration.verifier == "residual"
+            tree, logits = self.trees(batch if drawn else 1, chance)
+            if not drawn:  # all alike
+                tree = build_tree(
+                    tree.tokens.repeat(batch, 1), tree.parents.repeat(batch, 1), self.shape.levels
+                )
+                logits = logits.expand(batch, -1, -1)
             rows = [
                 RowVerification(self.configuration.sampling, chance, self.history()) for _ in range(batch)
             ]
@@ -148,8 +148,10 @@ class Sampler:
             states.append([self.state(path) for path in paths])
         return tree, self.table[torch.tensor(states)]
 
-    def state(self, path: Sequence[int]) -> int:
-        return state_of([*PROMPT, *path], self.vocab)
+    def state(self, path: tuple[int, ...]) -> int:
+        if path not in self._states:
+            self._states[path] = state_of([*PROMPT, *path], self.vocab)
+        return self._states[path]
 
     def continued(self, tokens: tuple[int, ...], chance: Chance) -> tuple[int, ...]:
         while len(tokens) < LENGTH:

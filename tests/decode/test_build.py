@@ -20,7 +20,8 @@ from vocabforge.cli.export import export
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.draft import Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import DraftOptions

@@ -18,8 +18,9 @@ from vocabforge.cli.evaluate import evaluate
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.build import build_methods
 from vocabforge.decode.build_heads import HeadRequest, parse_budget
+from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.proposers import DraftOptions
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafter_io import save_drafter

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from tests.decode import sampling_support
 from tests.decode.chi_square import holm_rejections, p_value, upper_tail
 from tests.decode.markov import MarkovTarget
+from tests.decode.mutation import mistake
 from tests.decode.proof_support import TRANSFORMS, Case, proposer_for, reference_law
-from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Sampler
+from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration, Sampler
+from tests.decode.test_proof_mutants import MUTANTS
+from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import PROPOSERS
 
 LEVEL = 1e-6  # family-wise: one such test of a million fails by chance
-SEQUENCES = 330_000  # of three tokens
+SEQUENCES = 340_000  # of three tokens
 
 
 def test_the_distribution_function_is_that_of_the_tables() -> None:
@@ -32,20 +37,64 @@ def test_the_distribution_function_is_that_of_the_tables() -> None:
 
 
 def check(count: int) -> None:
-    each = -(-count // len(CONFIGURATIONS))
-    values = [Sampler(one).p_value(each, seed) for seed, one in enumerate(CONFIGURATIONS)]
+    """Three point masses to one drawn tree, which costs three times as much."""
+    half = len(CONFIGURATIONS) // 2
+    parts = {"point": count * 3 // 4 // half, "residual": count // 4 // half}
+    values = [Sampler(one).p_value(parts[one.verifier], seed) for seed, one in enumerate(CONFIGURATIONS)]
     rejected = [(CONFIGURATIONS[i], values[i]) for i in holm_rejections(values, LEVEL)]
     assert not rejected
-    assert each * len(CONFIGURATIONS) * LENGTH >= 3 * count
 
 
 def test_a_million_tokens_of_the_real_verifiers() -> None:
+    assert SEQUENCES * LENGTH >= 1_000_000
     check(SEQUENCES)
 
 
 @pytest.mark.proof
 def test_thirty_million_tokens_of_the_real_verifiers() -> None:
     check(10_000_000)
+
+
+class OneUniform(SeededChance):
+    """The mistake of one number for all decisions of a verification: it changes after every draw only."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._number, self._next = 0.5, self._uniform
+
+    def happens(self, weight: float, total: float) -> bool:
+        return self._number * total < weight
+
+    def draw(self, weights: Any) -> int:
+        self._number = self._next()
+        return super().draw(weights)
+
+
+POWER = {
+    "the best tokens verified as if drawn": "residual",
+    "drawn, then only the best kept": "residual",
+    "drawn from a part of the law": "residual",
+    "the residual skipped": "residual",
+    "q of another order": "residual",
+    "q of before the draw": "residual",
+    "siblings not removed": "point",
+    "the whole mass stays 1": "point",
+}
+
+
+@pytest.mark.parametrize("name", [*POWER, "one uniform number for all decisions"])
+def test_the_same_test_rejects_each_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(Configuration("plain", "wide", POWER.get(name, "point"), "plain"))
+    count = SEQUENCES // len(CONFIGURATIONS) // 4
+    assert sampler.p_value(count, 1) > LEVEL
+    if name in POWER:
+        mutant = MUTANTS[name]
+        with mistake(mutant.module, mutant.right, mutant.wrong):
+            value = sampler.p_value(count, 1)
+    else:
+        monkeypatch.setattr(sampling_support, "SeededChance", OneUniform)
+        value = sampler.p_value(count, 1)
+    assert value < LEVEL / len(CONFIGURATIONS), "Holm's strictest level"
 
 
 def engine_value(name: str, sample: bool, transform: str, count: int) -> float:

@@ -12,8 +12,9 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import BuildOptions, build_methods
+from vocabforge.decode.build import build_methods
 from vocabforge.decode.build_heads import HeadRequest
+from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import DraftOptions
 from vocabforge.decode.request import Request

@@ -16,8 +16,9 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_decoding import PROMPTS, bench_decoding, next_logits
+from vocabforge.evaluate.bench_decoding import bench_decoding, next_logits
 from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
+from vocabforge.evaluate.bench_decoding_settings import PROMPTS
 from vocabforge.evaluate.prompts import Conversation, resolve_format
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint

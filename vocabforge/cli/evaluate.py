@@ -104,7 +104,8 @@ def evaluate(
     from ..core.artifact import check_output
     from ..core.errors import UsageError
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build import BuildOptions, build_methods
+    from ..decode.build import build_methods
+    from ..decode.build_options import BuildOptions
     from ..decode.proposers import ALONE
     from ..decode.request import SamplingParams
     from ..evaluate.benchmarks import load_benchmark

@@ -77,7 +77,8 @@ def generate(
     from ..core.errors import UsageError
     from ..core.progress import say
     from ..corpus.tokenizer import encode_prompt, load_tokenizer
-    from ..decode.build import BuildOptions, build_methods
+    from ..decode.build import build_methods
+    from ..decode.build_options import BuildOptions
     from ..decode.engine import Decoder
     from ..decode.proposers import ALONE
     from ..decode.request import Request, SamplingParams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +23,17 @@ from ..models.head_io import HeadOwner, drafter_digest
 from ..models.heads import DraftHead, base_of, base_of_model, exact_head
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
-from .build_heads import HeadRequest, NamedHead, heads_of, load_heads
+from .build_heads import NamedHead, heads_of, load_heads
+from .build_options import BuildOptions, check_options, fitting, options_of
 from .build_vocab_heads import BuiltHead, heads_for
-from .draft import Wrap
 from .engine import Decoder
 from .policies import tree_settings
 from .proposer_draft_model import check_same_tokenizer, head_base
-from .proposers import ALONE, FITTING, PROPOSERS, DraftOptions, ProposerParts, make_proposer
+from .proposers import ALONE, ProposerParts, make_proposer
 from .result import Generator
 
 PLAIN = "plain"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """How methods are made.
-
-    Attributes:
-        tokenizer: checked against the target; None: the target's folder.
-        proposers: names of ``PROPOSERS``: those without a drafter become methods of their own, the others say how
-            the drafters draft; none: each drafter's default.
-        draft: tree, sampling, early exit and n-gram settings.
-        heads: draft-head artefacts; each goes to the drafter it was trained on, as ``drafter+head``.
-        control: ``fixed`` or ``adaptive``.
-        wrap: makes passes faster, see ``compiled.py``.
-    """
-
-    tokenizer: Path | None = None
-    device: str | None = None
-    dtype: str = "float32"
-    proposers: Sequence[str] = ()
-    draft: DraftOptions = field(default_factory=DraftOptions)
-    heads: HeadRequest | None = None
-    control: str = "fixed"
-    wrap: Wrap | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +66,9 @@ def build_methods(
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
     options = options or BuildOptions()
-    _check_names(options.proposers)
+    check_options(options)
     if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
         tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
-    _check_used(options)
     several = len(drafters) + sum(name in ALONE for name in options.proposers) > 1
     maker = _Maker(target, options, several)
     heads = maker.heads(drafters)
@@ -138,7 +113,7 @@ class _Maker:
             prints: str | None = load_tokenizer(self.tokenizer).fingerprint
         else:
             kind, base, prints = drafter.kind, base_of(drafter), _trained_for(artifact)
-        names = _fitting(kind, self.options.proposers, path)
+        names = fitting(kind, self.options.proposers, path)
         others = heads_for(base, vocabs, heads, self.options.heads, prints)
         for name in names:
             method = label if len(names) == 1 else f"{label}:{name}"
@@ -160,7 +135,7 @@ class _Maker:
 
     def _method(self, method: str, name: str, drafter: Any, built: BuiltHead | None) -> Method:
         head = None if built is None else built.head
-        draft = _options_of(name, self.options.draft, self.several)
+        draft = options_of(name, self.options.draft, self.several)
         proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft))
         decoder = Decoder(self.model, proposer, control=self.options.control, wrap=self.options.wrap)
         plan = proposer.plan
@@ -208,58 +183,6 @@ def is_draft_model(path: Path) -> bool:
 def make_head(drafter: Drafter) -> DraftHead:
     """The head that a drafter was saved with: the target's, its own full one, or a static subset."""
     return exact_head(drafter)
-
-
-def _check_names(names: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in PROPOSERS]
-    if unknown:
-        raise UsageError(
-            "there is no such proposer",
-            got=", ".join(unknown),
-            expected=", ".join(PROPOSERS),
-            source="--proposer",
-        )
-
-
-# option of one proposer -> its name on the command line, and the proposer
-_OWN = {"layers": ("--exit-layers", "early-exit"), "ngram": ("--ngram", "n-gram")}
-
-
-def _check_used(options: BuildOptions) -> None:
-    """Refuse an option of a proposer that is not in the run."""
-    for name, (option, proposer) in _OWN.items():
-        if getattr(options.draft, name) is not None and proposer not in options.proposers:
-            raise UsageError(
-                f"{option} means nothing here",
-                got=", ".join(options.proposers) or "no named proposer",
-                expected=f"--proposer {proposer} beside it",
-            )
-
-
-def _options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
-    """A proposer's options: without those of another one, and where several draft without those it has no use for."""
-    others = {field: None for field, (_, proposer) in _OWN.items() if proposer != name}
-    draft = replace(draft, **others)  # type: ignore[arg-type]
-    if name == "n-gram" and several:
-        draft = replace(draft, sample=False, tree_file=None)
-        if draft.tree != "dynamic":
-            draft = replace(draft, tree=None, topk=None, total_nodes=None)
-    return draft
-
-
-def _fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
-    """The named proposers that can draft with this kind of drafter; its default where none is named."""
-    wanted = [name for name in named if name not in ALONE]
-    fitting = FITTING[kind]
-    chosen = [name for name in wanted if name in fitting]
-    if wanted and not chosen:
-        raise UsageError(
-            "none of the proposers can draft with this drafter",
-            got=f"--proposer {', '.join(wanted)} with a drafter of kind {kind}",
-            expected=" or ".join(fitting),
-            source=path,
-        )
-    return chosen or [fitting[0]]
 
 
 def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:

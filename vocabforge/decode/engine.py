@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 
@@ -23,49 +22,14 @@ from .control import Control, CycleFigures, make_control
 from .draft import PLAIN_PLAN, Commit, Draw, Plan, Wrap, WrapsPasses
 from .proposers import Proposer
 from .request import Request, SamplingParams, StopRule
-from .result import Finish, Generation
+from .result import Generation
 from .sampling import TokenHistory
 from .target_side import TargetPass, TargetSide
-from .tree import DraftTree, build_tree
+from .tree import DraftTree
 from .verifiers import VERIFIERS, RowVerification, Verdicts, verify
+from .work import Waiting, Work, check_request, offered, roots_alone
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
-
-
-@dataclass
-class _Work:
-    """A request in a row."""
-
-    number: int
-    request: Request
-    result: Generation
-    room: int  # tokens that fit
-    judge: RowVerification
-    finish: Finish | None = None
-
-    def take(self, tokens: Sequence[int]) -> list[int]:
-        """Append committed tokens up to a stop or the limit; returns those taken."""
-        ids, request = self.result.token_ids, self.request
-        before = len(ids)
-        for token in tokens:
-            ids.append(token)
-            if token in request.stop_ids:
-                self.finish = "stop"
-            elif len(ids) == self.room:
-                self.finish = "cache" if self.room < request.max_new_tokens else "length"
-            if self.finish is not None:
-                break
-        if request.stop is not None and (kept := request.stop.kept(ids, len(ids) - before)) is not None:
-            del ids[kept:]
-            self.finish = "stop"
-        return ids[before:]
-
-
-class _Waiting(NamedTuple):
-    number: int
-    request: Request
-    result: Generation
-    room: int
 
 
 _IDLE = Draw(SamplingParams(), SeededChance(0))
@@ -127,7 +91,7 @@ class Decoder:
         self._side = TargetSide(target, aux, rows, wrap)
         if wrap is not None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
-        self._plain, self._single = _roots_alone(rows, target.device), _roots_alone(1, target.device)
+        self._plain, self._single = roots_alone(rows, target.device), roots_alone(1, target.device)
         self._allocate(self.context if wrap else min(self.context, FIRST_POSITIONS))
 
     def _allocate(self, positions: int) -> None:
@@ -184,13 +148,13 @@ class Decoder:
     ) -> Iterator[tuple[int, list[int]]]:
         """Yield ``(number of the request, its new tokens)`` as they are committed."""
         for request in requests:
-            self._check(request)
+            check_request(request, self.context, self.target.config.vocab_size)
         if not requests:
             return
         rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
         self._reserve(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
-        waiting = deque(map(_Waiting, range(len(requests)), requests, results, rooms))
-        work: list[_Work | None] = [None] * self.rows
+        waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
+        work: list[Work | None] = [None] * self.rows
         clock = Clock(self.target.device)
         self.control.begin()
         while True:
@@ -205,8 +169,8 @@ class Decoder:
             yield from self._deliver(work, fresh, clock)
 
     def _start(
-        self, row: int, asked: _Waiting, work: Sequence[_Work | None], clock: Clock
-    ) -> tuple[_Work, list[int]]:
+        self, row: int, asked: Waiting, work: Sequence[Work | None], clock: Clock
+    ) -> tuple[Work, list[int]]:
         """Read a prompt into a row and choose the first new token."""
         request, result = asked.request, asked.result
         clock.results = [one.result for one in work if one is not None]
@@ -229,12 +193,12 @@ class Decoder:
         self._roots[row] = first
         history.add([first])
         result.target_forwards = len(chunks)
-        one = _Work(asked.number, request, result, asked.room, judge)
+        one = Work(asked.number, request, result, asked.room, judge)
         taken = one.take([first])
         result.timings[PREFILL] = clock.lap("other")  # other, for the rows that were in work already
         return one, taken
 
-    def _cycle(self, work: Sequence[_Work | None], clock: Clock) -> dict[int, list[int]]:
+    def _cycle(self, work: Sequence[Work | None], clock: Clock) -> dict[int, list[int]]:
         """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
@@ -245,7 +209,7 @@ class Decoder:
         verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
         clock.lap("verify")
         self._commit(plan, tree, output, verdicts)
-        deepest, drafted = _offered(tree)
+        deepest, drafted = offered(tree)
         fresh: dict[int, list[int]] = {}
         for row, one in enumerate(work):
             if one is not None:
@@ -257,7 +221,7 @@ class Decoder:
         self.control.observe(CycleFigures(plan, accepted, clock.now() - began))
         return fresh
 
-    def _draft(self, plan: Plan, work: Sequence[_Work | None], clock: Clock) -> DraftTree:
+    def _draft(self, plan: Plan, work: Sequence[Work | None], clock: Clock) -> DraftTree:
         if plan.levels == 0 or self.proposer is None:
             return replace(self._plain, tokens=self._roots[:, None])
         draws = None
@@ -286,7 +250,7 @@ class Decoder:
         self.proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
 
     def _deliver(
-        self, work: list[_Work | None], fresh: dict[int, list[int]], clock: Clock
+        self, work: list[Work | None], fresh: dict[int, list[int]], clock: Clock
     ) -> Iterator[tuple[int, list[int]]]:
         """Hand out new tokens and end the requests that are done."""
         for row, tokens in fresh.items():
@@ -299,42 +263,3 @@ class Decoder:
                 self._side.set_length(row, 0)
             yield one.number, tokens
         clock.resume()
-
-    def _check(self, request: Request) -> None:
-        prompt_ids, vocab = request.prompt_ids, self.target.config.vocab_size
-        if request.max_new_tokens < 1:
-            raise UsageError(
-                "nothing is to be generated",
-                got=f"{request.max_new_tokens} new tokens",
-                expected="at least 1",
-            )
-        if not 0 < len(prompt_ids) < self.context:
-            raise UsageError(
-                "the prompt does not fit the context",
-                got=f"{len(prompt_ids):,} tokens",
-                expected=f"1 to {self.context - 1:,}",
-                remedy="shorten the prompt, or use a target with a longer context",
-            )
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocab:
-            raise UsageError(
-                "the prompt holds token ids that the target does not have",
-                got=f"ids {min(prompt_ids)} to {max(prompt_ids)}",
-                expected=f"0 to {vocab - 1}",
-                remedy="use the target's own tokenizer",
-            )
-
-
-def _roots_alone(rows: int, device: torch.device) -> DraftTree:
-    """Trees without drafts: plain decoding."""
-    tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-    return replace(build_tree(tokens, tokens, 0), chain=True)
-
-
-def _offered(tree: DraftTree) -> tuple[list[int], list[int]]:
-    """The level and the number of draft tokens that each row's tree offers."""
-    rows, count = tree.tokens.shape
-    if tree.alive is None:
-        deepest = [count - 1] * rows if tree.chain else tree.depths.amax(1).tolist()
-        return deepest, [count - 1] * rows
-    depths = tree.depths.masked_fill(~tree.alive, 0)
-    return depths.amax(1).tolist(), (tree.alive.sum(1) - 1).tolist()

@@ -136,7 +136,8 @@ class NodePasses:
             self._depths[place] = place + 1
         end = before.used + tokens.shape[1]
         self._tokens[:, before.used : end] = tokens
-        self._above[:, before.used : end] = above
+        # Not as a slice: torch's compiler makes invalid code of a disjunction that is written to one (torch 2.13).
+        self._above.index_copy_(1, self.slots[before.used : end], above)
         self._depths[before.used : end] = level
 
     def compact(self, following: Tensor) -> None:

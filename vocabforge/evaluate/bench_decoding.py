@@ -11,77 +11,22 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from ..core.config import StrictModel, apply_overrides, parse_config
-from ..core.errors import UsageError
+from ..core.config import apply_overrides, parse_config
 from ..core.progress import ProgressBar, say
-from ..corpus.tokenizer import load_tokenizer
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel
-from .bench_decoding_modes import MODES, Run, ours, theirs
-from .benchmarks import load_benchmark
+from .bench_decoding_modes import Run, ours, theirs
+from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
 from .environment import describe_environment
-from .prompts import Conversation, resolve_format
-
-Positive = Annotated[int, Field(gt=0)]
-# A larger gap between the two best logits than fp32 rounding explains means that an output is wrong.
-MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 _WARM_UP = 16  # tokens before a setting is tried
-
-# Openings in the manner of TinyStories, for small models trained on it; others continue them too.
-PROMPTS = (
-    "Once upon a time, there was a little girl named Lily. She loved to",
-    "One day, a boy named Tom went to the park with his",
-    "The little bird was sad because it could not",
-    "Sara and Ben are friends. They like to play in the",
-    "Once there was a big, old tree. All the animals in the forest",
-    "Max was a small dog. He had a red ball and he",
-    "It was a sunny day and Mia wanted to",
-    "The old man had a boat. Every morning he",
-)
-
-
-class DecodingBenchConfig(StrictModel):
-    """Settings of ``vocabforge bench decoding``, given as ``key=value``.
-
-    Attributes:
-        target: Hugging Face folder.
-        draft_model: folder of a smaller model with the target's tokenizer.
-        drafter: folder of a trained drafter.
-        modes: rows of ``bench_decoding_modes.MODES``; None takes all that the folders allow.
-        prompts: question file in Spec-Bench format, or a benchmark's name; None takes short story openings.
-        questions: how many of them.
-        max_new_tokens: of every run; nothing ends one earlier.
-        dtype: of all models.
-        threads: VocabForge's; a compilation holds for one number of threads.
-        their_threads: transformers gets the fastest of these.
-        compile: VocabForge's passes.
-        draft_tokens: VocabForge's chains, where the mode's own length is not wanted.
-        layers: of an early exit of VocabForge.
-        tune_prompts: prompts on which transformers' settings are tried.
-    """
-
-    target: Path
-    draft_model: Path | None = None
-    drafter: Path | None = None
-    modes: tuple[str, ...] | None = None
-    prompts: Path | None = None
-    questions: Positive = 8
-    max_new_tokens: Positive = 128
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    threads: Positive = 1
-    their_threads: tuple[Positive, ...] = (1, 2)
-    compile: bool = True
-    draft_tokens: Positive | None = None
-    layers: Positive | None = None
-    tune_prompts: Positive = 2
+# A larger gap between the two best logits than fp32 rounding explains means that an output is wrong.
+MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
 @dataclass
@@ -131,11 +76,11 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
 class _Bench:
     def __init__(self, config: DecodingBenchConfig, repeats: int) -> None:
         self.config, self.repeats = config, repeats
-        self.names = _modes(config)
+        self.names = modes_of(config)
         torch.set_num_threads(config.threads)
         self.ours = ours(config)
         self.theirs = theirs(config)
-        self.prompts = _prompts(config, self.ours.model)
+        self.prompts = read_prompts(config, self.ours.model)
         self.lengths = config.max_new_tokens
 
     def run(self) -> dict[str, Any]:
@@ -270,38 +215,6 @@ def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
         window_mask=None if window is None else causal_mask(positions, positions, window),
     )
     return model.logits(output.hidden[0, -1])
-
-
-def _modes(config: DecodingBenchConfig) -> tuple[str, ...]:
-    """The modes to run; each needs its folder."""
-    folders = {"draft_model": config.draft_model, "drafter": config.drafter}
-    able = [name for name, mode in MODES.items() if mode.needs is None or folders[mode.needs] is not None]
-    for name in config.modes or ():
-        if name not in MODES:
-            raise UsageError("there is no such mode", got=name, expected=", ".join(MODES))
-        if name not in able:
-            raise UsageError(f"the mode {name} needs a folder", expected=f"{MODES[name].needs}=DIR")
-    return config.modes or tuple(able)
-
-
-def _prompts(config: DecodingBenchConfig, model: LeanModel) -> list[list[int]]:
-    tokenizer = load_tokenizer(config.target)
-    if config.prompts is None:
-        texts: Sequence[str] = PROMPTS[: config.questions]
-    else:
-        found = load_benchmark(str(config.prompts), config.questions)
-        texts = [question.turns[0] for question in found.questions]
-    form = resolve_format(tokenizer, "auto")
-    prompts = [Conversation(tokenizer, form).ask(text) for text in texts]
-    most = model.config.max_positions - config.max_new_tokens
-    if max(map(len, prompts)) > most:
-        raise UsageError(
-            "a prompt does not fit the target's context",
-            got=f"{max(map(len, prompts))} tokens and {config.max_new_tokens} new ones",
-            expected=f"{model.config.max_positions} at most",
-            remedy="lower max_new_tokens, or choose other prompts",
-        )
-    return prompts
 
 
 def _ratios(mine: Side, other: Side) -> dict[str, float]:

@@ -85,7 +85,7 @@ MODES: dict[str, Mode] = {
 
 
 class Sizes(Protocol):
-    """The settings that matter here; see ``bench_decoding.DecodingBenchConfig``."""
+    """The settings that matter here; see ``bench_decoding_settings.DecodingBenchConfig``."""
 
     target: Path
     draft_model: Path | None

@@ -1,0 +1,98 @@
+"""How methods are made: what a user may ask for, and which of it each proposer gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..core.errors import UsageError
+from .build_heads import HeadRequest
+from .draft import Wrap
+from .proposers import ALONE, FITTING, PROPOSERS, DraftOptions
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How methods are made.
+
+    Attributes:
+        tokenizer: checked against the target; None: the target's folder.
+        proposers: names of ``PROPOSERS``: those without a drafter become methods of their own, the others say how
+            the drafters draft; none: each drafter's default.
+        draft: tree, sampling, early exit and n-gram settings.
+        heads: draft-head artefacts; each goes to the drafter it was trained on, as ``drafter+head``.
+        control: ``fixed`` or ``adaptive``.
+        wrap: makes passes faster, see ``compiled.py``.
+    """
+
+    tokenizer: Path | None = None
+    device: str | None = None
+    dtype: str = "float32"
+    proposers: Sequence[str] = ()
+    draft: DraftOptions = field(default_factory=DraftOptions)
+    heads: HeadRequest | None = None
+    control: str = "fixed"
+    wrap: Wrap | None = None
+
+
+def check_options(options: BuildOptions) -> None:
+    """Refuse names that there are not, and an option of a proposer that is not in the run.
+
+    Raises:
+        UsageError: one of these.
+    """
+    _check_names(options.proposers)
+    _check_used(options)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in PROPOSERS]
+    if unknown:
+        raise UsageError(
+            "there is no such proposer",
+            got=", ".join(unknown),
+            expected=", ".join(PROPOSERS),
+            source="--proposer",
+        )
+
+
+# option of one proposer -> its name on the command line, and the proposer
+_OWN = {"layers": ("--exit-layers", "early-exit"), "ngram": ("--ngram", "n-gram")}
+
+
+def _check_used(options: BuildOptions) -> None:
+    """Refuse an option of a proposer that is not in the run."""
+    for name, (option, proposer) in _OWN.items():
+        if getattr(options.draft, name) is not None and proposer not in options.proposers:
+            raise UsageError(
+                f"{option} means nothing here",
+                got=", ".join(options.proposers) or "no named proposer",
+                expected=f"--proposer {proposer} beside it",
+            )
+
+
+def options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
+    """A proposer's options: without those of another one, and where several draft without those it has no use for."""
+    others = {field: None for field, (_, proposer) in _OWN.items() if proposer != name}
+    draft = replace(draft, **others)  # type: ignore[arg-type]
+    if name == "n-gram" and several:
+        draft = replace(draft, sample=False, tree_file=None)
+        if draft.tree != "dynamic":
+            draft = replace(draft, tree=None, topk=None, total_nodes=None)
+    return draft
+
+
+def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
+    """The named proposers that can draft with this kind of drafter; its default where none is named."""
+    wanted = [name for name in named if name not in ALONE]
+    fitting = FITTING[kind]
+    chosen = [name for name in wanted if name in fitting]
+    if wanted and not chosen:
+        raise UsageError(
+            "none of the proposers can draft with this drafter",
+            got=f"--proposer {', '.join(wanted)} with a drafter of kind {kind}",
+            expected=" or ".join(fitting),
+            source=path,
+        )
+    return chosen or [fitting[0]]

@@ -1,0 +1,96 @@
+"""Requests in work: what each has, what it may still take, and what its trees offer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from ..core.errors import UsageError
+from .request import Request
+from .result import Finish, Generation
+from .tree import DraftTree, build_tree
+from .verifiers import RowVerification
+
+
+@dataclass
+class Work:
+    """A request in a row."""
+
+    number: int
+    request: Request
+    result: Generation
+    room: int  # tokens that fit
+    judge: RowVerification
+    finish: Finish | None = None
+
+    def take(self, tokens: Sequence[int]) -> list[int]:
+        """Append committed tokens up to a stop or the limit; returns those taken."""
+        ids, request = self.result.token_ids, self.request
+        before = len(ids)
+        for token in tokens:
+            ids.append(token)
+            if token in request.stop_ids:
+                self.finish = "stop"
+            elif len(ids) == self.room:
+                self.finish = "cache" if self.room < request.max_new_tokens else "length"
+            if self.finish is not None:
+                break
+        if request.stop is not None and (kept := request.stop.kept(ids, len(ids) - before)) is not None:
+            del ids[kept:]
+            self.finish = "stop"
+        return ids[before:]
+
+
+class Waiting(NamedTuple):
+    number: int
+    request: Request
+    result: Generation
+    room: int
+
+
+def check_request(request: Request, context: int, vocab: int) -> None:
+    """Refuse what cannot be decoded.
+
+    Raises:
+        UsageError: nothing is to be generated, or the prompt does not fit the target.
+    """
+    prompt_ids = request.prompt_ids
+    if request.max_new_tokens < 1:
+        raise UsageError(
+            "nothing is to be generated",
+            got=f"{request.max_new_tokens} new tokens",
+            expected="at least 1",
+        )
+    if not 0 < len(prompt_ids) < context:
+        raise UsageError(
+            "the prompt does not fit the context",
+            got=f"{len(prompt_ids):,} tokens",
+            expected=f"1 to {context - 1:,}",
+            remedy="shorten the prompt, or use a target with a longer context",
+        )
+    if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocab:
+        raise UsageError(
+            "the prompt holds token ids that the target does not have",
+            got=f"ids {min(prompt_ids)} to {max(prompt_ids)}",
+            expected=f"0 to {vocab - 1}",
+            remedy="use the target's own tokenizer",
+        )
+
+
+def roots_alone(rows: int, device: torch.device) -> DraftTree:
+    """Trees without drafts: plain decoding."""
+    tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
+    return replace(build_tree(tokens, tokens, 0), chain=True)
+
+
+def offered(tree: DraftTree) -> tuple[list[int], list[int]]:
+    """The level and the number of draft tokens that each row's tree offers."""
+    rows, count = tree.tokens.shape
+    if tree.alive is None:
+        deepest = [count - 1] * rows if tree.chain else tree.depths.amax(1).tolist()
+        return deepest, [count - 1] * rows
+    depths = tree.depths.masked_fill(~tree.alive, 0)
+    return depths.amax(1).tolist(), (tree.alive.sum(1) - 1).tolist()
