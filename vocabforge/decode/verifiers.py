@@ -89,12 +89,12 @@ def verify(
     alone = [number for number, row in enumerate(rows) if row is not None and not together[number]]
     if alone:
         walked = _walk_rows(tree, logits, rows, alone, verifier)
-        paths = torch.zeros(len(rows), levels + 1, dtype=torch.int64)
+        paths = [[0] * (levels + 1) for _ in rows]
         for number, (nodes, found) in zip(alone, walked):
-            paths[number] = torch.tensor(nodes + nodes[-1:] * (levels + 1 - len(nodes)))
+            paths[number] = nodes + nodes[-1:] * (levels + 1 - len(nodes))
             tokens[number] = found
-        moved = paths.to(logits.device)
-        picked = torch.tensor(together).to(logits.device)
+        moved = torch.tensor(paths, device=logits.device)
+        picked = torch.tensor(together, device=logits.device)
         path = moved if path is None else torch.where(picked[:, None], path, moved)
     assert path is not None
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
