@@ -58,7 +58,7 @@ class Pair:
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         if not (folder / "config.json").is_file():
-            tiny_target(folder, vocab_size=VOCAB, num_hidden_layers=5, initializer_range=0.2)
+            tiny_target(folder, vocab_size=VOCAB, num_hidden_layers=5, initializer_range=0.4)
         self.folder, self.dtype = folder, dtype
         self.lean = load_target(folder, dtype=dtype)
 

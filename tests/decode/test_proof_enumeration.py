@@ -57,6 +57,20 @@ def test_every_proposer_head_verifier_and_transform(name: str, head: str | None)
         assert walker.accepted > 0
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "head"), PAIRS)
+def test_every_proposer_head_and_table(name: str, head: str | None, kind: str) -> None:
+    """The long version: every table, all transforms, dynamic trees, three tokens behind drawn siblings."""
+    for shape in ("static", "dynamic"):
+        check(Walker(targets(kind), proposer_for(name, targets(kind), head, shape)), kind, CASES)
+    for verifier in SAMPLERS if name not in HEADLESS else ():
+        proposer = proposer_for(name, targets(kind), head, "siblings", sample=True)
+        walker = Walker(targets(kind), proposer, verifier, rows=48)
+        check(walker, kind, [replace(case, length=2) for case in CASES])
+        check(walker, kind, [Case(TRANSFORMS["all"])])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PROPOSERS)
 def test_every_table_and_shape(name: str, kind: str) -> None:

@@ -26,7 +26,7 @@ from .result import Generation
 from .sampling import TokenHistory
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
-from .verifiers import VERIFIERS, RowVerification, Verdicts, verify
+from .verifiers import VERIFIERS, RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
 from .work import Waiting, Work, check_request, offered, roots_alone
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
@@ -204,9 +204,7 @@ class Decoder:
         clock.resume()
         plan, began = self.control.plan(), clock.now()
         tree = self._draft(plan, work, clock)
-        output = self._side.verify_pass(tree)
-        judges = [one.judge if one is not None else None for one in work]
-        verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
+        output, verdicts = self._verify(plan, tree, [one.judge if one is not None else None for one in work])
         clock.lap("verify")
         self._commit(plan, tree, output, verdicts)
         deepest, drafted = offered(tree)
@@ -230,6 +228,17 @@ class Decoder:
         tree = self.proposer.propose(self._roots, plan, draws, clock.lap)
         clock.lap("draft")
         return tree
+
+    def _verify(
+        self, plan: Plan, tree: DraftTree, judges: Sequence[RowVerification | None]
+    ) -> tuple[TargetPass, Verdicts]:
+        """One target pass over all nodes, and the walk."""
+        if tree.alive is None and all(one is None or by_argmax(one.sampling) for one in judges):
+            output, decision = self._side.judged_pass(tree, plan.levels)
+            return output, greedy_verdicts(*decision, judges)
+        output = self._side.verify_pass(tree)
+        assert output.logits is not None
+        return output, verify(tree, output.logits, judges, plan.levels, self._verifier)
 
     def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
         """Keep the accepted path in the target's cache and tell the proposer of it."""

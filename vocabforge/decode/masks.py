@@ -49,9 +49,19 @@ def tree_masks(
     if window is None or view <= window:
         return mask, None
     slots = torch.arange(view, device=depths.device)
-    behind = slots - committed[:, None]  # (B, view)
+    return mask, mask & near_mask(depths, committed, slots, window)
+
+
+def near_mask(depths: Tensor, committed: Tensor, view: Tensor, window: int) -> Tensor:
+    """bool (B, N, S'): slots whose positions lie within a window before each node's own.
+
+    Args:
+        depths: (B, N) of the nodes behind the ``committed`` (B,) slots.
+        view: (S',) slots looked at.
+        window: in positions, the node's own included.
+    """
+    behind = view - committed[:, None]  # (B, S')
     node = behind.clamp(0, depths.shape[1] - 1)
-    key_positions = torch.where(behind < 0, slots, committed[:, None] + depths.gather(1, node))
+    key_positions = torch.where(behind < 0, view, committed[:, None] + depths.gather(1, node))
     positions = committed[:, None] + depths  # (B, N)
-    near = positions[:, :, None] - key_positions[:, None] < window
-    return mask, mask & near
+    return positions[:, :, None] - key_positions[:, None] < window

@@ -53,6 +53,7 @@ class ModelProposer:
         self._pending: list[Commit] = []
         self._unread: dict[int, int] = {}  # prompt positions of each row still to come
         self._wrap: Wrap | None = None
+        self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
         self._whole: dict[Plan, Callable[..., DraftTree]] = {}
 
     def plans(self) -> list[Plan]:
@@ -106,8 +107,8 @@ class ModelProposer:
         """Trees under the last committed tokens (B,)."""
         self._flush()
         whole = self._whole_pass(plan)
-        if whole is not None and isinstance(self.backend, PureBackend):
-            tree: DraftTree = whole(roots, self.backend.view())
+        if whole is not None and self._pure is not None:
+            tree: DraftTree = whole(roots, self._pure.view())
             lap("layers")
             return tree
         return self._draft(self.backend.start(roots), roots, plan, draws, lap)
@@ -137,16 +138,16 @@ class ModelProposer:
         if isinstance(self.backend, WrapsPasses):
             self.backend.wrap(wrap)
         # A head that is no module has shapes or tensors that change from call to call.
-        pure = isinstance(self.backend, PureBackend) and isinstance(self.head, nn.Module)
-        self._wrap = wrap if pure and not self.samples else None
+        if isinstance(self.backend, PureBackend) and isinstance(self.head, nn.Module) and not self.samples:
+            self._wrap, self._pure = wrap, self.backend
 
     def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
         """All of a plan's drafting as one pass."""
         if self._wrap is None:
             return None
         if plan not in self._whole:
-            backend = self.backend
-            assert isinstance(backend, PureBackend)
+            backend = self._pure
+            assert backend is not None
 
             def draft(roots: Tensor, view: Tensor) -> DraftTree:
                 return self._draft(backend.start_in(roots, view), roots, plan, None, _no_lap)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +11,9 @@ from torch import Tensor
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel
 from .draft import Wrap
-from .masks import tree_masks, view_length
+from .masks import block_mask, near_mask, view_length
 from .tree import DraftTree
+from .verify import decide_greedy
 
 PREFILL_CHUNK = 512
 
@@ -24,11 +26,11 @@ class Chunk(NamedTuple):
 
 
 class TargetPass(NamedTuple):
-    """``logits`` (B, N, V), ``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None."""
+    """``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None, ``logits`` (B, N, V) or None."""
 
-    logits: Tensor
     hidden: Tensor
     aux: Tensor | None
+    logits: Tensor | None = None
 
     def states(self, reads: str) -> Tensor | None:
         """What a proposer reads of it."""
@@ -42,14 +44,15 @@ class TargetSide:
         target: lean model.
         aux_layers: whose outputs are wanted.
         rows: requests side by side.
-        wrap: makes the pass over a tree faster; None runs it as it is.
+        wrap: makes the passes over trees faster; None runs them as they are.
     """
 
     def __init__(
         self, target: LeanModel, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
     ) -> None:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
-        self._pass = self._forward if wrap is None else wrap("target", self._forward)
+        self._wrap = wrap
+        self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
         """A cache of ``positions`` and ``scratch`` slots behind them; what the old one holds is lost."""
@@ -57,20 +60,6 @@ class TargetSide:
         self._slots = torch.arange(self.cache.capacity, device=self.target.device)
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         self.lengths = [0] * self.rows  # the same on the host
-
-    def _forward(
-        self, tokens: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, window_mask: Tensor | None
-    ) -> TargetPass:
-        output = self.target.forward(
-            tokens,
-            positions,
-            cache=self.cache,
-            slots=slots,
-            mask=mask,
-            window_mask=window_mask,
-            aux_layers=self.aux_layers,
-        )
-        return TargetPass(self.target.logits(output.hidden), output.hidden, output.aux)
 
     def prefill(self, row: int, ids: Tensor, reads: str) -> tuple[Tensor, list[Chunk]]:
         """Read the next prompt tokens (T,) of a row in chunks.
@@ -108,16 +97,59 @@ class TargetSide:
 
     def verify_pass(self, tree: DraftTree) -> TargetPass:
         """One pass over all nodes; they lie in the slots behind the committed ones."""
+        states, _ = self._run(tree, None)
+        return states
+
+    def judged_pass(self, tree: DraftTree, levels: int) -> tuple[TargetPass, tuple[Tensor, Tensor]]:
+        """The same with the device's half of greedy verification (``verify.decide_greedy``); it has no logits."""
+        states, decision = self._run(tree, levels)
+        assert decision is not None
+        return states, decision
+
+    def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
         count = tree.tokens.shape[1]
-        view = view_length(max(self.lengths) + count, self.cache.capacity)
-        window = self.target.config.sliding_window
-        slots = self.committed[:, None] + self._slots[:count]  # (B, N)
-        if tree.chain and (window is None or view <= window):
-            mask, near = self._slots[:view] <= slots[:, :, None], None
-        else:
-            mask, near = tree_masks(tree.ancestors, tree.depths, self.committed, view, window)
-        result: TargetPass = self._pass(tree.tokens, self.committed[:, None] + tree.depths, slots, mask, near)
+        view = self._slots[: view_length(max(self.lengths) + count, self.cache.capacity)]
+        key = levels, tree.chain
+        if key not in self._passes:
+            made = self._make_pass(levels, tree.chain)
+            self._passes[key] = made if self._wrap is None else self._wrap("target", made)
+        result: tuple[TargetPass, tuple[Tensor, Tensor] | None] = self._passes[key](
+            tree.tokens, tree.parents, tree.depths, tree.ancestors, view
+        )
         return result
+
+    def _make_pass(self, levels: int | None, chain: bool) -> Callable[..., Any]:
+        """A pure function of trees; everything else that it reads stays where it is."""
+        window = self.target.config.sliding_window
+
+        def run(
+            tokens: Tensor, parents: Tensor, depths: Tensor, ancestors: Tensor, view: Tensor
+        ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
+            slots = self.committed[:, None] + self._slots[: tokens.shape[1]]  # (B, N)
+            near: Tensor | None = None
+            if chain:
+                mask = view <= slots[:, :, None]
+            else:
+                mask = block_mask(ancestors, self.committed, view.shape[0])
+            # By the cache's size, not by the view: that changes in a compiled pass.
+            if window is not None and self.cache.capacity > window:
+                near = mask & near_mask(depths, self.committed, view, window)
+            output = self.target.forward(
+                tokens,
+                self.committed[:, None] + depths,
+                cache=self.cache,
+                slots=slots,
+                mask=mask,
+                window_mask=near,
+                aux_layers=self.aux_layers,
+            )
+            logits = self.target.logits(output.hidden)
+            if levels is None:
+                return TargetPass(output.hidden, output.aux, logits), None
+            tree = DraftTree(tokens, parents, depths, ancestors)
+            return TargetPass(output.hidden, output.aux), decide_greedy(tree, logits, levels)
+
+        return run
 
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor, lengths: list[int]) -> None:
         """Compaction: the accepted path moves right behind the committed slots.

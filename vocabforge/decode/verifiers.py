@@ -15,7 +15,7 @@ from .request import SamplingParams
 from .row_tree import RowTree, Verifier, children_of
 from .sampling import TokenHistory, no_law
 from .tree import DraftLaw, DraftTree
-from .verify import GreedyVerdicts, verify_greedy
+from .verify import GreedyVerdicts, read_greedy, verify_greedy
 
 # name -> "module:attr", a row_tree.Verifier; a new one is a file and a row.
 VERIFIERS: dict[str, str] = {
@@ -77,7 +77,7 @@ def verify(
         UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
         DataError: the target gives logits that are no law.
     """
-    together = [row is not None and _by_argmax(row.sampling) for row in rows]
+    together = [row is not None and by_argmax(row.sampling) for row in rows]
     tokens: list[list[int]] = [[] for _ in rows]
     path: Tensor | None = None
     if any(together) or not any(rows):
@@ -100,7 +100,19 @@ def verify(
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
 
 
-def _by_argmax(sampling: SamplingParams) -> bool:
+def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
+    """Of rows that all take the argmax, from what ``verify.decide_greedy`` made on the device.
+
+    Raises:
+        DataError: the target gives logits that are no law.
+    """
+    greedy = read_greedy(path, numbers)
+    tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
+    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+
+
+def by_argmax(sampling: SamplingParams) -> bool:
+    """Whether a row's tokens are the argmax of the logits as they are."""
     return sampling.greedy and not sampling.penalised
 
 

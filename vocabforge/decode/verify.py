@@ -33,21 +33,34 @@ def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> GreedyVerdict
         logits: (B, N, V) of the target at each node.
         levels: levels below the root, which fixes the path's length.
     """
+    return read_greedy(*decide_greedy(tree, logits, levels))
+
+
+def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """The device's half: path (B, levels + 1), and numbers (B, levels + 3) for :func:`read_greedy`.
+
+    Numbers: the accepted depth, the nodes of the path above the first whose logits hold no largest number, and the
+    target's own choice at each node of the path.
+    """
     highest, best = logits.max(-1)  # (B, N), the first of equal maxima; NaN is the largest
     lawful = highest > -torch.inf
     if tree.tokens.shape[1] == 1:
         path = torch.zeros_like(best).expand(-1, levels + 1)
-        numbers = torch.cat([best, lawful.long()], 1).tolist()
-        return GreedyVerdicts(path, [[token] for token, _ in numbers], [-good for _, good in numbers])
-    path, depth = _longest(tree, best, levels)
-    along = (
-        lawful.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
-    )  # accepted nodes before a lawless one
-    numbers = torch.cat([depth, along, best.gather(1, path)], 1).tolist()
+        depth = torch.zeros_like(best)
+    else:
+        path, depth = _longest(tree, best, levels)
+    above = lawful.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
+    return path, torch.cat([depth, above, best.gather(1, path)], 1)
+
+
+def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
+    """The host's half, with the one copy."""
+    rows = numbers.tolist()
+    levels = path.shape[1] - 1
     return GreedyVerdicts(
         path,
-        [tokens[: count + 1] for count, _, *tokens in numbers],
-        [-1 if good > levels else good for _, good, *_ in numbers],
+        [tokens[: count + 1] for count, _, *tokens in rows],
+        [-1 if good > levels else good for _, good, *_ in rows],
     )
 
 

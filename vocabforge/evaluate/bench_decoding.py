@@ -96,8 +96,8 @@ class _Bench:
                 other = self._ready(chosen, threads)
             sides[name] = [mine, other]
         with ProgressBar("decoding", self.repeats * len(self.prompts) * len(sides), "prompts") as bar:
-            for _ in range(self.repeats):
-                self._round(sides, bar)
+            for number in range(self.repeats):
+                self._round(number, sides, bar)
         return {
             "environment": describe_environment(device="cpu", dtype=self.config.dtype),
             "settings": self.config.model_dump(mode="json") | {"repeats": self.repeats},
@@ -131,13 +131,17 @@ class _Bench:
         shown = [{"settings": r.settings, "threads": t, "tokens_per_s": rate} for rate, r, t in tried]
         return run, threads, shown
 
-    def _round(self, sides: dict[str, list[Side | None]], bar: ProgressBar) -> None:
+    def _round(self, number: int, sides: dict[str, list[Side | None]], bar: ProgressBar) -> None:
+        """Every side of every mode once a prompt; each round begins with another mode, and with the other side."""
+        pairs = [pair[::-1] if number % 2 else pair for pair in sides.values()]
+        first = number % len(pairs)
+        pairs = pairs[first:] + pairs[:first]
         everyone = [side for pair in sides.values() for side in pair if side is not None]
         for side in everyone:
             side.seconds.append([])
         before = {id(side): dict(side.run.parts) for side in everyone}
         for prompt in self.prompts:
-            for pair in sides.values():
+            for pair in pairs:
                 for one in pair:
                     if one is not None:
                         with _threads(one.threads):

@@ -12,9 +12,8 @@ COLUMNS = (
     "ratio",
     "over plain",
     "accepted",
-    "theirs",
-    "equal outputs",
-    "compiling, s",
+    "equal",
+    "compiled, s",
 )
 
 
@@ -24,12 +23,11 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     outputs = row.get("outputs") or row.get("as_plain")
     return (
         row["mode"],
-        _spread(ours["tokens_per_s"], ".0f"),
-        "-" if theirs is None else _spread(theirs["tokens_per_s"], ".0f"),
+        f"{ours['tokens_per_s']['median']:.0f}",
+        "-" if theirs is None else f"{theirs['tokens_per_s']['median']:.0f}",
         "-" if row["ratio"] is None else _spread(row["ratio"], ".2f"),
         "-" if row.get("over_plain") is None else _spread(row["over_plain"], ".2f"),
-        _length(ours),
-        "-" if theirs is None else _length(theirs),
+        _length(ours) if theirs is None else f"{_length(ours)} / {_length(theirs)}",
         "-" if outputs is None else _equal(outputs),
         f"{ours['compile_s']:.0f}",
     )
@@ -38,8 +36,9 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 def remarks(result: Mapping[str, Any]) -> list[str]:
     """What stands below the table: settings, where the time goes, and outputs that differ."""
     lines = [
-        "tokens/s: median of the rounds (lowest to highest). ratio: VocabForge to transformers, round by round; over "
-        "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target."
+        "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
+        "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target, VocabForge / transformers. "
+        "equal: outputs that are transformers', or plain decoding's."
     ]
     for row in result["modes"]:
         ours, theirs = row["ours"], row["theirs"]
