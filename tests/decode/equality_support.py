@@ -61,6 +61,7 @@ class Pair:
             tiny_target(folder, vocab_size=VOCAB, num_hidden_layers=5, initializer_range=0.4)
         self.folder, self.dtype = folder, dtype
         self.lean = load_target(folder, dtype=dtype)
+        self.plain: dict[Any, list[list[int]]] = {}  # what plain decoding gave
 
     def proposer(self, name: str) -> Proposer:
         drafter: Any = None

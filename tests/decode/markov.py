@@ -93,7 +93,7 @@ class MarkovTarget(LeanModel):
                 "num_attention_heads": 1,
                 "num_key_value_heads": 1,
                 "head_dim": 2,
-                "max_position_embeddings": 32,
+                "max_position_embeddings": 24,
             }
         )
         self.table = table(kind, vocab, seed, self.states)
@@ -104,6 +104,7 @@ class MarkovTarget(LeanModel):
         self.lm_head = nn.Parameter(logits.T.to(dtype).contiguous(), requires_grad=False)
         self.layers = nn.ModuleList(nn.Identity() for _ in range(layers))
         token = torch.arange(self.size) - vocab
+        self._one_hot = torch.eye(self.size, dtype=dtype)
         self._at = torch.arange(self.config.max_positions)
         self._weights = (1 + self._at % (CHECK - 1)).to(dtype)
         self._token_of = torch.where(token < 0, token + vocab, token % self.states // CHECK)
@@ -163,7 +164,7 @@ class MarkovTarget(LeanModel):
         if layer > 0:
             sound &= came - below == own * CHECK + checksum  # the layer below saw the same text
         state = self._region(layer) + own * CHECK + checksum
-        return F.one_hot(torch.where(sound, state, self.broken), self.size).to(x.dtype)
+        return self._one_hot[torch.where(sound, state, self.broken)]
 
     def _region(self, layer: int) -> int:
         """First place of a layer's states; of the embeddings for -1."""

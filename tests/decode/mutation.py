@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 
+def find_module(right: str, package: str = "vocabforge.decode") -> str:
+    """The one module of a package, or that module itself, in whose source ``right`` stands, exactly once."""
+    found = importlib.import_module(package)
+    names = [package]
+    if hasattr(found, "__path__"):
+        names = [f"{package}.{info.name}" for info in pkgutil.iter_modules(found.__path__)]
+    counts = {name: inspect.getsource(importlib.import_module(name)).count(right) for name in names}
+    places = {name: count for name, count in counts.items() if count}
+    assert list(places.values()) == [1], f"{right!r} should stand once in {package}, and stands in {places}"
+    return next(iter(places))
+
+
 @contextmanager
 def mistake(module_name: str, right: str, wrong: str) -> Iterator[None]:
-    """Replace one snippet of a module's source; ``right`` must stand in it exactly once.
+    """Replace one snippet in the source of a module, or of the one module of a package that has it.
 
     The functions keep their identity and take the code of the changed source, so whoever imported them meets it.
     """
-    module = importlib.import_module(module_name)
+    module = importlib.import_module(find_module(right, module_name))
     source = inspect.getsource(module)
-    assert source.count(right) == 1, f"{right!r} stands {source.count(right)} times in {module_name}"
-    assert inspect.getsourcefile(module) is not None
     changed = ModuleType(module.__name__)
     changed.__dict__.update({"__package__": module.__package__, "__file__": module.__file__})
     code = compile(source.replace(right, wrong), str(module.__file__), "exec", dont_inherit=True)

@@ -30,7 +30,7 @@ CASES = [Case(sampling) for sampling in (*TRANSFORMS.values(), *GREEDY.values())
 
 
 @functools.cache
-def targets(kind: str, vocab: int = 3, layers: int = 3) -> MarkovTarget:
+def targets(kind: str, vocab: int = 3, layers: int = 2) -> MarkovTarget:
     return MarkovTarget(kind, vocab, 1, layers)
 
 

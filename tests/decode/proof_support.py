@@ -83,7 +83,7 @@ def drafter_of(name: str, target: MarkovTarget, seed: int = 0) -> Any:
     configs: dict[str, Any] = {
         "eagle1": lambda: Eagle1Config(**common, **attention),
         "eagle2": lambda: Eagle1Config(**common, **attention),
-        "eagle3": lambda: Eagle3Config(**common, **attention, aux_layers=(0, 1, 2)),
+        "eagle3": lambda: Eagle3Config(**common, **attention, aux_layers=(0, 1, 1)),
         "medusa": lambda: MedusaConfig(**common, medusa_heads=3),
     }
     if name == "draft-model":

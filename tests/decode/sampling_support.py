@@ -24,13 +24,13 @@ from vocabforge.decode.verifiers import RowVerification, verify
 from vocabforge.models.heads import DraftState
 from vocabforge.models.heads_exact import answer
 
-LENGTH = 3
+LENGTH = 4
 PROMPT = (2, 0, 1)
-ROOT = (4,)
+ROOT = (3,)
 SHAPES = {
     "chain": TreeShape((0, 0, 1), (0, 0, 0)),
     "tree": TreeShape((0, 0, 0, 1, 1, 2), (0, 0, 1, 0, 1, 0)),
-    "wide": TreeShape((0, 0, 0, 0, 0), (0, 0, 1, 2, 3)),
+    "wide": TreeShape((0, 0, 0, 0), (0, 0, 1, 2)),
 }
 
 
@@ -84,7 +84,7 @@ class Sampler:
         vocab: V.
     """
 
-    def __init__(self, configuration: Configuration, vocab: int = 5) -> None:
+    def __init__(self, configuration: Configuration, vocab: int = 4) -> None:
         self.configuration, self.vocab = configuration, vocab
         self.shape = SHAPES[configuration.shape]
         self.target = MarkovTarget(configuration.kind, vocab, 4, layers=1)

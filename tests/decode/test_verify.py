@@ -60,7 +60,8 @@ def fixed(tree: DraftTree) -> Callable[[AllBranches], DraftTree]:
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("kind", ["plain", "ties", "zeros"])
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_output_law_equals_the_targets(kind: str, name: str) -> None:
+@pytest.mark.parametrize("verifier", ["point", "match"])
+def test_output_law_equals_the_targets(verifier: str, kind: str, name: str) -> None:
     accepted = 0
     for seed in range(4):
         draw = random.Random(f"{kind} {name} {seed}")
@@ -70,7 +71,7 @@ def test_output_law_equals_the_targets(kind: str, name: str) -> None:
             alive = torch.rand(tree.tokens.shape, generator=torch.Generator().manual_seed(5)) < 0.7
             tree = replace(tree, alive=alive.index_fill(1, torch.tensor([0]), True))
         toy, settings = Toy(vocab, seed, kind), TRANSFORMS[name]
-        law = output_law(toy, settings, fixed(tree), LENGTH)
+        law = output_law(toy, settings, fixed(tree), LENGTH, verifier=verifier)
         assert law == target_law(toy, settings, LENGTH)
         accepted += most_accepted(toy, tree, settings)
     assert accepted > 0, "the test needs accepted drafts"
@@ -142,7 +143,7 @@ def test_mistakes_in_the_rejection_are_caught(
         assert worst() > 0.02
 
 
-@pytest.mark.parametrize("verifier", [None, "residual"])
+@pytest.mark.parametrize("verifier", ["point", "residual"])
 def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero(verifier: str | None) -> None:
     """``u <= p`` instead of ``u < p`` accepts a token of probability 0 when u is 0."""
     tree = build_tree(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 0]]), 1)
@@ -278,7 +279,7 @@ def test_the_table_of_verifiers() -> None:
 
 
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("verifier", ["point", "residual"])
+@pytest.mark.parametrize("verifier", ["match", "point", "residual"])
 def test_a_tree_without_laws_is_verified_as_point_masses(verifier: str) -> None:
     toy, tree = Toy(3, 6, "plain"), random_tree(6, 3, 6, 2)
     assert output_law(toy, PLAIN, fixed(tree), 2, verifier=verifier) == target_law(toy, PLAIN, 2)

@@ -14,7 +14,7 @@ import torch
 
 from tests.decode.enumeration import AllBranches, Law, all_ways, fractions
 from tests.decode.toy_targets import Toy, tree_logits
-from vocabforge.decode import sampling, verify_residual, verify_sampling
+from vocabforge.decode import sampling, verify_match, verify_residual, verify_sampling
 from vocabforge.decode.chance import Chance, Weights
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import TokenHistory, draft_weights
@@ -39,7 +39,7 @@ def exact_target(*args: Any) -> Weights:
 
 def exact_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The walks compute with fractions."""
-    for module in (verify_sampling, verify_residual):
+    for module in (verify_match, verify_sampling, verify_residual):
         monkeypatch.setattr(module, "target_weights", exact_target)
 
 
@@ -76,6 +76,8 @@ def verify_one(
 ) -> Verdicts:
     """Verify a batch of one tree; its verdict is consistent."""
     levels = int(tree.depths.max())
+    if verifier is None and tree.laws is None:
+        verifier = "point"
     row = RowVerification(settings, chance, history(toy.vocab))
     verdict = verify(tree, tree_logits(toy, tree)[None], [row], levels, verifier)
     count, tokens = verdict.accepted[0], verdict.tokens[0]

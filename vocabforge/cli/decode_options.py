@@ -57,23 +57,33 @@ DraftSamplingOption = Annotated[
     ),
 ]
 DepthOption = Annotated[
-    int | None, typer.Option("--depth", min=0, help="Rounds of the draft tree after its first.")
+    int | None,
+    typer.Option(
+        "--depth", min=0, help="Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree]."
+    ),
 ]
 TopkOption = Annotated[
-    int | None, typer.Option("--topk", min=1, help="Children of a node and width of a tree level.")
+    int | None,
+    typer.Option("--topk", min=1, help="Children of a node and width of a tree level [default: 10]."),
 ]
 NodesOption = Annotated[
     int | None,
-    typer.Option("--total-nodes", min=2, help="Nodes that one verification checks, root included."),
+    typer.Option(
+        "--total-nodes", min=2, help="Nodes that one verification checks, root included [default: 60]."
+    ),
 ]
 LayersOption = Annotated[
     int | None,
-    typer.Option("--exit-layers", min=1, help="Layers of the target that an early exit drafts with."),
+    typer.Option(
+        "--exit-layers", min=1, help="Layers of the target that an early exit drafts with [default: a third]."
+    ),
 ]
 NgramOption = Annotated[
     str | None,
     typer.Option(
-        "--ngram", metavar="MIN:MAX", help="Shortest and longest suffix that n-gram drafting looks up."
+        "--ngram",
+        metavar="MIN:MAX",
+        help="Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
     ),
 ]
 ControlOption = Annotated[
@@ -89,16 +99,21 @@ CompileOption = Annotated[
 ]
 
 TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Start of the random streams.")]
+SeedOption = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**63 - 1, help="Start of the random streams; the same seed, the same output."
+    ),
+]
 SamplingTopKOption = Annotated[
     int,
     typer.Option("--sampling-top-k", min=0, help="Choose among the k most probable tokens; 0: all."),
 ]
 TopPOption = Annotated[
-    float, typer.Option("--top-p", help="Choose among the tokens of this probability mass.")
+    float, typer.Option("--top-p", help="Choose among the tokens of this probability mass, above 0 to 1.")
 ]
 MinPOption = Annotated[
-    float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one.")
+    float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one, 0 to 1.")
 ]
 RepetitionOption = Annotated[
     float, typer.Option("--repetition-penalty", help="Against tokens of prompt and output; 1: none.")

@@ -199,6 +199,7 @@ def _parents(
 ) -> dict[str, str]:
     """Hashes of what was measured, by role; folders that are no artefact of ours have none."""
     from ..core.artifact import MANIFEST, open_artifact
+    from ..decode.build import is_draft_model
     from ..models.fingerprint import target_fingerprint
 
     hashes = {"target": target_fingerprint(target)}
@@ -206,9 +207,11 @@ def _parents(
         for text in given:
             label, separator, folder = text.partition("=")
             path = Path(folder if separator and not Path(text).exists() else text)
+            key = f"{role} {label if path != Path(text) else path.name}"
             if (path / MANIFEST).is_file():
-                key = f"{role} {label if path != Path(text) else path.name}"
                 hashes[key] = open_artifact(path, verify=False).content_hash
+            elif is_draft_model(path):
+                hashes[key] = target_fingerprint(path)
     return hashes
 
 

@@ -84,6 +84,7 @@ def generate(
     from ..decode.request import Request, SamplingParams
     from ..decode.result import Generation
     from ..decode.stops import StopStrings
+    from ..decode.work import check_request
     from ..evaluate.prompts import resolve_format
 
     if vocab is not None and drafter is None and proposer != "early-exit":
@@ -130,11 +131,15 @@ def generate(
     decoder = methods[-1].generator
     assert isinstance(decoder, Decoder)
     result = Generation()
-    stops = StopStrings(text_tokenizer, stop) if stop else None
+    before = () if chat else tuple(ids[-8:])  # text that goes on: decoders strip the first space of a text
+    stops = StopStrings(text_tokenizer, stop, before) if stop else None
     request = Request(ids, max_new_tokens, set(text_tokenizer.eos_ids), sampling, stops)
-    shown = "" if chat else prompt
-    if not as_json:
-        typer.echo(shown, nl=False)
+    check_request(request, decoder.context, decoder.target.config.vocab_size)
+    if compiled:  # not while the text is being shown, and not in its time
+        decoder.generate(ids, max_new_tokens=min(8, max_new_tokens), stop_ids=())
+    if not as_json and not chat:
+        typer.echo(prompt, nl=False)
+    base = len(text_tokenizer.decode(before)) if before else 0
     written = text = ""
 
     def show(new: str) -> str:
@@ -145,10 +150,15 @@ def generate(
         sys.stdout.flush()
         return new
 
+    def whole() -> str:
+        if stops is not None:
+            return stops.text
+        return text_tokenizer.decode([*before, *result.token_ids])[base:]
+
     for _ in decoder.stream(request, result):
-        text = text_tokenizer.decode(result.token_ids) if stops is None else stops.settled
+        text = whole() if stops is None else stops.settled
         written = show(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the rest of a character may still come
-    text = text_tokenizer.decode(result.token_ids) if stops is None else stops.text
+    text = whole()
     show(text)
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s
     if as_json:

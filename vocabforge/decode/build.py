@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from .build_vocab_heads import BuiltHead, heads_for
 from .engine import Decoder
 from .policies import tree_settings
 from .proposer_draft_model import check_same_tokenizer, head_base
-from .proposers import ALONE, ProposerParts, make_proposer
+from .proposers import ALONE, FITTING, ProposerParts, make_proposer
 from .result import Generator
 
 PLAIN = "plain"
@@ -66,7 +68,8 @@ def build_methods(
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
     options = options or BuildOptions()
-    check_options(options)
+    target = Path(target)
+    check_options(options, [kind_of(path) for _, path in map(labelled, drafters)])
     if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
         tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
     several = len(drafters) + sum(name in ALONE for name in options.proposers) > 1
@@ -178,6 +181,16 @@ def is_draft_model(path: Path) -> bool:
     except DataError:
         return False
     return True
+
+
+def kind_of(path: Path) -> str:
+    """What a folder drafts as, before it is loaded; what cannot be read counts as an EAGLE-3 drafter until then."""
+    if is_draft_model(path):
+        return "draft-model"
+    with suppress(OSError, ValueError, AttributeError):
+        kind = json.loads((path / "config.json").read_text("utf-8")).get("kind")
+        return kind if kind in FITTING else "eagle3"
+    return "eagle3"
 
 
 def make_head(drafter: Drafter) -> DraftHead:

@@ -36,14 +36,33 @@ class BuildOptions:
     wrap: Wrap | None = None
 
 
-def check_options(options: BuildOptions) -> None:
-    """Refuse names that there are not, and an option of a proposer that is not in the run.
+def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
+    """Refuse names that there are not, and options that mean nothing in the run.
+
+    Args:
+        kinds: of the run's drafters.
 
     Raises:
         UsageError: one of these.
     """
     _check_names(options.proposers)
+    for name in options.proposers:
+        if name not in ALONE and not any(name in FITTING[kind] for kind in kinds):
+            raise UsageError(
+                "this proposer has no drafter that drafts so",
+                got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
+                expected="--drafter DIR of its kind beside it",
+            )
     _check_used(options)
+    drafts = bool(kinds) or any(name in ALONE for name in options.proposers)
+    given = [name for name, value in vars(options.draft).items() if value not in (None, False)]
+    given += ["control"] if options.control != "fixed" else []
+    if given and not drafts:
+        raise UsageError(
+            "an option of drafting means nothing here",
+            got=f"{', '.join('--' + _OPTIONS.get(name, name.replace('_', '-')) for name in given)}, and nothing drafts",
+            expected="--drafter DIR, or --proposer n-gram or early-exit, beside it",
+        )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -59,6 +78,9 @@ def _check_names(names: Sequence[str]) -> None:
 
 # option of one proposer -> its name on the command line, and the proposer
 _OWN = {"layers": ("--exit-layers", "early-exit"), "ngram": ("--ngram", "n-gram")}
+
+
+_OPTIONS = {"sample": "draft-sampling", "layers": "exit-layers"}  # where the command line says otherwise
 
 
 def _check_used(options: BuildOptions) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary, ref
 
 import torch
 
-from ..core.errors import MismatchError, UsageError
+from ..core.errors import UsageError
 from ..core.extension import resolve
 from ..models.lean import LeanModel
 from .chance import Chance, SeededChance
@@ -27,12 +28,16 @@ from .sampling import TokenHistory
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verifiers import VERIFIERS, RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
-from .work import Waiting, Work, check_request, offered, roots_alone
+from .work import Waiting, Work, check_layers, check_request, offered, roots_alone
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
 
 
 _IDLE = Draw(SamplingParams(), SeededChance(0))
+
+
+# A proposer's memory belongs to the decoder that used it last.
+_OWNERS: WeakKeyDictionary[Proposer, ref[Decoder]] = WeakKeyDictionary()
 
 
 class Decoder:
@@ -80,18 +85,14 @@ class Decoder:
         plans = proposer.plans() if proposer else [PLAIN_PLAN]
         self.control = make_control(control, plans) if isinstance(control, str) else control
         aux = proposer.aux_layers if proposer else ()
-        if aux and max(aux) >= target.config.num_layers:
-            raise MismatchError(
-                "the drafter reads layers that the target does not have",
-                got=f"auxiliary layers {list(aux)} (0-based)",
-                expected=f"at most {target.config.num_layers - 1}",
-            )
+        check_layers(aux, target.config.num_layers)
         self._reads = proposer.reads if proposer else "none"
         self._scratch = max(self._plan.nodes, proposer.scratch if proposer else 0)
         self._side = TargetSide(target, aux, rows, wrap)
         if wrap is not None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
         self._plain, self._single = roots_alone(rows, target.device), roots_alone(1, target.device)
+        self._serial, self._damaged = 0, False
         self._allocate(self.context if wrap else min(self.context, FIRST_POSITIONS))
 
     def _allocate(self, positions: int) -> None:
@@ -101,6 +102,7 @@ class Decoder:
         self._roots = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         if self.proposer is not None:
             self.proposer.allocate(self.rows, positions, self._side.cache)
+            _OWNERS[self.proposer] = ref(self)
 
     def _reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context."""
@@ -149,14 +151,45 @@ class Decoder:
         """Yield ``(number of the request, its new tokens)`` as they are committed."""
         for request in requests:
             check_request(request, self.context, self.target.config.vocab_size)
+        if len(results) != len(requests):
+            raise UsageError("every request needs a result", got=len(results), expected=len(requests))
         if not requests:
             return
         rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
-        self._reserve(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
+        self._claim(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
+        serial = self._serial
+        try:
+            for number, tokens in self._serve(waiting):
+                yield number, tokens
+                if self._serial != serial:
+                    raise UsageError(
+                        "another request began on this decoder while this one was being streamed",
+                        remedy="use a decoder for each stream, or stream_batch with several rows",
+                    )
+        except GeneratorExit:  # left between two cycles
+            raise
+        except BaseException:
+            self._damaged = True  # half a cycle, or NaN in a cache: the next request starts afresh
+            raise
+
+    def _claim(self, positions: int) -> None:
+        """Memory for new requests that nothing of earlier ones, ended or abandoned, is left in."""
+        self._serial += 1
+        shared = self.proposer is not None and _OWNERS[self.proposer]() is not self
+        if self._damaged or shared:
+            with torch.inference_mode(False):
+                self._allocate(self._positions)
+        self._damaged = False
+        self._reserve(positions)
+        for row in range(self.rows):
+            self._side.set_length(row, 0)
+        self.control.begin()
+
+    def _serve(self, waiting: deque[Waiting]) -> Iterator[tuple[int, list[int]]]:
+        """Take requests into free rows and run cycles until all are done."""
         work: list[Work | None] = [None] * self.rows
         clock = Clock(self.target.device)
-        self.control.begin()
         while True:
             for row in range(self.rows):
                 while work[row] is None and waiting:

@@ -54,7 +54,6 @@ class DraftModelBackend:
         self.passes.allocate(cache, rows, positions, scratch)
         self._text = torch.zeros(rows, cache.capacity, dtype=torch.int64, device=self.drafter.device)
         self._unread = [0] * rows  # tokens before the root whose keys may be missing
-        self._drafted = False  # since the last commit
 
     def wrap(self, wrap: Wrap) -> None:
         """There is no pass that recurs beside the drafting itself."""
@@ -79,13 +78,12 @@ class DraftModelBackend:
         # Padding of a row may reach beyond the text; what it writes there is never read.
         self._text.scatter_(1, places.clamp_(max=self._text.shape[1] - 1), self._known(following))
         counts = [len(tokens) for tokens in commit.tokens]
-        if self._drafted:
+        if commit.path is not None:
             passes.compact(following)
             # Every accepted node but the last has children, so it was expanded.
             self._unread = [int(count > 1) for count in counts]
         else:
             self._unread = [old + count for old, count in zip(self._unread, counts)]
-        self._drafted = False
         passes.add(commit.counts, commit.tokens)
 
     def view(self) -> Tensor:
@@ -95,7 +93,7 @@ class DraftModelBackend:
         return self._begin()
 
     def _begin(self) -> Tensor:
-        self._unread, self._drafted = [0] * len(self._unread), True
+        self._unread = [0] * len(self._unread)
         return self.passes.view()
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:

@@ -26,12 +26,14 @@ class StopStrings:
     Args:
         tokenizer: the target's.
         strings: at least one; the one that ends first in the text counts, of those that end together the longest.
+        before: the last tokens of the prompt, where the output continues its text: some decoders strip the first
+            space of a text.
 
     Raises:
         UsageError: no string, an empty one, or one with a replacement character (U+FFFD).
     """
 
-    def __init__(self, tokenizer: Decodes, strings: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Decodes, strings: Sequence[str], before: Sequence[int] = ()) -> None:
         wrong = [string for string in strings if not string or INCOMPLETE in string]
         if wrong or not strings or isinstance(strings, str):
             raise UsageError(
@@ -43,12 +45,13 @@ class StopStrings:
         self._reach = (
             max(len(string) for string in strings) - 1
         )  # characters before a token that may belong to one
-        self._ids: list[int] = []
+        self._ids, self._before = list(before), len(before)
+        self._base = tokenizer.decode(self._ids) if before else ""
         self._stopped = False
         self._tail = ""  # the last characters of the whole text so far
         # Text is whole before these two tokens. What lies between them has text, which `_known` is.
-        self._start = self._whole = 0
-        self._known = ""
+        self._start, self._whole = 0, self._before
+        self._known = self._base
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
         """How many generated tokens stay, the one that completes a stop string included; None to go on."""
@@ -58,7 +61,7 @@ class StopStrings:
                 self._stopped = True
                 break
         self.__dict__.pop("text", None)
-        return len(self._ids) if self._stopped else None
+        return len(self._ids) - self._before if self._stopped else None
 
     def _completes(self) -> bool:
         """Take in the last token; whether the text up to it holds a stop string."""
@@ -84,7 +87,7 @@ class StopStrings:
     @cached_property
     def text(self) -> str:
         """Text of the output; without the stop string and what follows it, once there is one."""
-        text = self._tokenizer.decode(self._ids)
+        text = self._tokenizer.decode(self._ids)[len(self._base) :]
         if not self._stopped:
             return text
         starts = [(text.find(string), len(string)) for string in self._strings]

@@ -20,6 +20,7 @@ from .verify import GreedyVerdicts, read_greedy, verify_greedy
 # name -> "module:attr", a row_tree.Verifier; a new one is a file and a row.
 VERIFIERS: dict[str, str] = {
     "greedy": "vocabforge.decode.verify:GREEDY",
+    "match": "vocabforge.decode.verify_match:MATCH",
     "point": "vocabforge.decode.verify_sampling:POINT",
     "residual": "vocabforge.decode.verify_residual:RESIDUAL",
 }
@@ -71,7 +72,7 @@ def verify(
         rows: the requests; None where a row is idle.
         levels: levels below the root, which fixes the paths' length.
         verifier: a name of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` where the
-            tree has laws, else ``point``. Rows at temperature 0 are always verified greedily.
+            tree has laws, else ``match``. Rows at temperature 0 are always verified greedily.
 
     Raises:
         UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
@@ -152,7 +153,7 @@ def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Ver
     if sampling.greedy:
         name = "greedy"
     elif name is None:
-        name = "residual" if drawn else "point"
+        name = "residual" if drawn else "match"
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if not sampling.greedy and not found.samples:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.errors import UsageError
+from ..core.errors import MismatchError, UsageError
 from .request import Request
 from .result import Finish, Generation
 from .tree import DraftTree, build_tree
@@ -77,6 +77,20 @@ def check_request(request: Request, context: int, vocab: int) -> None:
             got=f"ids {min(prompt_ids)} to {max(prompt_ids)}",
             expected=f"0 to {vocab - 1}",
             remedy="use the target's own tokenizer",
+        )
+
+
+def check_layers(aux_layers: Sequence[int], count: int) -> None:
+    """Refuse auxiliary layers beyond a target's ``count``.
+
+    Raises:
+        MismatchError: there are such layers.
+    """
+    if max(aux_layers, default=0) >= count:
+        raise MismatchError(
+            "the drafter reads layers that the target does not have",
+            got=f"auxiliary layers {list(aux_layers)} (0-based)",
+            expected=f"at most {count - 1}",
         )
 
 

@@ -60,7 +60,8 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
     raise DataError(
         "there is no drafter here",
         got=path if path.exists() else f"{path} (no such folder)",
-        expected="a drafter artefact, or config.json with model.safetensors in the EAGLE-3 serving layout",
+        expected="a drafter artefact, config.json with model.safetensors in the EAGLE-3 serving layout, or a smaller "
+        "model of the same vocabulary in Hugging Face's",
         remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
     )
 

@@ -113,9 +113,10 @@ def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def normalised(values: Tensor, logits: Tensor) -> Tensor:
     """Log-probabilities of some of the logits (N, C).
 
-    One above 0, by rounding, would let a child's score exceed its parent's.
+    One above 0, by rounding, would let a child's score exceed its parent's; so would NaN of a damaged state.
     """
-    return (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
+    found = (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
+    return found.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
 def requests_of(state: DraftState | None) -> int:
