@@ -53,7 +53,7 @@ CONFIGURATIONS = [
     for (kind, transform), shape, verifier in itertools.product(
         [("plain", "plain"), ("ties", "top-p"), ("plain", "all"), ("zeros", "temperature")],
         SHAPES,
-        ("point", "residual"),
+        ("match", "point", "residual"),
     )
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 from tests.decode import sampling_support
 from tests.decode.chi_square import holm_rejections, p_value, upper_tail
 from tests.decode.markov import MarkovTarget
+from tests.decode.mutants import MUTANTS
 from tests.decode.mutation import mistake
 from tests.decode.proof_support import TRANSFORMS, Case, proposer_for, reference_law
 from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration, Sampler
-from tests.decode.test_proof_mutants import MUTANTS
 from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import PROPOSERS
 
 LEVEL = 1e-6  # family-wise: one such test of a million fails by chance
 SEQUENCES = 252_000  # of four tokens
+SHARES = {"match": 8, "point": 4, "residual": 1}
 
 
 def test_the_distribution_function_is_that_of_the_tables() -> None:
@@ -37,10 +39,12 @@ def test_the_distribution_function_is_that_of_the_tables() -> None:
 
 
 def check(count: int) -> None:
-    """Three point masses to one drawn tree, which costs three times as much."""
-    half = len(CONFIGURATIONS) // 2
-    parts = {"point": count * 3 // 4 // half, "residual": count // 4 // half}
-    values = [Sampler(one).p_value(parts[one.verifier], seed) for seed, one in enumerate(CONFIGURATIONS)]
+    """More of what costs less."""
+    each = count / sum(SHARES[one.verifier] for one in CONFIGURATIONS)
+    values = [
+        Sampler(one).p_value(math.ceil(each * SHARES[one.verifier]), seed)
+        for seed, one in enumerate(CONFIGURATIONS)
+    ]
     rejected = [(CONFIGURATIONS[i], values[i]) for i in holm_rejections(values, LEVEL)]
     assert not rejected
 
@@ -84,9 +88,8 @@ POWER = {
 
 @pytest.mark.parametrize("name", [*POWER, "one uniform number for all decisions"])
 def test_the_same_test_rejects_each_mistake(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, transform = ("ties", "top-p") if name == "q of before the draw" else ("plain", "plain")
-    sampler = Sampler(Configuration(kind, "wide", POWER.get(name, "point"), transform))
-    count = SEQUENCES // len(CONFIGURATIONS) // 4
+    sampler = Sampler(Configuration("plain", "wide", POWER.get(name, "point"), "plain"))
+    count = 3000 if name in POWER else 12_000
     assert sampler.p_value(count, 1) > LEVEL
     if name in POWER:
         mutant = MUTANTS[name]
@@ -120,7 +123,7 @@ def engine_values(count: int) -> dict[tuple[str, bool, str], float]:
 
 
 def test_sequences_of_the_whole_engine() -> None:
-    values = engine_values(200)
+    values = engine_values(120)
     assert not holm_rejections(list(values.values()), LEVEL), values
 
 

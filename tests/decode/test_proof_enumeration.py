@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tests.decode.enumeration import AllBranches
 from tests.decode.markov import KINDS, MarkovTarget
+from tests.decode.plain_transform import plain_transform
 from tests.decode.proof_checks import CASES, HEADLESS, PAIRS, SAMPLERS, TREES, FixedTree, check, targets
 from tests.decode.proof_support import (
     GREEDY,
@@ -26,7 +27,6 @@ from tests.decode.proof_support import (
     Walker,
     exact_weights,
     next_weights,
-    plain_transform,
     proposer_for,
     reference_law,
 )

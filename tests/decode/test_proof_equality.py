@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.decode.mutation import mistake
 from tests.support import DATA, needs_data
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import PROPOSERS
-from vocabforge.decode.request import Request
+from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
@@ -82,6 +83,22 @@ def test_greedy_tokens_are_plain_decodings(
     prompts = prompts_for(24)
     check_equal(pairs[dtype], name, prompts[:2], LENGTH, 1)
     check_equal(pairs[dtype], name, prompts, LENGTH, 6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.dtype, Pair]) -> None:
+    """Verification by the target's own draw: the tokens are those of plain decoding with the same seeds."""
+    pair, prompts = pairs[torch.float64], prompts_for(12)
+    sampling = SamplingParams(0.9, top_p=0.95, repetition_penalty=1.1)
+
+    def asked(length: int) -> list[Request]:
+        return [Request(p, length, (), replace(sampling, seed=i)) for i, p in enumerate(prompts)]
+
+    plain = tokens_of(Decoder(pair.lean, rows=4).generate_batch(asked(LENGTH + 8)))
+    told = Decoder(pair.lean, Told(pair.proposer(name), prompts, plain), rows=4, verifier="match")
+    results = told.generate_batch(asked(LENGTH))
+    assert tokens_of(results) == [tokens[:LENGTH] for tokens in plain]
+    assert max(length for result in results for length in result.accept_lengths) > 2
 
 
 @needs_data

@@ -52,7 +52,9 @@ def test_an_error_in_the_middle_leaves_nothing(pair: Pair, name: str) -> None:
         proposer = pair.proposer(SHAPES["tree"])
     elif name != "plain":
         drafter = pair.lean if name == "draft-model" else None
-        proposer = make_proposer(name, ProposerParts(pair.lean, drafter, None, DraftOptions("dynamic", False, 2, 3, 9)))
+        proposer = make_proposer(
+            name, ProposerParts(pair.lean, drafter, None, DraftOptions("dynamic", False, 2, 3, 9))
+        )
     decoder = Decoder(pair.lean, proposer, rows=2, control=PlainFirst(proposer.plan) if proposer else "fixed")
     logits, calls = pair.lean.logits, [0]
 

@@ -89,7 +89,7 @@ class _Bench:
         for name in self.names:
             say(f"{name}: loading, compiling, trying settings")
             mine = self._ready(self.ours.start(name), self.config.threads)
-            found = self.theirs.candidates(name)
+            found = self.theirs.candidates(name) if self.config.widen == 1 else []
             other = None
             if found:
                 chosen, threads, tried[name] = self._best(found)

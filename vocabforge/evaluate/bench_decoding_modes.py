@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -16,7 +16,9 @@ from ..decode.engine import Decoder
 from ..decode.proposers import DraftOptions, ProposerParts, make_proposer
 from ..export.formats import load_drafter
 from ..models.drafter_io import TargetTensors
+from ..models.eagle3 import Eagle3Drafter
 from ..models.lean import load_target
+from .widen import widen_drafter, widen_target
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Sizes(Protocol):
     compile: bool
     draft_tokens: int | None
     layers: int | None
+    widen: int
 
 
 class OurRun:
@@ -119,7 +122,8 @@ class OurSide:
 
     def __init__(self, config: Sizes) -> None:
         self.config = config
-        self.model = load_target(config.target, dtype=DTYPES[config.dtype])
+        self._narrow = load_target(config.target, dtype=DTYPES[config.dtype])
+        self.model = self._narrow if config.widen == 1 else widen_target(self._narrow, config.widen)
 
     def start(self, name: str) -> OurRun:
         """The decoder of a mode."""
@@ -142,7 +146,7 @@ class OurSide:
         if mode.needs == "draft_model" and config.draft_model is not None:
             return load_target(config.draft_model, dtype=model.dtype)
         if mode.needs == "drafter" and config.drafter is not None:
-            tensors = TargetTensors(model.embedding, model.lm_head_weight)
+            tensors = TargetTensors(self._narrow.embedding, self._narrow.lm_head_weight)
             drafter, _ = load_drafter(config.drafter, tensors, config.target)
             if drafter.kind != mode.proposer:
                 raise UsageError(
@@ -151,7 +155,11 @@ class OurSide:
                     expected=mode.proposer,
                     source=config.drafter,
                 )
-            return drafter
+            return (
+                drafter
+                if config.widen == 1
+                else widen_drafter(cast(Eagle3Drafter, drafter), model, config.widen)
+            )
         return None
 
 

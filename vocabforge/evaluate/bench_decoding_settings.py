@@ -31,6 +31,9 @@ PROMPTS = (
 )
 
 
+WIDER = ("plain", "eagle3")  # modes of which ``widen.py`` makes larger pairs
+
+
 class DecodingBenchConfig(StrictModel):
     """Settings of ``vocabforge bench decoding``, given as ``key=value``.
 
@@ -48,6 +51,8 @@ class DecodingBenchConfig(StrictModel):
         compile: VocabForge's passes.
         draft_tokens: VocabForge's chains, where the mode's own length is not wanted.
         layers: of an early exit of VocabForge.
+        widen: repeat every unit of target and drafter so often (``widen.py``): the same outputs and accepted lengths
+            at the cost of a larger pair; for modes that transformers has no part in, plain and eagle3.
         tune_prompts: prompts on which transformers' settings are tried.
     """
 
@@ -64,6 +69,7 @@ class DecodingBenchConfig(StrictModel):
     compile: bool = True
     draft_tokens: Positive | None = None
     layers: Positive | None = None
+    widen: Positive = 1
     tune_prompts: Positive = 2
 
 
@@ -75,6 +81,10 @@ def modes_of(config: DecodingBenchConfig) -> tuple[str, ...]:
     """
     folders = {"draft_model": config.draft_model, "drafter": config.drafter}
     able = [name for name, mode in MODES.items() if mode.needs is None or folders[mode.needs] is not None]
+    if config.widen > 1:
+        able = [name for name in able if name in WIDER]
+        if wrong := [name for name in config.modes or () if name not in WIDER]:
+            raise UsageError("this mode cannot be widened", got=", ".join(wrong), expected=", ".join(WIDER))
     for name in config.modes or ():
         if name not in MODES:
             raise UsageError("there is no such mode", got=name, expected=", ".join(MODES))
