@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads test test-deepspeed check format clean
+.PHONY: help setup demo bitllama heads bench-decoding test test-proof test-deepspeed check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,7 +14,9 @@ help:
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (about 6 minutes)"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make heads   compare all draft heads on that model, three seeds"
+	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
 	@echo "make test    the test suite"
+	@echo "make test-proof  the long versions of the proofs that decoding is lossless"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make check   lint and types"
 
@@ -51,8 +53,18 @@ heads: $(STAMP) $(REAL)/target/generation_config.json
 	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]" \
 	  --draft-vocab 128 --seeds 0,1,2 --output $(REAL)/heads
 
+# Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
+bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
+	$(BIN)/vocabforge bench decoding --repeats 5 --json target=$(REAL)/target drafter=$(REAL)/run/drafter \
+	  draft_model=$(VOCABFORGE_DATA)/models/stories260K > $(REAL)/decoding.json
+	$(BIN)/vocabforge bench decoding --repeats 3 --json target=$(REAL)/target drafter=$(REAL)/run/drafter \
+	  widen=4 threads=2 > $(REAL)/decoding-wide.json
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+test-proof: $(STAMP)
+	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal tests/decode
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

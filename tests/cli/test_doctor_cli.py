@@ -249,15 +249,15 @@ def test_end_tokens_outside_a_draft_vocabulary_are_a_warning(pristine: World, tm
 def test_drafting_that_changes_the_output_is_found(pristine: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from vocabforge.decode import engine
 
-    right = engine.verify_greedy
+    right = engine.greedy_verdicts
 
-    def wrong(tree, logits, levels):
-        verdict = right(tree, logits, levels)
-        if len(tree.tokens) > 1:
-            verdict.tokens[-1] = (verdict.tokens[-1] + 1) % 261
-        return verdict
+    def wrong(path, numbers, rows):
+        verdicts = right(path, numbers, rows)
+        if path.shape[1] > 1:
+            verdicts.tokens[0][-1] = (verdicts.tokens[0][-1] + 1) % 261
+        return verdicts
 
-    monkeypatch.setattr(engine, "verify_greedy", wrong)
+    monkeypatch.setattr(engine, "greedy_verdicts", wrong)
     code, rows = examine("--target", pristine.target, "--drafter", pristine.drafter)
     assert (code, rows["drafter: drafting"]["state"]) == (1, "failed")
     assert "token 2 differs" in rows["drafter: drafting"]["found"]

@@ -17,7 +17,7 @@ from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.decode.build import make_head
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposer_eagle3 import Eagle3Proposer
+from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.serving import read_layers, read_serving, rope_fields, serving_config, write_serving
@@ -192,13 +192,15 @@ def trees(lean: Any, drafter: Eagle3Drafter) -> list[list[list[int]]]:
     """Every draft tree of a short generation."""
     made: list[list[list[int]]] = []
 
-    class Watched(Eagle3Proposer):
-        def propose(self, root_token: torch.Tensor) -> Any:
-            tree = super().propose(root_token)
-            made.append([tree.tokens.tolist(), tree.parents.tolist()])
-            return tree
+    proposer = tree_proposer(lean, drafter, make_head(drafter), TreeSettings(topk=3, depth=2, total_nodes=9))
+    propose = proposer.propose
 
-    proposer = Watched(drafter, make_head(drafter), TreeSettings(topk=3, depth=2, total_nodes=9), 128)
+    def watched(*given: Any) -> Any:
+        tree = propose(*given)
+        made.append([tree.tokens[0].tolist(), tree.parents[0].tolist()])
+        return tree
+
+    proposer.propose = watched  # type: ignore[method-assign]
     Decoder(lean, proposer, context=128).generate([5, 7, 11], max_new_tokens=6, stop_ids=())
     assert made
     return made

@@ -187,5 +187,5 @@ def generate(
     say(
         f"[{methods[-1].name}] {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s | "
         f"accepted length {result.mean_accepted_length:.2f} | {result.target_forwards} target forwards | "
-        f"ended by {result.finish}"
+        f"ended by {'a full context' if result.finish == 'cache' else result.finish}"
     )
