@@ -24,7 +24,7 @@ from vocabforge.models.target import HFTarget
 VOCAB = 512
 DRAFTERS = {"eagle1": "eagle1", "eagle2": "eagle1", "eagle3": "eagle3", "medusa": "medusa"}
 OPTIONS = {
-    "n-gram": DraftOptions(depth=3),
+    "n-gram": DraftOptions(depth=3, ngram=(1, 4)),
     "draft-model": DraftOptions(depth=3),
     "early-exit": DraftOptions(depth=2, layers=3),
     "eagle1": DraftOptions(tree="static", topk=3, depth=2, total_nodes=9),
