@@ -165,8 +165,6 @@ class _Maker:
         loaded = load_heads(request, named, steps=steps, device=self.model.device, dtype=self.model.dtype)
         if not loaded:
             return {}
-        if not drafters:
-            raise UsageError("--head belongs to a drafter", expected="--drafter DIR beside it")
         prints = target_fingerprint(self.target), load_tokenizer(self.tokenizer).fingerprint
         paths = [path for _, path in map(labelled, drafters) if not is_draft_model(path)]
         return heads_of(loaded, {path: HeadOwner(drafter_digest(path), *prints) for path in paths})

@@ -54,6 +54,8 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
                 expected="--drafter DIR of its kind beside it",
             )
     _check_used(options)
+    if options.heads is not None and options.heads.given and not kinds:
+        raise UsageError("--head belongs to a drafter", expected="--drafter DIR beside it")
     drafts = bool(kinds) or any(name in ALONE for name in options.proposers)
     given = [name for name, value in vars(options.draft).items() if value not in (None, False)]
     given += ["control"] if options.control != "fixed" else []
