@@ -233,6 +233,7 @@ def test_real_sentencepiece(name):
 
 
 @needs_data
+@pytest.mark.proof
 def test_real_byte_level():
     tokenizers = {name: real(name) for name in ("qwen3", "gpt2", "o200k")}
     forms = {name: token_bytes(tokenizer) for name, tokenizer in tokenizers.items()}

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError
+from ..core.errors import ArtifactError, UsageError
 from ..corpus.tokenizer import TextTokenizer
 from .overlap_spelling import Speller
 from .token_bytes import TokenForms, token_forms
@@ -38,6 +38,11 @@ class Vocabulary:
     tokenizer: TextTokenizer
     forms: TokenForms
     speller: Speller
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """End tokens that stand for no text."""
+        return tuple(token for token in _eos(self.tokenizer) if self.forms.forms[token] is None)
 
     @property
     def by_form(self) -> dict[bytes, list[int]]:
@@ -109,7 +114,8 @@ class Overlap:
         a: the first vocabulary.
         b: the second.
         forms: number of byte strings that are tokens of both.
-        eos_pair: the first end token of each, None where a side has none.
+        eos_pair: one end token of each, which stand for each other: what was asked for, else the first of each
+            that stands for no text; None where a side has none.
         corpus: figures of :func:`~vocabforge.vocab.overlap_corpus.compare_on_corpus`, None without a corpus.
     """
 
@@ -132,20 +138,61 @@ class Overlap:
         }
 
 
-def compare(a: Vocabulary, b: Vocabulary, *, corpus: Mapping[str, Any] | None = None) -> Overlap:
-    """Compare two vocabularies; ``corpus`` is kept with the result."""
+def compare(
+    a: Vocabulary,
+    b: Vocabulary,
+    *,
+    corpus: Mapping[str, Any] | None = None,
+    eos_pair: tuple[int, int] | None = None,
+) -> Overlap:
+    """Compare two vocabularies.
+
+    Args:
+        corpus: kept with the result.
+        eos_pair: end tokens that stand for each other (see :func:`end_token`), by default the first of each.
+    """
     ids_a, ids_b = a.by_form, b.by_form
-    both = ids_a.keys() & ids_b.keys()
-    pairs = sorted(pair for form in both for pair in zip(ids_a[form], ids_b[form], strict=False))
-    eos = [_eos(side.tokenizer) for side in (a, b)]
+    ends = a.ends, b.ends
     return Overlap(
-        np.array(pairs, dtype=np.int64).reshape(-1, 2),
+        _paired(ids_a, ids_b),
         _side(a, ids_a, b),
         _side(b, ids_b, a),
-        len(both),
-        (eos[0][0], eos[1][0]) if all(eos) else None,
+        len(ids_a.keys() & ids_b.keys()),
+        eos_pair or ((ends[0][0], ends[1][0]) if all(ends) else None),
         corpus,
     )
+
+
+def pair_up(a: Vocabulary, b: Vocabulary) -> Ids:
+    """``compare(a, b).pairs`` alone, without spelling every token with the other side's."""
+    return _paired(a.by_form, b.by_form)
+
+
+def _paired(ids_a: Mapping[bytes, Sequence[int]], ids_b: Mapping[bytes, Sequence[int]]) -> Ids:
+    both = ids_a.keys() & ids_b.keys()
+    pairs = sorted(pair for form in both for pair in zip(ids_a[form], ids_b[form], strict=False))
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def end_token(one: Vocabulary, named: str) -> int:
+    """The special token with this text or id.
+
+    Raises:
+        UsageError: there is none.
+    """
+    tokenizer = one.tokenizer
+    token = tokenizer.backend.token_to_id(named)
+    if token not in one.forms.special and named.isdecimal():  # "2" may be the text of another token
+        token = int(named)
+    if token not in one.forms.special:
+        raise UsageError(
+            "this is no end token",
+            got=named,
+            expected=f"text or id of a special token of {tokenizer.source}"
+            + (f", such as {tokenizer.eos_ids[0]}" if tokenizer.eos_ids else ""),
+            source="--eos",
+        )
+    return int(token)
 
 
 def _eos(tokenizer: TextTokenizer) -> tuple[int, ...]:

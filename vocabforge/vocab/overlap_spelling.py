@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,22 @@ from ..corpus.tokenizer import TextTokenizer
 from .token_bytes import TokenForms, byte_level_characters, is_byte_level
 
 _BATCH = 20_000
+_EMPTY: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "decoder": None,
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+}
 
 
 class Speller:
     """Spells bytes with a tokenizer's pre-tokeniser and model, as they stand behind other text.
 
     The normaliser is left out but for the mark that it writes for a space, and nothing is put before the text.
-    A spelling counts only if its tokens' bytes are the bytes asked for. What the tokenizer cannot be given as
+    A spelling counts only if its tokens' bytes are the bytes asked for; special tokens have none, and a text that
+    looks like one is spelled as any other. What the tokenizer cannot be given as
     text (bytes that are no valid UTF-8), or reads otherwise at the beginning of a word, is spelled by its model
     (byte-level), or by the longest match over the byte forms (WordPiece's own rule; byte fallback's too, for
     bytes that no longer token covers).
@@ -31,14 +41,25 @@ class Speller:
     """
 
     def __init__(self, tokenizer: TextTokenizer, forms: TokenForms) -> None:
-        self._forms = forms.forms
-        self._inside = _inside_text(tokenizer)
+        self._inside = _inside_text(tokenizer, forms)
         self._characters = byte_level_characters() if is_byte_level(tokenizer) else None
+        self._know(forms.forms)
+
+    def _know(self, forms: Sequence[bytes | None]) -> None:
+        self._forms = forms
         self._by_form: dict[bytes, int] = {}
-        for token, form in enumerate(self._forms):
+        for token, form in enumerate(forms):
             if form:
                 self._by_form.setdefault(form, token)
         self._longest = max(map(len, self._by_form), default=0)
+
+    def within(self, rows: int) -> Speller:
+        """The same with the tokens below ``rows`` only."""
+        if rows >= len(self._forms):
+            return self
+        fewer = copy(self)
+        fewer._know([form if token < rows else None for token, form in enumerate(self._forms)])
+        return fewer
 
     def lengths(self, wanted: Sequence[bytes | None]) -> npt.NDArray[np.int64]:
         """Number of tokens for each entry, (n,) int64: 0 where there is no spelling, -1 where nothing is asked."""
@@ -70,7 +91,9 @@ class Speller:
     def _piecewise(self, form: bytes) -> list[int]:
         if self._characters is not None:
             spelled = "".join(self._characters[byte] for byte in form)
-            return self._checked([token.id for token in self._inside.model.tokenize(spelled)], form)
+            found = self._checked([token.id for token in self._inside.model.tokenize(spelled)], form)
+            if found:
+                return found
         ids, at = [], 0
         while at < len(form):
             ends = range(min(len(form), at + self._longest), at, -1)
@@ -89,13 +112,26 @@ def _text(form: bytes) -> str | None:
         return None
 
 
-def _inside_text(tokenizer: TextTokenizer) -> Tokenizer:
-    """A copy that takes a text as what stands behind other text, unchanged."""
-    content = json.loads(tokenizer.backend.to_str())
-    content["post_processor"] = None
-    content["normalizer"] = _edited(content["normalizer"], "normalizers", _keep_mark)
-    content["pre_tokenizer"] = _edited(content["pre_tokenizer"], "pretokenizers", _without_space)
-    return Tokenizer.from_str(json.dumps(content))
+def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
+    """A copy that takes a text as what stands behind other text, unchanged, and finds no special tokens in it."""
+    backend = tokenizer.backend
+    parts: dict[str, Any] = {
+        "post_processor": None,
+        "normalizer": _edited(_state(backend.normalizer), "normalizers", _keep_mark),
+        "pre_tokenizer": _edited(_state(backend.pre_tokenizer), "pretokenizers", _without_space),
+    }
+    inside = Tokenizer.from_str(json.dumps({**_EMPTY, **parts}))
+    inside.model = backend.model  # shared: reading a large one again takes seconds
+    added = backend.get_added_tokens_decoder()
+    for token_id, token in added.items():
+        token.special = token_id in forms.special
+    inside.add_tokens([added[token_id] for token_id in sorted(added)])  # they get the same ids as in a file
+    inside.encode_special_tokens = True
+    return inside
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else json.loads(part.__getstate__())
 
 
 def _edited(node: Any, children: str, edit: Any) -> Any:

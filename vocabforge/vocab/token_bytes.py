@@ -42,7 +42,8 @@ class TokenForms:
 
     Attributes:
         forms: V entries; None for special tokens, the unknown token and ids without a token.
-        special: ids of the special added tokens and of the unknown token (their form is None).
+        special: ids of the special added tokens, of the unknown token, and of the tokens that begin and end a
+            text, whether or not the file marks them as special (their form is None).
         added: ids of the other added tokens (such as ``<think>``): their form is their text, but text is cut
             into them before the model runs, so the model's merges never make them.
         family: how the vocabulary spells bytes, for people.
@@ -76,6 +77,7 @@ def token_forms(tokenizer: TextTokenizer) -> TokenForms:
     family, spell = _family(content, tokenizer)
     added = {int(token["id"]): token for token in content.get("added_tokens") or ()}
     special = {token_id for token_id, token in added.items() if token["special"]} | _unknown_ids(content)
+    special |= _control_ids(tokenizer, added)
     forms: list[bytes | None] = [None] * tokenizer.vocab_size
     for token, token_id in tokenizer.backend.get_vocab(with_added_tokens=False).items():
         forms[token_id] = spell(token)
@@ -94,6 +96,17 @@ def _unknown_ids(content: Mapping[str, Any]) -> set[int]:
         return {model["unk_id"]}
     vocab, name = model.get("vocab"), model.get("unk_token")
     return {int(vocab[name])} if isinstance(vocab, dict) and name in vocab else set()
+
+
+def _control_ids(tokenizer: TextTokenizer, added: Mapping[int, Any]) -> set[int]:
+    """Tokens that begin or end a text, where they are more than text.
+
+    An end token that only ``generation_config.json`` names may be an ordinary one, such as a line end: it stays text.
+    """
+    named = (tokenizer.special_text.get(name) for name in ("bos_token", "eos_token"))
+    ids = {tokenizer.backend.token_to_id(text) for text in named if text is not None}
+    ids |= {token_id for token_id in (*tokenizer.eos_ids, *tokenizer.prefix_ids) if token_id in added}
+    return {token_id for token_id in ids if token_id is not None}
 
 
 def _family(content: Mapping[str, Any], tokenizer: TextTokenizer) -> tuple[str, Callable[[str], bytes]]:
