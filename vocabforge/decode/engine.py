@@ -21,7 +21,7 @@ from .chance import Chance, SeededChance
 from .clock import PREFILL, Clock, total_up
 from .control import Control, CycleFigures, make_control
 from .draft import PLAIN_PLAN, Commit, Draw, Plan, Wrap, WrapsPasses
-from .proposers import Proposer
+from .proposers import Counts, Proposer
 from .request import Request, SamplingParams, StopRule
 from .result import Generation
 from .sampling import TokenHistory
@@ -266,7 +266,7 @@ class Decoder:
         self, plan: Plan, tree: DraftTree, judges: Sequence[RowVerification | None]
     ) -> tuple[TargetPass, Verdicts]:
         """One target pass over all nodes, and the walk."""
-        if tree.alive is None and all(one is None or by_argmax(one.sampling) for one in judges):
+        if all(one is None or by_argmax(one.sampling) for one in judges):
             output, decision = self._side.judged_pass(tree, plan.levels)
             return output, greedy_verdicts(*decision, judges)
         output = self._side.verify_pass(tree)
@@ -300,6 +300,8 @@ class Decoder:
             assert one is not None
             if one.finish is not None:
                 one.result.finish = one.finish
+                if isinstance(self.proposer, Counts):
+                    one.result.counts = self.proposer.counts(row)
                 total_up(one.result)
                 work[row] = None
                 self._side.set_length(row, 0)

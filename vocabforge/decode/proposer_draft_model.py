@@ -67,9 +67,13 @@ class DraftModelBackend:
         start = self.passes.lengths[row]
         end = start + len(following)
         self._text[row, start + 1 : end + 1] = self._known(following)
+        self._read(row, start, end)
+        self.passes.set_length(row, end)
+
+    def _read(self, row: int, start: int, end: int) -> None:
+        """Compute the keys of a row's tokens from ``start`` to before ``end``."""
         tokens, slots = self._text[row : row + 1, start:end], self.passes.slots[None, start:end]
         self.passes.line(tokens, slots, self.passes.view(end), self.passes.cache.row(row))
-        self.passes.set_length(row, end)
 
     def commit(self, commit: Commit) -> None:
         """Note the text; keys of an accepted path move to their positions."""
@@ -85,6 +89,22 @@ class DraftModelBackend:
         else:
             self._unread = [old + count for old, count in zip(self._unread, counts)]
         passes.add(commit.counts, commit.tokens)
+
+    def rewrite(self, row: int, start: int, ids: Sequence[int]) -> None:
+        """The text of a row is ``ids`` now, the root last, and the keys of the first ``start`` of them hold."""
+        committed = len(ids) - 1
+        # Nodes of a tree have keys before they are in the text.
+        known = min(start, self.passes.lengths[row] + 1)
+        self._text[row, known : len(ids)] = torch.tensor(ids[known:], device=self._text.device)
+        self.passes.set_length(row, committed)
+        self._unread[row] = max(committed - start, 0)
+
+    def read(self, row: int) -> None:
+        """Read what of a row's text is not read yet, up to the root."""
+        end = self.passes.lengths[row]
+        for start in range(end - self._unread[row], end, CATCH_UP):
+            self._read(row, start, min(start + CATCH_UP, end))
+        self._unread[row] = 0
 
     def view(self) -> Tensor:
         """Slots of the next drafting; :meth:`start_in` reads no more than one token before the root."""
@@ -145,13 +165,26 @@ def build(parts: ProposerParts) -> ModelProposer:
         UsageError: no lean model to draft with, or a tree that it cannot fill.
         MismatchError: the models are on different devices.
     """
+    drafter = draft_model_of(parts)
+    backend = DraftModelBackend(drafter, parts.target.config.vocab_size)
+    head = parts.head or FullHead(head_base(parts.target, drafter).weight)
+    return ModelProposer(backend, head, choose_policy(parts.options, "chain", None))
+
+
+def draft_model_of(parts: ProposerParts) -> LeanModel:
+    """The draft model among a proposer's parts.
+
+    Raises:
+        UsageError: there is none.
+        MismatchError: it is on another device than the target.
+    """
     drafter = parts.drafter
     if not isinstance(drafter, LeanModel):
         raise UsageError(
             "there is no draft model",
             got="no drafter" if drafter is None else type(drafter).__name__,
             expected="a language model that the lean decoder computes",
-            remedy="give the folder of a smaller model with the target's tokenizer",
+            remedy="give the folder of a smaller model with --drafter",
         )
     if drafter.device != parts.target.device:
         raise MismatchError(
@@ -159,9 +192,7 @@ def build(parts: ProposerParts) -> ModelProposer:
             got=f"draft model on {drafter.device}",
             expected=f"{parts.target.device}",
         )
-    backend = DraftModelBackend(drafter, parts.target.config.vocab_size)
-    head = parts.head or FullHead(head_base(parts.target, drafter).weight)
-    return ModelProposer(backend, head, choose_policy(parts.options, "chain", None))
+    return drafter
 
 
 def head_base(target: LeanModel, drafter: LeanModel) -> HeadBase:
@@ -186,14 +217,14 @@ def check_same_tokenizer(
     Raises:
         MismatchError: another tokenizer, or other sizes without one to compare.
     """
-    remedy = "choose a draft model of the target's family, with the same tokenizer"
     if drafter is None and sizes[0] != sizes[1]:
         raise MismatchError(
             "the draft model's vocabulary is not the target's",
             got=f"{sizes[1]:,} tokens and no tokenizer.json",
             expected=f"{sizes[0]:,} tokens",
             source=source,
-            remedy=remedy,
+            remedy="put the draft model's tokenizer.json into its folder, or name another folder: "
+            "--drafter-tokenizer",
         )
     if drafter is not None and drafter.fingerprint != target.fingerprint:
         raise MismatchError(
@@ -201,5 +232,5 @@ def check_same_tokenizer(
             got=f"{drafter.fingerprint[:12]} in {drafter.source}",
             expected=f"{target.fingerprint[:12]} in {target.source}",
             source=source,
-            remedy=remedy,
+            remedy="--proposer tli, slem or slrs drafts with another tokenizer than the target's",
         )

@@ -6,19 +6,18 @@ Saxena, "Prompt Lookup Decoding" (2023). No model: the text, prompt and output, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
+from .continuations import chain_trees, merged_trees, root_trees
 from .draft import Commit, Draw, Plan
 from .proposers import Lap, ProposerParts
 from .shapes import chain
-from .tree import DraftTree, build_tree
+from .tree import DraftTree
 
 DEFAULT_NGRAM = (2, 4)  # shortest and longest suffix
 DEFAULT_LENGTH = 10  # draft tokens of a continuation
@@ -136,11 +135,10 @@ class NgramProposer:
             self._branches(index, plan) if busy else [] for index, busy in zip(self._index, self._busy)
         ]
         if not any(branches):
-            tree = build_tree(roots[:, None], torch.zeros_like(roots[:, None]), 0)
-            return replace(tree, chain=True)
+            return root_trees(roots)
         if plan.nodes == plan.levels + 1:
-            return _chains(roots, [found[0] if found else [] for found in branches], plan)
-        return _trees(roots, branches, plan)
+            return chain_trees(roots, [found[0] if found else [] for found in branches], plan.levels)
+        return merged_trees(roots, branches, plan.levels, plan.nodes)
 
     def _branches(self, index: NgramIndex, plan: Plan) -> list[list[int]]:
         """Continuations of a row, the most likely one first, no two alike."""
@@ -153,55 +151,6 @@ class NgramProposer:
             if len(found) == self.branches:
                 break
         return found
-
-
-def _chains(roots: Tensor, drafts: Sequence[Sequence[int]], plan: Plan) -> DraftTree:
-    """Chains under roots (B,); rows without a draft have only their root alive."""
-    rows, count = len(roots), plan.levels + 1
-    padded = [list(draft) or [0] * plan.levels for draft in drafts]
-    tokens = torch.cat([roots[:, None], torch.tensor(padded, device=roots.device)], 1)
-    steps = torch.arange(count, device=roots.device)
-    alive: Tensor | None = None
-    if not all(drafts):
-        matched = torch.tensor([bool(draft) for draft in drafts], device=roots.device)
-        alive = matched[:, None] | (steps == 0)
-    return DraftTree(
-        tokens,
-        (steps - 1).clamp(min=0).expand(rows, -1),
-        steps.expand(rows, -1),
-        (steps <= steps[:, None]).expand(rows, -1, -1),
-        alive=alive,
-        chain=True,
-    )
-
-
-def _trees(roots: Tensor, branches: Sequence[Sequence[Sequence[int]]], plan: Plan) -> DraftTree:
-    """The continuations of each row merged at their common beginnings; rows padded to the plan's nodes."""
-    merged = [_merge(found, plan.nodes) for found in branches]
-    tokens = torch.zeros(len(roots), plan.nodes, dtype=torch.int64)
-    parents = torch.zeros_like(tokens)
-    for row, nodes in enumerate(merged):
-        for node, (parent, token) in enumerate(nodes, 1):
-            tokens[row, node], parents[row, node] = token, parent
-    counts = torch.tensor([len(nodes) + 1 for nodes in merged], device=roots.device)
-    tokens, parents = tokens.to(roots.device), parents.to(roots.device)
-    tokens[:, 0] = roots
-    tree = build_tree(tokens, parents, plan.levels)
-    return replace(tree, alive=torch.arange(plan.nodes, device=roots.device) < counts[:, None])
-
-
-def _merge(branches: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
-    """(parent, token) of the nodes 1, 2, ... of a tree over token paths, at most ``most`` with the root."""
-    places: dict[tuple[int, int], int] = {}
-    for branch in branches:
-        node = 0
-        for token in branch:
-            if (node, token) not in places:
-                if len(places) + 1 == most:
-                    return list(places)
-                places[node, token] = len(places) + 1
-            node = places[node, token]
-    return list(places)
 
 
 def build(parts: ProposerParts) -> NgramProposer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from ..core.extension import resolve
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
+from ..vocab.bridge import Bridge
 from .draft import Commit, Draw, Plan
 from .tree import DraftTree, TreeSettings
 
@@ -25,7 +26,12 @@ PROPOSERS: dict[str, str] = {
     "eagle1": "vocabforge.decode.proposer_eagle:build_eagle1",
     "eagle2": "vocabforge.decode.proposer_eagle:build_eagle2",
     "eagle3": "vocabforge.decode.proposer_eagle:build_eagle3",
+    "tli": "vocabforge.decode.proposer_foreign:build_tli",
+    "slem": "vocabforge.decode.proposer_foreign:build_slem",
+    "slrs": "vocabforge.decode.proposer_slrs:build",
 }
+
+FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vocabulary: they need a bridge
 
 ALONE = ("n-gram", "early-exit")  # proposers that need no drafter
 
@@ -34,7 +40,7 @@ FITTING = {
     "eagle3": ("eagle3",),
     "eagle1": ("eagle2", "eagle1"),
     "medusa": ("medusa",),
-    "draft-model": ("draft-model",),
+    "draft-model": ("draft-model", *FOREIGN),
 }
 
 Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
@@ -53,6 +59,8 @@ class DraftOptions:
         tree_file: JSON with the paths of a static tree, each a list of ranks from the root.
         layers: of the target, that an early exit drafts with.
         ngram: shortest and longest suffix that n-gram drafting looks up.
+        look_ahead: bytes that SLRS reads behind a target token in search of a longer one.
+        single: SLRS drafts one target token a cycle, as in its paper.
     """
 
     tree: Literal["dynamic", "chain", "static"] | None = None
@@ -63,6 +71,8 @@ class DraftOptions:
     tree_file: Path | None = None
     layers: int | None = None
     ngram: tuple[int, int] | None = None
+    look_ahead: int | None = None
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,12 +84,14 @@ class ProposerParts:
         drafter: a trained drafter, or a lean draft model; None for proposers without one.
         head: scores its states; None takes the one it brings.
         options: how it drafts.
+        bridge: between the vocabularies of target and draft model, where they differ.
     """
 
     target: LeanModel
     drafter: Any = None
     head: DraftHead | None = None
     options: DraftOptions = DraftOptions()
+    bridge: Bridge | None = None
 
 
 class Proposer(Protocol):
@@ -131,6 +143,15 @@ class Proposer(Protocol):
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         """Trees under the last committed tokens (B,), of at most the plan's size."""
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """A proposer that counts what drafting costs it beside passes of the target."""
+
+    def counts(self, row: int) -> dict[str, int]:
+        """Figures of the request in a row, since it began."""
         ...
 
 

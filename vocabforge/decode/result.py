@@ -30,6 +30,7 @@ class Generation:
         finish: ``stop`` token or string, ``length`` limit, or ``cache`` full.
         accepted_by_depth, drafted_by_depth: verifications whose path reached depth i + 1, and
             verifications whose tree offered that depth.
+        counts: what its proposer counted (``proposers.Counts``), by name.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -44,6 +45,7 @@ class Generation:
     finish: Finish = "length"
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def mean_accepted_length(self) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from .chance import Chance
 from .request import SamplingParams
 from .sampling import TokenHistory
-from .tree import DraftLaw
+from .tree import Law
 
 Walk = tuple[list[int], list[int]]
 
@@ -34,7 +34,7 @@ class RowTree:
     sampling: SamplingParams
     chance: Chance
     history: TokenHistory
-    laws: Mapping[int, DraftLaw] = field(default_factory=dict)
+    laws: Mapping[int, Law] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class TargetSide:
             made = self._make_pass(levels, tree.chain)
             self._passes[key] = made if self._wrap is None else self._wrap("target", made)
         result: tuple[TargetPass, tuple[Tensor, Tensor] | None] = self._passes[key](
-            tree.tokens, tree.parents, tree.depths, tree.ancestors, view
+            tree.tokens, tree.parents, tree.depths, tree.ancestors, view, tree.alive
         )
         return result
 
@@ -123,7 +123,12 @@ class TargetSide:
         window = self.target.config.sliding_window
 
         def run(
-            tokens: Tensor, parents: Tensor, depths: Tensor, ancestors: Tensor, view: Tensor
+            tokens: Tensor,
+            parents: Tensor,
+            depths: Tensor,
+            ancestors: Tensor,
+            view: Tensor,
+            alive: Tensor | None = None,
         ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
             slots = self.committed[:, None] + self._slots[: tokens.shape[1]]  # (B, N)
             near: Tensor | None = None
@@ -146,7 +151,7 @@ class TargetSide:
             logits = self.target.logits(output.hidden)
             if levels is None:
                 return TargetPass(output.hidden, output.aux, logits), None
-            tree = DraftTree(tokens, parents, depths, ancestors)
+            tree = DraftTree(tokens, parents, depths, ancestors, alive)
             return TargetPass(output.hidden, output.aux), decide_greedy(tree, logits, levels)
 
         return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -79,6 +80,21 @@ class DraftLaw:
     weights: Weights
 
 
+class LazyLaw(Protocol):
+    """The distribution that one node's only child was drawn from, where naming all of it would cost too much.
+
+    What it leaves to 1 is the probability that nothing was drawn: a node with such a law may have no child, and that
+    was a draw, too.
+    """
+
+    def probability(self, token: int) -> Any:
+        """Exactly the probability that this token was drawn; 0 for those that cannot be."""
+        ...
+
+
+Law = DraftLaw | LazyLaw
+
+
 @dataclass(frozen=True)
 class DraftTree:
     """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children.
@@ -99,7 +115,7 @@ class DraftTree:
     ancestors: Tensor
     alive: Tensor | None = None
     chain: bool = False
-    laws: Sequence[Mapping[int, DraftLaw]] | None = None
+    laws: Sequence[Mapping[int, Law]] | None = None
 
     def ancestor_words(self) -> Tensor:
         """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""

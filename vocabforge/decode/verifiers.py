@@ -14,7 +14,7 @@ from .chance import Chance
 from .request import SamplingParams
 from .row_tree import RowTree, Verifier, children_of
 from .sampling import TokenHistory, no_law
-from .tree import DraftLaw, DraftTree
+from .tree import DraftTree, Law
 from .verify import GreedyVerdicts, read_greedy, verify_greedy
 
 # name -> "module:attr", a row_tree.Verifier; a new one is a file and a row.
@@ -141,7 +141,7 @@ def _walk_rows(
     for number in numbers:
         row = rows[number]
         assert row is not None
-        laws: Mapping[int, DraftLaw] = tree.laws[number] if tree.laws is not None else {}
+        laws: Mapping[int, Law] = tree.laws[number] if tree.laws is not None else {}
         children = children_of(parents[number], alive[number] if alive else None)
         one = RowTree(drafted[number], children, logits[number], row.sampling, row.chance, row.history, laws)
         walked.append(_verifier_of(row.sampling, name, tree.laws is not None).walk(one))

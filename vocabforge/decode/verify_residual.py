@@ -16,18 +16,26 @@ from .chance import Chance, Weights
 from .row_tree import RowTree, Verifier, Walk, walk_down
 from .sampling import target_weights
 from .tree import DraftLaw
+from .verify_lazy import choose_lazy
 from .verify_sampling import choose_point_mass
 
 
 def walk_residual(row: RowTree) -> Walk:
-    """Verify one row; a node without a law has children that are point masses."""
+    """Verify one row; a node without a law has children that are point masses.
+
+    A law that is known token by token (``tree.LazyLaw``) is verified as ``verify_lazy.py`` does.
+    """
     return walk_down(row, _choose)
 
 
 def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
     weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
     law = row.laws.get(node)
-    if law is None or not row.children[node]:
+    if law is None:
+        return choose_point_mass(row, node, weights)
+    if not isinstance(law, DraftLaw):
+        return choose_lazy(row, node, weights, law)
+    if not row.children[node]:
         return choose_point_mass(row, node, weights)
     return choose_drawn(row, node, weights, law)
 

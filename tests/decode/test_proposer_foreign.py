@@ -1,0 +1,244 @@
+"""TLI and SLEM over real small models: lossless, the drafter's cache that of a fresh reading, its law as reported."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests, sharp
+from tests.decode.toy_bridge import bridge, side
+from vocabforge.core.errors import UsageError
+from vocabforge.decode import proposer_foreign
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.models.lean import LeanModel
+from vocabforge.vocab.bridge import Bridge
+
+V = 61  # tokens of the tiny target; 0 begins a text, 1 ends it
+SHAPES = {
+    "chain": DraftOptions("chain", depth=3),
+    "dynamic": DraftOptions("dynamic", depth=3, topk=3, total_nodes=14),
+    "static": DraftOptions("static", depth=2, topk=3, total_nodes=9),
+}
+SINGLE = (None, None, *(bytes([48 + place]) for place in range(V - 2)))
+_LETTERS = [bytes([97 + place]) for place in range(8)]
+# Words of up to three letters of a few, so that most texts can be cut in several ways.
+LONGER = (
+    None,
+    None,
+    *_LETTERS,
+    *(one + other for one in _LETTERS[:6] for other in _LETTERS[:6]),
+    *(one + b"bc" for one in _LETTERS),
+    *(b" " + one for one in _LETTERS[:7]),
+)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
+    return load_tiny(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
+    return noisy(tmp_path_factory.mktemp("drafter"))
+
+
+def shuffled(model: LeanModel, order: np.ndarray) -> LeanModel:
+    """The same model, whose token i is now token order[i]."""
+    other = copy.deepcopy(model)
+    for matrix in {id(one): one for one in (other.embedding, other.lm_head_weight)}.values():
+        matrix.data[torch.from_numpy(order)] = matrix.data.clone()
+    return other
+
+
+def shuffled_forms(forms: Sequence[bytes | None], order: np.ndarray) -> list[bytes | None]:
+    found: list[bytes | None] = [None] * len(forms)
+    for token, form in enumerate(forms):
+        found[order[token]] = form
+    return found
+
+
+def an_order(seed: int = 0) -> np.ndarray:
+    order = np.arange(V)
+    order[2:] = 2 + np.random.default_rng(seed).permutation(V - 2)
+    return order
+
+
+def parts(
+    target: LeanModel, drafter: LeanModel, between: Bridge, options: DraftOptions | str = "chain"
+) -> ProposerParts:
+    options = SHAPES[options] if isinstance(options, str) else options
+    return ProposerParts(target, drafter, None, options, between)
+
+
+def same_words(forms: Sequence[bytes | None], order: np.ndarray) -> Bridge:
+    """Both have the same words under other ids."""
+    return bridge(side(forms, eos=(1,)), side(shuffled_forms(forms, order), eos=(1,)))
+
+
+@torch.inference_mode()
+def check_cache(proposer: Any, drafter: LeanModel, rows: int) -> None:
+    """The keys that are said to hold are those of a fresh reading of the drafter's own spelling."""
+    passes = proposer._backend.passes
+    for row in range(rows):
+        ids = proposer._texts[row].ids
+        assert proposer._backend._text[row, : len(ids)].tolist() == ids
+        held = min(proposer._held[row], len(ids) - 1)
+        assert passes.lengths[row] == len(ids) - 1
+        if held:
+            cache = fresh(drafter, ids[:held], reach=passes.reach)[1]
+            torch.testing.assert_close(passes.cache.k[:, row, :, :held], cache.k[:, 0], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(passes.cache.v[:, row, :, :held], cache.v[:, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_the_output_is_the_targets(
+    name: str, shape: str, rows: int, target: LeanModel, drafter: LeanModel
+) -> None:
+    """With words that most texts can be cut into in several ways, drafting, plain cycles and small plans in turn."""
+    order = an_order()
+    other = shuffled(drafter, order)
+    proposer = make_proposer(name, parts(target, other, same_words(LONGER, order), shape))
+    control = Alternating(proposer.plans(), (True, True, False, True, None, True))
+    results = Decoder(target, proposer, rows=rows, control=control).generate_batch(requests())
+    assert [one.token_ids for one in results] == plain(target, requests())
+    assert max(length for one in results for length in one.accept_lengths) > 1
+    check_cache(proposer, other, 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_the_target_under_other_ids_accepts_everything(name: str, shape: str, target: LeanModel) -> None:
+    target = sharp(copy.deepcopy(target))
+    order = an_order(1)
+    forms = (None, b"!", *SINGLE[2:])  # no end: SLEM drafts nothing behind one
+    between = bridge(side(forms), side(shuffled_forms(forms, order)))
+    asked = [Request([0, *prompt], 16) for prompt in PROMPTS]
+    longest = SHAPES[shape].depth + 2
+    proposer = make_proposer(name, parts(target, shuffled(target, order), between, shape))
+    results = Decoder(target, proposer, rows=2).generate_batch(asked)
+    assert [one.token_ids for one in results] == plain(target, asked)
+    assert all(set(one.accept_lengths) == {longest} for one in results)
+
+
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
+    name: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposer_foreign, "LEAST_ROOM", 24)
+    short = copy.copy(drafter)
+    short.config = copy.copy(drafter.config)
+    object.__setattr__(short.config, "max_positions", 12)
+    order = an_order()
+    other = shuffled(short, order)
+    proposer = make_proposer(name, parts(target, other, same_words(LONGER, order)))
+    asked = [Request(PROMPTS[2], 60), Request(PROMPTS[0], 40)]
+    results = Decoder(target, proposer, rows=2).generate_batch(asked)
+    assert [one.token_ids for one in results] == plain(target, asked)
+    assert len(proposer._texts[0].ids) <= 24
+    assert max(results[0].accept_lengths) > 1
+
+
+def test_requests_leave_nothing_behind(target: LeanModel, drafter: LeanModel) -> None:
+    order = an_order()
+    other = shuffled(drafter, order)
+    between = same_words(LONGER, order)
+    used = Decoder(target, make_proposer("slem", parts(target, other, between)), rows=2)
+    used.generate_batch(requests()[::-1])
+    for one, request in zip(used.generate_batch(requests()), requests()):
+        alone = Decoder(target, make_proposer("slem", parts(target, other, between))).generate_batch(
+            [request]
+        )[0]
+        assert (one.token_ids, one.accept_lengths) == (alone.token_ids, alone.accept_lengths)
+
+
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_the_users_drafter_is_never_changed(name: str, target: LeanModel, drafter: LeanModel) -> None:
+    order = an_order()
+    other = shuffled(drafter, order)
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    proposer = make_proposer(name, parts(target, other, same_words(LONGER, order)))
+    proposer.head.weight.data.zero_()
+    Decoder(target, proposer).generate_batch([Request(PROMPTS[0], 8)])
+    for key, value in other.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+def test_tlis_law_is_the_drafters_over_the_intersection(target: LeanModel, drafter: LeanModel) -> None:
+    """Chains of drawn drafts: every node's law is softmax of the drafter's logits over what both have, by target id."""
+    order = an_order()
+    other = shuffled(drafter, order)
+    forms = shuffled_forms(SINGLE, order)
+    forms[7] = forms[30] = b"?!"  # words of the drafter's own
+    between = bridge(side(SINGLE, eos=(1,)), side(forms, eos=(1,)))
+    options = DraftOptions("chain", depth=2, sample=True)
+    proposer = make_proposer("tli", parts(target, other, between, options))
+    seen = []
+    inner = proposer._translate
+
+    def watched(drafted: Any, roots: Any, plan: Any) -> Any:
+        tree = inner(drafted, roots, plan)
+        seen.append((drafted.tree.tokens[0].tolist(), list(drafted.texts[0].ids), tree))
+        return tree
+
+    proposer._translate = watched
+    request = Request([0, 9, 12, 5], 12, (), SamplingParams(0.8, seed=3))
+    Decoder(target, proposer).generate_batch([request])
+    partner = {int(t): int(d) for t, d in [*between.pairs.tolist(), between.eos]}
+    assert len(partner) == V - 4 + 1
+    for tokens, ids, tree in seen:
+        for node in range(3):
+            logits = fresh(other, [*ids, *tokens[1 : node + 1]])[0][-1] @ other.lm_head_weight.T
+            law = tree.laws[0][node]
+            assert law.ids.tolist() == sorted(partner)
+            wanted = torch.softmax(logits[[partner[token] for token in law.ids.tolist()]] / 0.8, 0)
+            np.testing.assert_allclose(law.weights / law.weights.sum(), wanted.numpy(), atol=1e-5)
+            assert partner[int(tree.tokens[0, node + 1])] == tokens[node + 1]
+    assert len(seen) > 3
+
+
+def test_slem_ends_where_the_drafter_ends(target: LeanModel) -> None:
+    """An end drafted is an end proposed, with the target's own token, and nothing behind it."""
+    order = an_order(2)
+    model = copy.deepcopy(target)
+    model.lm_head_weight.data[1] = model.lm_head_weight.data.mean(0) * 0
+    other = shuffled(model, order)
+    between = same_words(SINGLE, order)
+    proposer = make_proposer("slem", parts(target, other, between))
+    translated = []
+    translate = proposer._translate
+    proposer._translate = lambda *given: translated.append((given[0], translate(*given))) or translated[-1][1]
+    with torch.inference_mode():
+        Decoder(target, proposer).generate_batch([Request([0, 5, 6], 10)])
+    for drafted, tree in translated:
+        path = drafted.paths[0][0]
+        length = path.index(1) + 1 if 1 in path else len(path)
+        assert tree.tokens.shape[1] == length + 1
+        assert (tree.tokens[0, -1].item() == 1) == (1 in path)
+
+
+def test_nothing_in_common_is_told_before_anything_is_decoded(target: LeanModel, drafter: LeanModel) -> None:
+    between = bridge(side(SINGLE, eos=(1,)), side([None, None, *([b"no"] * (V - 2))], eos=(1,)))
+    with pytest.raises(UsageError, match="no token in common"):
+        make_proposer("tli", parts(target, drafter, between))
+
+
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, drafter: LeanModel) -> None:
+    with pytest.raises(UsageError, match="both vocabularies"):
+        make_proposer(name, ProposerParts(target, drafter))
+    with pytest.raises(UsageError, match="no draft model"):
+        make_proposer(name, ProposerParts(target, None, bridge=same_words(SINGLE, an_order())))
+    if name == "slem":
+        with pytest.raises(UsageError, match="drawn drafts"):
+            make_proposer(
+                name, parts(target, drafter, same_words(SINGLE, an_order()), DraftOptions(sample=True))
+            )

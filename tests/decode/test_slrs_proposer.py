@@ -1,0 +1,285 @@
+"""SLRS with real tiny models and two vocabularies: output, laws, counts, rows side by side, options."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.decode.markov import MarkovTarget
+from tests.decode.slrs_support import Spells
+from tests.support import tiny_target
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.draft import Draw, Plan
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.foreign_text import DraftText
+from vocabforge.decode.proposer_slrs import SlrsProposer
+from vocabforge.decode.proposers import Counts, DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.tree import DraftTree
+from vocabforge.models.heads import FullHead
+from vocabforge.models.kv_cache import KVCache
+from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.vocab.bridge import Bridge, BridgeSide
+
+LETTERS = b"abcde "
+TARGET_FORMS: list[bytes | None] = [
+    None,
+    None,
+    None,
+    *(bytes([letter]) for letter in LETTERS),
+    *(first + second for first in (b"a", b"b", b" ") for second in (b"a", b"b", b"c")),
+    b"abca",
+    b" ab",
+]
+DRAFT_FORMS: list[bytes | None] = [None, *(bytes([letter]) for letter in LETTERS), None, b"a", b"ab"]
+PROMPT = [1, 3, 4, 5, 8, 9, 12, 6]
+HOT = SamplingParams(1.0)
+
+
+def bridge_of(
+    own: Sequence[bytes | None] = DRAFT_FORMS, ours: Sequence[bytes | None] = TARGET_FORMS
+) -> Bridge:
+    target = BridgeSide(tuple(ours), Spells(ours), (2,), (1,))
+    drafter = BridgeSide(tuple(own), Spells(own), (7,), (0,))
+    pairs = [(token, own.index(form)) for token, form in enumerate(ours) if form and form in own]
+    return Bridge(target, drafter, np.array(pairs, dtype=np.int64).reshape(-1, 2), (2, 7))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LeanModel, LeanModel]:
+    small: dict[str, Any] = {"num_hidden_layers": 2, "initializer_range": 0.25}
+    target = tiny_target(tmp_path_factory.mktemp("target"), vocab_size=len(TARGET_FORMS), **small)
+    drafter = tiny_target(tmp_path_factory.mktemp("drafter"), vocab_size=len(DRAFT_FORMS), seed=1, **small)
+    return load_target(target), load_target(drafter)
+
+
+def proposer_of(models: tuple[LeanModel, LeanModel], **options: Any) -> SlrsProposer:
+    parts = ProposerParts(*models, None, DraftOptions(**options), bridge_of())
+    made = make_proposer("slrs", parts)
+    assert isinstance(made, SlrsProposer)
+    return made
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"depth": 0},
+    {"depth": 7, "look_ahead": 1},
+    {"single": True, "sample": True},
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_greedy_output_is_plain_decoding(
+    models: tuple[LeanModel, LeanModel], options: dict[str, Any]
+) -> None:
+    target = models[0]
+    sampling = [SamplingParams(0.0), SamplingParams(0.0, repetition_penalty=1.3)]
+    requests = [Request(PROMPT[:size], 24, [2], one) for one in sampling for size in (2, 8)][:3]
+    plain = [Decoder(target).generate_batch([one])[0].token_ids for one in requests]
+    for rows in (1, 3):
+        results = Decoder(target, proposer_of(models, **options), rows=rows).generate_batch(requests)
+        assert [one.token_ids for one in results] == plain
+        assert all(one.counts["psi"] == one.counts["psi_contexts"] == 0 for one in results)
+    assert sum(map(len, plain)) > 30
+
+
+@pytest.mark.parametrize(
+    ("options", "verifier"), [(WAYS[0], None), (WAYS[2], None), (WAYS[3], None), (WAYS[0], "match")], ids=str
+)
+def test_a_requests_output_depends_on_itself_alone(
+    models: tuple[LeanModel, LeanModel], options: dict[str, Any], verifier: str | None
+) -> None:
+    """Greedy and sampled requests side by side, more than there are rows, as each alone."""
+    samplings = [replace(HOT, seed=seed, top_k=seed * 5) for seed in range(2)] + [SamplingParams(0.0)]
+    requests = [Request(PROMPT[: 3 + size], 16, [2], one) for size, one in enumerate(samplings)]
+    decoder = Decoder(models[0], proposer_of(models, **options), rows=2, verifier=verifier)
+    together = decoder.generate_batch(requests)
+    alone = Decoder(models[0], proposer_of(models, **options), verifier=verifier)
+    for request, result in zip(requests, together):
+        single = alone.generate_batch([request])[0]
+        assert single.token_ids == result.token_ids
+        assert single.counts == result.counts
+
+
+def test_a_proposer_is_not_changed_by_its_use(models: tuple[LeanModel, LeanModel]) -> None:
+    before = [parameter.clone() for parameter in models[1].parameters()]
+    proposer = proposer_of(models)
+    decoder = Decoder(models[0], proposer)
+    first, second = (
+        decoder.generate(PROMPT, max_new_tokens=24, stop_ids=[], temperature=1.0, seed=5) for _ in range(2)
+    )
+    assert first.token_ids == second.token_ids
+    assert first.counts == second.counts
+    assert isinstance(proposer, Counts)
+    assert all(torch.equal(one, other) for one, other in zip(before, models[1].parameters()))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_drafter_has_read_the_text_as_it_is(
+    models: tuple[LeanModel, LeanModel], temperature: float
+) -> None:
+    """After any request, respelled words among it, the law behind the text is that of reading it afresh."""
+    for seed in range(3):
+        proposer = proposer_of(models, depth=3)
+        decoder = Decoder(models[0], proposer)
+        decoder.generate(PROMPT, max_new_tokens=16, stop_ids=[], temperature=temperature, seed=seed)
+        contexts, text = proposer._contexts[0], proposer._texts[0]
+        kept = contexts.law(()).heights
+        contexts.restart(text.ids)
+        np.testing.assert_allclose(kept, contexts.law(()).heights, atol=1e-5)
+
+
+def drafted(
+    proposer: Proposer, sampling: SamplingParams, seed: int = 0, plan: Plan | None = None
+) -> DraftTree:
+    draw = Draw(sampling, SeededChance(seed))
+    root = torch.tensor([PROMPT[-1]])
+    return proposer.propose(root, plan or proposer.plan, [draw], lambda part: None)
+
+
+def begun(proposer: SlrsProposer) -> SlrsProposer:
+    proposer.allocate(1, 64, KVCache(1, 1, 1, 1, 1))
+    proposer.begin(0, PROMPT[:-1])
+    proposer.prefill(0, torch.tensor(PROMPT[1:]), None)
+    return proposer
+
+
+def test_every_draw_has_a_law(models: tuple[LeanModel, LeanModel]) -> None:
+    """The node after the last token, too, where nothing was drawn; not the one at the most levels."""
+    proposer = begun(proposer_of(models, depth=3))
+    shorter = longest = 0
+    for seed in range(30):
+        tree = drafted(proposer, HOT, seed)
+        tokens = tree.tokens[0, 1:].tolist()
+        assert tree.laws is not None
+        ended = bool(tokens) and tokens[-1] == 2
+        nodes = min(len(tokens) + (not ended), proposer.plan.levels)
+        assert sorted(tree.laws[0]) == list(range(nodes))
+        for node, token in enumerate(tokens):
+            assert 0 < tree.laws[0][node].probability(token) <= 1
+        shorter += nodes < proposer.plan.levels
+        longest += len(tokens) == proposer.plan.levels
+    assert shorter > 0
+    assert longest > 0
+    assert drafted(proposer, SamplingParams(0.0)).laws is None
+
+
+def test_the_law_told_is_the_frequency_of_drafts(models: tuple[LeanModel, LeanModel]) -> None:
+    proposer, count = begun(proposer_of(models, depth=2)), 800
+    tree = drafted(proposer, HOT)
+    assert tree.laws is not None
+    law = tree.laws[0][0]
+    shares = {token: float(law.probability(token)) for token in range(2, len(TARGET_FORMS))}
+    seen = np.zeros(len(TARGET_FORMS) + 1)
+    for seed in range(count):
+        tokens = drafted(proposer, HOT, seed).tokens[0].tolist()
+        seen[tokens[1] if len(tokens) > 1 else -1] += 1
+    cells = [(seen[token], count * share) for token, share in shares.items() if count * share > 2]
+    statistic = sum((found - wanted) ** 2 / wanted for found, wanted in cells)
+    assert len(cells) > 6
+    assert statistic < len(cells) + 6 * (2 * len(cells)) ** 0.5 + 12
+    assert sum(shares.values()) <= 1 + 1e-9
+
+
+def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
+    proposer = begun(proposer_of(models, single=True, depth=7))
+    assert proposer.plans() == [Plan(1, 2)]
+    trees = [drafted(proposer, HOT, seed) for seed in range(20)]
+    assert {tree.tokens.shape[1] for tree in trees} <= {1, 2}
+    drawn = proposer.counts(0)["drafted"]
+    assert drawn < 20 * 8 / 2  # most are known early
+
+
+def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
+    proposer = begun(proposer_of(models, depth=7))
+    assert proposer.plans() == [Plan(size, size + 1) for size in (1, 2, 4, 8)]
+    for plan in proposer.plans():
+        before = proposer.counts(0)["drafted"]
+        tree = drafted(proposer, HOT, 3, plan)
+        assert tree.tokens.shape[1] <= plan.nodes
+        assert proposer.counts(0)["drafted"] - before <= plan.levels
+    proposer.wrap(lambda name, function: function)
+    assert drafted(proposer, HOT, 3).tokens.shape[1] == proposer.plan.nodes
+
+
+def test_half_a_character_stops_drafting() -> None:
+    forms = (b"\xc3", b"\xa9", b"\xc3\xa9", b"a")
+    side = BridgeSide(forms, Spells(forms), (), (3,))
+    bridge = Bridge(side, side, np.array([[token, token] for token in range(4)]), None)
+    models = MarkovTarget("plain", 4, 3, layers=2), MarkovTarget("plain", 4, 8, layers=1)
+    proposer = make_proposer("slrs", ProposerParts(*models, None, DraftOptions(depth=2), bridge))
+    assert isinstance(proposer, SlrsProposer)
+    proposer.allocate(1, 20, KVCache(1, 1, 1, 1, 1))
+    for last, held in ((0, True), (3, False)):
+        proposer.begin(0, [3, 2])
+        proposer.prefill(0, torch.tensor([2, last]), None)
+        trees = [drafted(proposer, HOT, seed) for seed in range(12)]
+        assert (max(tree.tokens.shape[1] for tree in trees) == 1) == held
+        assert all((tree.laws is None) == held for tree in trees)
+
+
+def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], monkeypatch: Any) -> None:
+    """Room for few positions: output stays the target's at temperature 0, and drafting goes on."""
+    monkeypatch.setattr("vocabforge.decode.proposer_slrs.LEAST_ROOM", 20)
+    monkeypatch.setattr(models[1], "config", replace(models[1].config, max_positions=10))
+    forget, forgotten = DraftText.forget, list[int]()
+
+    def noted(text: DraftText, most: int) -> None:
+        forgotten.append(most)
+        forget(text, most)
+
+    monkeypatch.setattr(DraftText, "forget", noted)
+    draw = random.Random(0)
+    prompt = [draw.randint(3, 8) for _ in range(40)]
+    plain = Decoder(models[0]).generate(prompt, max_new_tokens=40, stop_ids=[])
+    found = Decoder(models[0], proposer_of(models)).generate(prompt, max_new_tokens=40, stop_ids=[])
+    assert found.token_ids == plain.token_ids
+    assert found.counts["drafted"] > 30
+    assert forgotten.count(10) > 1  # half of the room
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tree": "dynamic"}, "--tree dynamic"),
+        ({"tree": "static"}, "--tree static"),
+        ({"topk": 2}, "--topk"),
+        ({"total_nodes": 9}, "--total-nodes"),
+        ({"depth": -1}, "--depth"),
+        ({"look_ahead": -1}, "--look-ahead"),
+    ],
+)
+def test_options_that_do_not_fit(
+    models: tuple[LeanModel, LeanModel], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        proposer_of(models, **options)
+
+
+def test_parts_that_are_missing(models: tuple[LeanModel, LeanModel]) -> None:
+    with pytest.raises(UsageError, match="tokenizer"):
+        make_proposer("slrs", ProposerParts(*models))
+    with pytest.raises(UsageError, match="draft head"):
+        make_proposer("slrs", ProposerParts(*models, FullHead(models[1].lm_head_weight), bridge=bridge_of()))
+    nothing = replace(bridge_of().drafter, forms=(None,) * len(DRAFT_FORMS))
+    with pytest.raises(DataError, match="no token"):
+        make_proposer("slrs", ProposerParts(*models, bridge=replace(bridge_of(), drafter=nothing)))
+
+
+def test_long_draft_tokens_are_warned_of(
+    models: tuple[LeanModel, LeanModel], capsys: pytest.CaptureFixture[str]
+) -> None:
+    proposer_of(models)
+    assert capsys.readouterr().err == ""
+    long = [form and form * 3 for form in DRAFT_FORMS]
+    make_proposer("slrs", ProposerParts(*models, bridge=bridge_of(long)))
+    said = capsys.readouterr().err
+    assert "bytes long on average" in said
+    assert "slem or tli" in said
