@@ -12,10 +12,9 @@ from torch import Tensor
 
 from tests.decode.enumeration import Law
 from tests.decode.markov import MarkovTarget
-from tests.decode.proof_support import GREEDY, TRANSFORMS, Case, Walker, reference_law
+from tests.decode.proof_support import GREEDY, OWN, TRANSFORMS, Case, Walker, reference_law
 from vocabforge.core.extension import resolve
 from vocabforge.decode.draft import Plan
-from vocabforge.decode.proposers import PROPOSERS
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verifiers import VERIFIERS
@@ -23,7 +22,7 @@ from vocabforge.models.heads import HEADS
 
 HEADLESS = ("n-gram",)
 PAIRS: list[tuple[str, str | None]] = [
-    (name, head) for name in PROPOSERS for head in ((None,) if name in HEADLESS else HEADS)
+    (name, head) for name in OWN for head in ((None,) if name in HEADLESS else HEADS)
 ]
 SAMPLERS = [name for name in VERIFIERS if resolve(VERIFIERS, name, "verifier").samples]
 CASES = [Case(sampling) for sampling in (*TRANSFORMS.values(), *GREEDY.values())]

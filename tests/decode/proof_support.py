@@ -19,7 +19,14 @@ from vocabforge.core.extension import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.control import Control
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import PROPOSERS, DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers import (
+    FOREIGN,
+    PROPOSERS,
+    DraftOptions,
+    Proposer,
+    ProposerParts,
+    make_proposer,
+)
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.decode.verifiers import VERIFIERS
@@ -31,6 +38,9 @@ from vocabforge.models.medusa import MedusaConfig
 from vocabforge.models.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
+
+# The others draft over a bridge between vocabularies; ``foreign_support.py`` makes them.
+OWN = [name for name in PROPOSERS if name not in FOREIGN]
 
 PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.8, "frequency_penalty": 0.6}
 GREEDY = {

@@ -13,11 +13,10 @@ from tests.decode.chi_square import holm_rejections, p_value, upper_tail
 from tests.decode.markov import MarkovTarget
 from tests.decode.mutants import MUTANTS
 from tests.decode.mutation import mistake
-from tests.decode.proof_support import TRANSFORMS, Case, proposer_for, reference_law
+from tests.decode.proof_support import OWN, TRANSFORMS, Case, proposer_for, reference_law
 from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration, Sampler
 from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import PROPOSERS
 
 LEVEL = 1e-6  # family-wise: one such test of a million fails by chance
 SEQUENCES = 252_000  # of four tokens
@@ -114,7 +113,7 @@ def engine_value(name: str, sample: bool, transform: str, count: int) -> float:
 def engine_values(count: int) -> dict[tuple[str, bool, str], float]:
     cases = [
         (name, sample, transform)
-        for name in PROPOSERS
+        for name in OWN
         for sample in (False, True)
         for transform in ("temperature", "all")
         if not (name == "n-gram" and sample)

@@ -1,7 +1,8 @@
 """Every random decision of every proposer x head x verifier x transform is walked: total variation exactly 0.
 
 Weights are the real float weights as fractions, so laws are compared with ``==``; the engine, its caches, its rows
-and all verifiers are the real ones. What is added to the tables PROPOSERS, HEADS and VERIFIERS is covered by itself.
+and all verifiers are the real ones. What is added to the tables PROPOSERS, HEADS and VERIFIERS is covered by itself,
+but for proposers over a bridge, which ``test_proof_foreign.py`` proves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.decode.plain_transform import plain_transform
 from tests.decode.proof_checks import CASES, HEADLESS, PAIRS, SAMPLERS, TREES, FixedTree, check, targets
 from tests.decode.proof_support import (
     GREEDY,
+    OWN,
     SHAPES,
     TRANSFORMS,
     Case,
@@ -33,7 +35,7 @@ from tests.decode.proof_support import (
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import PROPOSERS, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +75,7 @@ def test_every_proposer_head_and_table(name: str, head: str | None, kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize("name", OWN)
 def test_every_table_and_shape(name: str, kind: str) -> None:
     """Ties, zeros, near certainty, and a static head without the argmax; chains and dynamic trees."""
     head = "static" if kind == "hidden" and name not in HEADLESS else None
@@ -86,7 +88,7 @@ def test_every_table_and_shape(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("verifier", SAMPLERS)
-@pytest.mark.parametrize("name", [name for name in PROPOSERS if name not in HEADLESS])
+@pytest.mark.parametrize("name", [name for name in OWN if name not in HEADLESS])
 def test_drawn_chains(name: str, verifier: str) -> None:
     """Two levels drawn one below the other."""
     walker = Walker(
@@ -97,7 +99,7 @@ def test_drawn_chains(name: str, verifier: str) -> None:
     assert max(length for result in walker.results for length in result.accept_lengths) == 3
 
 
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize("name", OWN)
 def test_several_cycles(name: str) -> None:
     """Five tokens: what was accepted and compacted is read again, by target and drafter."""
     walker = Walker(targets("zeros"), proposer_for(name, targets("zeros"), None, "static"))
@@ -105,7 +107,7 @@ def test_several_cycles(name: str) -> None:
     assert any(result.accept_lengths[0] > 1 < len(result.accept_lengths) for result in walker.results)
 
 
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize("name", OWN)
 def test_stops_and_limits_inside_drafts(name: str) -> None:
     """A stop token is kept, nothing follows it, and a cut output has the law of a shorter request."""
     for sample in [False] if name in HEADLESS else [False, True]:
@@ -165,7 +167,7 @@ class Switching:
 
 
 @pytest.mark.parametrize("sample", [False, True])
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize("name", OWN)
 def test_plans_that_change_change_no_law(name: str, sample: bool) -> None:
     if sample and name in HEADLESS:
         pytest.skip("it has no law to draw from")

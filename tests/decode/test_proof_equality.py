@@ -14,16 +14,16 @@ from torch import Tensor
 
 from tests.decode.equality_support import Pair, Told, fresh_pass, own_prompts, spec_bench_prompts
 from tests.decode.mutation import mistake
+from tests.decode.proof_support import OWN
 from tests.support import DATA, needs_data
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import PROPOSERS
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.lean import LeanModel, load_target
 
-NAMES = sorted(PROPOSERS)
+NAMES = sorted(OWN)
 LENGTH = 14
 
 

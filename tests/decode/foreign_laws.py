@@ -1,0 +1,211 @@
+"""One drafting over a bridge at a time, all its ways walked, and its law once more from the drafter alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from tests.decode.enumeration import all_ways, exactly
+from tests.decode.foreign_support import SITUATIONS, WAYS, Situation, drafter_of, foreign_proposer, target_of
+from tests.decode.markov import MarkovTarget
+from vocabforge.decode import sampling
+from vocabforge.decode.chance import Chance
+from vocabforge.decode.draft import Draw
+from vocabforge.decode.foreign_text import DraftText
+from vocabforge.decode.proposers import DraftOptions, Proposer
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.tree import DraftLaw, Law
+from vocabforge.vocab.bridge import Bridge
+
+NOTHING = -1  # in place of a token where a drafting ends
+Shares = dict[tuple[int, ...], Fraction]  # beginnings of drafted chains -> their probability
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """A proposer over a situation, to draft behind its prompt and one token.
+
+    Attributes:
+        proposer: with memory for one row.
+        bridge: that it drafts over.
+        prompt: target ids, the root last.
+        size: of the target's vocabulary.
+    """
+
+    proposer: Proposer
+    bridge: Bridge
+    prompt: tuple[int, ...]
+    size: int
+
+
+def new_drafting(name: str, way: str, kind: str, said: int = 0) -> Drafting:
+    """Behind the prompt and the token ``said``; the drafter's table is one of ``kind``."""
+    situation, bridge = SITUATIONS[name], SITUATIONS[name].bridge()
+    proposer = foreign_proposer(name, way, ("plain", kind), bridge)
+    proposer.allocate(1, 24, target_of(name, "plain").new_cache(24))
+    return Drafting(proposer, bridge, (*situation.prompt, said), len(situation.target))
+
+
+@torch.inference_mode()
+def draft(
+    drafting: Drafting, params: SamplingParams, chance: Chance
+) -> tuple[tuple[int, ...], Mapping[int, Law]]:
+    """The chain drafted, and the laws that came with it."""
+    proposer, prompt = drafting.proposer, drafting.prompt
+    proposer.begin(0, prompt[:-1])
+    proposer.prefill(0, torch.tensor(prompt[1:]), None)
+    root = torch.tensor(prompt[-1:])
+    tree = proposer.propose(root, proposer.plan, [Draw(params, chance)], lambda part: None)
+    alive = [True] * tree.tokens.shape[1] if tree.alive is None else tree.alive[0].tolist()
+    tokens = [token for token, real in zip(tree.tokens[0].tolist(), alive) if real]
+    return tuple(tokens[1:]), {} if tree.laws is None else tree.laws[0]
+
+
+def laws_of(laws: Mapping[int, Law], size: int) -> dict[int, dict[int, Any]]:
+    """Of each node, token -> probability, those above 0."""
+    found = {}
+    for node, law in laws.items():
+        if isinstance(law, DraftLaw):
+            shares = dict(zip(law.ids.tolist(), law.weights / law.weights.sum()))
+        else:
+            shares = {token: law.probability(token) for token in range(size)}
+            assert sum(shares.values()) <= 1 + 1e-12
+        found[node] = {token: share for token, share in shares.items() if share > 0}
+    return found
+
+
+def check_drafting(name: str, way: str, params: SamplingParams, kind: str, said: int = 0) -> None:
+    """Reported, drawn and expected are one, exactly."""
+    drafting = new_drafting(name, way, kind, said)
+    shares: Shares = {}
+    reported: dict[tuple[int, ...], dict[int, Any]] = {}
+    for weight, (tokens, laws) in all_ways(lambda chance: draft(drafting, params, chance)):
+        for size in range(len(tokens) + 1):
+            shares[tokens[:size]] = shares.get(tokens[:size], Fraction(0)) + weight
+        if len(tokens) < drafting.proposer.plan.levels:
+            nothing = (*tokens, NOTHING)
+            shares[nothing] = shares.get(nothing, Fraction(0)) + weight
+        for node, law in laws_of(laws, drafting.size).items():
+            if node > len(tokens) or (node == len(tokens) and isinstance(laws[node], DraftLaw)):
+                continue  # nobody asks for the law of a node whose children are not drafted
+            assert reported.setdefault(tokens[:node], law) == law, "the law changes with what is drawn"
+    assert shares[()] == 1
+    for path, law in reported.items():
+        drawn = {
+            token: shares[(*path, token)] / shares[path]
+            for token in range(drafting.size)
+            if (*path, token) in shares
+        }
+        assert law == drawn, (name, way, path)
+    plain = expected_shares(name, way, params, kind, drafting)
+    assert {path: share for path, share in shares.items() if NOTHING not in path} == plain, (name, way)
+    assert all(path[:-1] in reported for path in plain if path)
+
+
+def expected_shares(name: str, way: str, params: SamplingParams, kind: str, drafting: Drafting) -> Shares:
+    """What the drafter alone would draft, from its laws and the bytes of the tokens."""
+    text: DraftText = drafting.proposer._texts[0]  # type: ignore[attr-defined]
+    if text.held:
+        return {(): Fraction(1)}
+    proposer, options = WAYS[way]
+    length, levels = (options.depth or 0) + 1, drafting.proposer.plan.levels
+    streams = Streams(SITUATIONS[name], drafter_of(name, kind), params, text.ids)
+    if proposer == "tli":
+        chains = streams.mapped(drafting.bridge, length)
+    else:
+        chains = streams.cut(drafting.bridge, length, options, levels)
+    found: Shares = {}
+    for chain, weight in chains:
+        for size in range(len(chain) + 1):
+            found[chain[:size]] = found.get(chain[:size], Fraction(0)) + weight
+    return found
+
+
+class Streams:
+    """Every text that a drafter may draw behind its context, token by token."""
+
+    def __init__(
+        self, situation: Situation, drafter: MarkovTarget, params: SamplingParams, ids: list[int]
+    ) -> None:
+        self._situation, self._drafter, self._params, self._ids = situation, drafter, params, ids
+
+    def _law(self, path: tuple[int, ...], tokens: list[int]) -> list[tuple[int, Fraction]]:
+        logits = self._drafter.reference([*self._ids, *path])[tokens]
+        logits = logits.masked_fill(logits == -torch.inf, -1e9)  # as the rows of its LM head have it
+        weights = [exactly(one) for one in PLAIN_WEIGHTS(logits, self._params)]
+        return [(token, weight / sum(weights)) for token, weight in zip(tokens, weights) if weight > 0]
+
+    def mapped(self, bridge: Bridge, length: int) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+        """TLI: texts of tokens that both have, in the target's tokens."""
+        pairs = [tuple(pair) for pair in bridge.pairs.tolist()] + ([bridge.eos] if bridge.eos else [])
+        ours = {theirs: token for token, theirs in pairs}
+        for path, weight in self._paths(length, sorted(ours), ()):
+            yield tuple(ours[token] for token in path), weight
+
+    def cut(
+        self, bridge: Bridge, length: int, options: DraftOptions, levels: int
+    ) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+        """SLRS: texts of any tokens, cut into target tokens by the longest match."""
+        forms, ends = self._situation.drafter, self._situation.ends[1]
+        tokens = sorted(
+            {token for token, form in enumerate(forms) if form and token not in ends} | {*ends},
+            key=lambda token: (token in ends, forms[token] or b""),
+        )
+        kept = pruned(target_forms(self._situation), options.look_ahead or 0)
+        for path, weight in self._paths(length, tokens, ends):
+            written = b"".join(forms[token] or b"" for token in path if token not in ends)
+            chain, covered = longest_matches(kept, written, levels)
+            ended = bool(path) and path[-1] in ends and covered == len(written)
+            if ended and bridge.eos is not None and len(chain) < levels:
+                chain = (*chain, bridge.eos[0])
+            yield chain, weight
+
+    def _paths(
+        self, length: int, tokens: list[int], ends: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+        waiting: list[tuple[tuple[int, ...], Fraction]] = [((), Fraction(1))]
+        while waiting:
+            path, weight = waiting.pop()
+            if len(path) == length or (path and path[-1] in ends):
+                yield path, weight
+                continue
+            waiting += [((*path, token), weight * share) for token, share in self._law(path, tokens)]
+
+
+PLAIN_WEIGHTS = sampling.draft_weights  # not what tests put into its place
+
+
+def target_forms(situation: Situation) -> dict[bytes, int]:
+    """One id for each byte form, the lowest; end tokens stand for the end."""
+    found: dict[bytes, int] = {}
+    for token, form in enumerate(situation.target):
+        if form and token not in situation.ends[0]:
+            found.setdefault(form, token)
+    return found
+
+
+def pruned(forms: Mapping[bytes, int], look_ahead: int) -> dict[bytes, int]:
+    """Without the tokens that end too far behind the longest kept one that begins them."""
+    kept: dict[bytes, int] = {}
+    for form in sorted(forms, key=len):
+        below = [len(other) for other in kept if form.startswith(other)]
+        if not below or len(form) - max(below) <= look_ahead:
+            kept[form] = forms[form]
+    return kept
+
+
+def longest_matches(kept: Mapping[bytes, int], text: bytes, most: int) -> tuple[tuple[int, ...], int]:
+    """The target tokens at the beginning of a text, at most ``most``, and the bytes that they cover."""
+    chain, at = list[int](), 0
+    while len(chain) < most:
+        fitting = [form for form in kept if text.startswith(form, at)]
+        if not fitting:
+            break
+        best = max(fitting, key=len)
+        chain.append(kept[best])
+        at += len(best)
+    return tuple(chain), at

@@ -1,0 +1,214 @@
+"""Mistakes of drafting over a bridge, and the check that notices each.
+
+A mistake is a change of the package's source (``mutation.py``), of a bridge, or of one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from tests.decode.foreign_checks import (
+    a_drafter_like_the_target_is_right,
+    best_drafts_are_lossless,
+    drawn_tokens_are_lossless,
+    drawn_tokens_have_their_law,
+    half_characters_are_lossless,
+    special_tokens_are_never_drafted,
+    special_tokens_are_no_pairs,
+    spelled_drafts_are_lossless,
+    strings_are_lossless,
+    strings_have_their_law,
+    texts_are_read_as_they_are,
+)
+from tests.decode.foreign_support import SITUATIONS, Situation
+from tests.decode.mutation import mistake
+from vocabforge.decode import verify_match
+from vocabforge.decode.row_tree import RowTree
+from vocabforge.decode.sampling import target_weights
+from vocabforge.vocab.bridge import Bridge
+
+
+class Mutant(NamedTuple):
+    change: Callable[[], AbstractContextManager[None]]
+    killer: Callable[[], None]
+
+
+def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
+    return Mutant(lambda: mistake(f"vocabforge.decode.{module}", right, wrong), killer)
+
+
+@contextmanager
+def special_pair() -> Iterator[None]:
+    """The first special token of both taken for one: their texts look alike."""
+    real = Situation.bridge
+
+    def bridge(self: Situation) -> Bridge:
+        made = real(self)
+        special = [[forms.index(None) for forms in (self.target, self.drafter) if None in forms]]
+        if len(special[0]) < 2:
+            return made
+        return replace(made, pairs=np.concatenate([np.array(special), made.pairs]))
+
+    with patch.object(Situation, "bridge", bridge):
+        yield
+
+
+@contextmanager
+def accepted_by_prefix() -> Iterator[None]:
+    """A child is accepted if its bytes only begin like those of the token that the target drew."""
+    forms = SITUATIONS["several spellings"].target
+
+    def choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
+        weights = target_weights(row.logits[node], row.sampling, row.history, path_tokens)
+        token = row.chance.draw(weights)
+        for child in row.children[node]:
+            if (forms[token] or b"").startswith(forms[row.tokens[child]] or b"?"):
+                return child, row.tokens[child]
+        return None, token
+
+    with patch.object(verify_match, "_choose", choose):
+        yield
+
+
+# fmt: off
+MUTANTS = {
+    # TLI
+    "rows gathered in one order, reported in another": source(
+        "proposer_foreign", "lm_head_weight.detach()[chosen]", "lm_head_weight.detach()[chosen.flip(0)]",
+        drawn_tokens_have_their_law,
+    ),
+    "a law in the drafter's order": source(
+        "foreign_trees", "law.weights[order])", "law.weights)", drawn_tokens_are_lossless
+    ),
+    "ids in the drafter's order": source(
+        "foreign_trees", "DraftLaw(ids[order], law", "DraftLaw(ids, law", drawn_tokens_are_lossless
+    ),
+    "q of the full vocabulary": source(
+        "foreign_trees",
+        "return DraftLaw(ids[order], law.weights[order])",
+        "return DraftLaw(np.append(ids[order], 3), np.append(law.weights[order], law.weights.sum()))",
+        drawn_tokens_are_lossless,
+    ),
+    "tokens drafted that only the drafter has": source(
+        "proposer_foreign", "np.unique(pairs[:, 1])", "np.arange(drafter.config.vocab_size)",
+        drawn_tokens_have_their_law,
+    ),
+    "pairs of the wrong side": source(
+        "foreign_trees", "self._host[pairs[:, 1]] = pairs[:, 0]", "self._host[pairs[:, 0]] = pairs[:, 1]",
+        drawn_tokens_have_their_law,
+    ),
+    "a pair of special tokens": Mutant(special_pair, special_tokens_are_never_drafted),
+    "special tokens matched by their text": Mutant(
+        lambda: mistake(
+            "vocabforge.vocab.token_bytes",
+            "    for token_id in special:\n        forms[token_id] = None\n", "",
+        ),
+        special_tokens_are_no_pairs,
+    ),
+    # The drafter's text
+    "the start token again inside of the text": source(
+        "foreign_text",
+        "        self._append(pairs, text)\n",
+        "        self._append([(self._bridge.drafter.start[0], 0), *pairs], text)\n",
+        a_drafter_like_the_target_is_right,
+    ),
+    "the start token before every new piece": source(
+        "foreign_text",
+        "        self._append(path, pending[:taken])\n",
+        "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
+        texts_are_read_as_they_are,
+    ),
+    "held bytes lost": source(
+        "foreign_text", "self.held = pending[taken + len(complete) :]", "self.held = b''", texts_are_read_as_they_are
+    ),
+    "accepted draft tokens not in the drafter's text": source(
+        "proposer_draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",
+        best_drafts_are_lossless,
+    ),
+    # SLEM
+    "a child accepted whose bytes only begin like the token": Mutant(
+        accepted_by_prefix, spelled_drafts_are_lossless
+    ),
+    # SLRS
+    "psi with what longer tokens take": source(
+        "slrs_psi", "whole = max(whole - sum(longer), 0 * whole)", "whole = whole", strings_have_their_law
+    ),
+    "psi of one spelling": source(
+        "slrs_psi",
+        "weight * share\n        return found", "weight * share\n        return dict(list(found.items())[:1])",
+        strings_have_their_law,
+    ),
+    "psi of longer texts than were drawn": source(
+        "slrs_psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
+        strings_have_their_law,
+    ),
+    "psi of the first token alone": source(
+        "slrs_psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
+        "waiting = list[bytes]()", strings_have_their_law,
+    ),
+    "psi not given what came before": source(
+        "slrs_psi", "return share / before if", "return share if", strings_have_their_law
+    ),
+    "psi of sum 1 over what can be drawn": source(
+        "slrs_psi",
+        "        return self._known[token]",
+        "        return self._known[token] / sum(\n"
+        "            self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}\n"
+        "        )",
+        strings_are_lossless,
+    ),
+    "an end without a probability": source(
+        "slrs_psi", "share = laws.streams.ends(self._chain.written)", "share = 0", strings_have_their_law
+    ),
+    "nothing drawn, and no residual": source(
+        "verify_residual",
+        "return choose_lazy(row, node, weights, law)",
+        "return (choose_lazy if row.children[node] else lambda *_: (None, row.chance.draw(weights)))"
+        "(row, node, weights, law)",
+        strings_are_lossless,
+    ),
+    "a residual that accepts as p does": source(
+        "verify_lazy", "heights[place] = _rest(height, law, tokens[place])", "heights[place] = height",
+        strings_are_lossless,
+    ),
+    "a child accepted with p": source(
+        "verify_lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
+    ),
+    "a range that ends one token early": source(
+        "slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
+        strings_have_their_law,
+    ),
+    "a range that begins one token late": source(
+        "slrs_trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
+        strings_have_their_law,
+    ),
+    "rows of the head in the order of their ids": source(
+        "slrs_contexts",
+        "torch.tensor([*words.ids, *words.eos], device", "torch.tensor(sorted([*words.ids, *words.eos]), device",
+        strings_have_their_law,
+    ),
+    "drawn from another law than psi is of": source(
+        "proposer_slrs",
+        "else draw.chance.draw(weights)", "else draw.chance.draw(weights * weights)", strings_are_lossless,
+    ),
+}
+
+# These cost acceptance and nothing else: the checks of the law pass with them.
+HARMLESS = {
+    "a path that does not go on from the held bytes": source(
+        "foreign_trees", "if not written.startswith(held):", "if False:", half_characters_are_lossless
+    ),
+    "the start token again": source(
+        "foreign_text",
+        "        self._append(path, pending[:taken])\n",
+        "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
+        spelled_drafts_are_lossless,
+    ),
+}
+# fmt: on

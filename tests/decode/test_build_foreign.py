@@ -1,0 +1,243 @@
+"""Draft models with another vocabulary: which proposer, over which bridge, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.decode.foreign_tokenizers import EOS, merging_tokenizer
+from tests.support import tiny_target
+from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.decode.build import Method, build_methods
+from vocabforge.decode.build_foreign import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer, turned
+from vocabforge.decode.build_heads import HeadRequest
+from vocabforge.decode.build_options import BuildOptions
+from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.request import SamplingParams
+from vocabforge.vocab.overlap import compare, prepare, save_overlap
+from vocabforge.vocab.subset import VocabSubset, save_subset
+
+LETTERS = "abcdefgh"
+WORDS = ("ab", "cd", "ef", "abcd", "gh", "abc", "de")  # tokens of the target beside its letters
+PROMPT = "abcdefgh"
+
+
+def model(folder: Path, letters: str, words: Sequence[str], *, seed: int, pad: int = 0) -> Path:
+    size = merging_tokenizer(folder, letters, words)
+    return tiny_target(folder, vocab_size=size + pad, seed=seed, num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t`` target; drafters ``letters`` (characters), ``words`` (long tokens), ``near`` (the target's but one)."""
+    place = tmp_path_factory.mktemp("foreign")
+    model(place / "t", LETTERS, WORDS, seed=1)
+    model(place / "letters", LETTERS, (), seed=2)
+    model(place / "words", LETTERS, ("bcd", "bcde", "fg", "fgh", "bcdefgh", "defgh"), seed=3, pad=3)
+    model(place / "near", LETTERS[::-1], WORDS[:-1], seed=4, pad=2)  # other ids for the letters
+    model(place / "strange", "xyz", ("xy", "xyz"), seed=5)
+    return place
+
+
+def methods_of(place: Path, *drafters: str, vocabs: Sequence[str] = (), **options: Any) -> dict[str, Method]:
+    """Methods by name; drafters are folders of ``place``."""
+    found = build_methods(
+        place / "t", [str(place / name) for name in drafters], vocabs, options=BuildOptions(**options)
+    )
+    return {method.name: method for method in found}
+
+
+def kinds_of(found: dict[str, Method]) -> dict[str, str]:
+    return {name: method.generator.proposer.kind for name, method in found.items() if name != "plain"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("shares", "mean_bytes", "sampled", "expected", "words"),
+    [
+        ((HIGH_OVERLAP, HIGH_OVERLAP), 9.0, True, "tli", "80% of the target's tokens"),
+        ((0.95, 0.99), 1.0, False, "tli", "the target 99% of the drafter's"),
+        ((0.95, HIGH_OVERLAP - 0.01), 5.0, True, "slem", "the target has 79% of the drafter's"),
+        ((HIGH_OVERLAP - 0.01, 1.0), 5.0, True, "slem", "79% of the target's tokens only"),
+        ((0.1, 1.0), SHORT_TOKENS, True, "slrs", "1.5 bytes on average"),
+        ((0.1, 1.0), SHORT_TOKENS, False, "slem", "greedy"),
+        ((0.1, 1.0), SHORT_TOKENS + 0.1, True, "slem", "1.6 bytes on average"),
+        ((0.0, 0.0), 1.0, True, "slrs", "0% of the target's tokens"),
+    ],
+)
+def test_the_rule_of_choice(
+    shares: tuple[float, float], mean_bytes: float, sampled: bool, expected: str, words: str
+) -> None:
+    name, reason = choose_proposer(shares, mean_bytes, sampled)
+    assert name == expected
+    assert words in reason
+
+
+def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    greedy = methods_of(place, "letters", "words", "near")
+    assert kinds_of(greedy) == {"letters": "slem", "words": "slem", "near": "tli"}
+    told = capsys.readouterr().err
+    for name, method in list(greedy.items())[1:]:
+        assert f"{name}: {kinds_of(greedy)[name]}, chosen because " in told
+        assert "chosen because " in method.description
+    assert "decoding is greedy" in greedy["letters"].description
+    assert "14 tokens common to target (15) and drafter (14)" in greedy["near"].description
+    sampled = methods_of(place, "letters", "words", "near", sampled=True)
+    assert kinds_of(sampled) == {"letters": "slrs", "words": "slem", "near": "tli"}
+
+
+def test_proposers_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = methods_of(place, "letters", proposers=["tli", "slem", "slrs"])
+    assert kinds_of(both) == {"letters:tli": "tli", "letters:slem": "slem", "letters:slrs": "slrs"}
+    assert kinds_of(methods_of(place, "near", proposers=["slem"])) == {"near": "slem"}
+    assert "chosen" not in capsys.readouterr().err
+    assert "chosen" not in both["letters:tli"].description
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_output_is_the_targets_own(place: Path, temperature: float) -> None:
+    found = methods_of(place, "letters", "near", proposers=["tli", "slem", "slrs"])
+    ids = load_tokenizer(place / "t").encode(PROMPT)
+    results = {
+        name: method.generator.generate(
+            ids, max_new_tokens=30, stop_ids=[EOS], sampling=SamplingParams(temperature, seed=3)
+        )
+        for name, method in found.items()
+    }
+    for name, result in results.items():
+        if name != "plain":
+            assert result.drafted > 0, name
+        if temperature == 0 or not name.endswith(
+            "slrs"
+        ):  # slrs has the target's law, but other random numbers
+            assert result.token_ids == results["plain"].token_ids, name
+
+
+def test_the_same_tokenizer_drafts_as_before(place: Path, tmp_path: Path) -> None:
+    merging_tokenizer(tmp_path / "t", LETTERS, WORDS)
+    tiny_target(tmp_path / "t", vocab_size=len(LETTERS) + len(WORDS) + 2, seed=8, num_hidden_layers=2)
+    drafter = str(tmp_path / "t")
+    assert kinds_of(methods_of(place, drafter)) == {"t": "draft-model"}
+    named = methods_of(place, drafter, proposers=["draft-model", "tli"])
+    assert kinds_of(named) == {"t:draft-model": "draft-model", "t:tli": "tli"}
+    # One name for two drafters: each takes what it can draft with.
+    mixed = methods_of(place, drafter, "letters", proposers=["draft-model", "slem"])
+    assert kinds_of(mixed) == {"t:draft-model": "draft-model", "t:slem": "slem", "letters": "slem"}
+
+
+def test_what_cannot_be_is_refused_before_anything_is_decoded(place: Path) -> None:
+    with pytest.raises(
+        MismatchError, match=r"(?s)tokenizer is not the target's.*--proposer tli, slem or slrs"
+    ):
+        methods_of(place, "letters", proposers=["draft-model"])
+    with pytest.raises(MismatchError, match="tokenizer is not the target's"):
+        methods_of(place, "letters", proposers=["draft-model", "slem"])
+    with pytest.raises(UsageError, match=r"(?s)--proposer tli without --drafter.*a language model's folder"):
+        methods_of(place, proposers=["tli"])
+    with pytest.raises(UsageError, match=r"(?s)no token in common.*--proposer slem"):
+        methods_of(place, "strange", proposers=["tli"])
+    for draft, words in (
+        (DraftOptions(look_ahead=3), r"(?s)--look-ahead.*--proposer slrs"),
+        (DraftOptions(single=True), r"(?s)--single-token.*--proposer slrs"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            methods_of(place, "letters", proposers=["slem"], draft=draft)
+
+
+def test_a_trained_drafter_has_its_own_vocabulary(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", "utf-8")
+    with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*--proposer slrs with eagle3"):
+        methods_of(place, str(tmp_path), proposers=["slrs"])
+    with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
+        methods_of(place, str(tmp_path), drafter_tokenizer=place / "letters")
+
+
+def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "tok").mkdir()
+    size = merging_tokenizer(tmp_path / "tok", LETTERS, ())
+    bare = str(tiny_target(tmp_path / "bare", vocab_size=size, seed=2, num_hidden_layers=2))
+    with pytest.raises(MismatchError, match=r"(?s)no tokenizer\.json.*--drafter-tokenizer"):
+        methods_of(place, bare)
+    assert kinds_of(methods_of(place, bare, drafter_tokenizer=tmp_path / "tok")) == {"bare": "slem"}
+    with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
+        methods_of(place, "letters", drafter_tokenizer=tmp_path / "tok")
+    with pytest.raises(MismatchError, match="does not match"):
+        methods_of(place, bare, drafter_tokenizer=place / "words")
+    # The target's size and no tokenizer: taken for the target's, as ever, but never for a foreign one.
+    twin = str(tiny_target(tmp_path / "twin", vocab_size=17, seed=2, num_hidden_layers=2))
+    assert kinds_of(methods_of(place, twin)) == {"twin": "draft-model"}
+    with pytest.raises(MismatchError, match=r"(?s)must be known.*--proposer slem"):
+        methods_of(place, twin, proposers=["slem"])
+
+
+def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path) -> None:
+    ours, theirs = (prepare(load_tokenizer(place / name)) for name in ("t", "near"))
+    forward = compare(ours, theirs)
+    # Fewer pairs than there are, so that it shows whether the artefact was read.
+    save_overlap(replace(forward, pairs=forward.pairs[:5]), tmp_path / "ab")
+    backward = compare(theirs, ours)
+    save_overlap(replace(backward, pairs=backward.pairs[:5]), tmp_path / "ba")
+    for name in ("ab", "ba"):
+        found = methods_of(place, "near", proposers=["tli"], overlaps=[tmp_path / name])
+        assert "5 tokens common" in found["near"].description
+    with pytest.raises(MismatchError, match=r"(?s)another tokenizer than the drafter's.*compare-vocab"):
+        methods_of(place, "letters", overlaps=[tmp_path / "ab"])
+    with pytest.raises(UsageError, match="--overlap means nothing here"):
+        methods_of(place, "letters", "words", overlaps=[tmp_path / "ab"])
+    with pytest.raises(UsageError, match="--overlap means nothing here"):
+        methods_of(place, overlaps=[tmp_path / "ab"])
+
+
+def test_turning_an_overlap_round_is_comparing_the_other_way(place: Path) -> None:
+    ours, theirs = (prepare(load_tokenizer(place / name)) for name in ("t", "near"))
+    expected, found = compare(theirs, ours), turned(compare(ours, theirs))
+    assert np.array_equal(found.pairs, expected.pairs)
+    assert found.to_json() == expected.to_json()
+
+
+def test_tli_drafts_within_a_draft_vocabulary(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(place / "t")
+    letters = [tokenizer.encode(letter)[0] for letter in "abc"]
+    for name, ids in (("v", [*letters, EOS]), ("none", [tokenizer.encode("de")[0]])):
+        subset = VocabSubset.from_ranked(
+            np.array(ids, dtype=np.int64), vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint
+        )
+        save_subset(subset, tmp_path / name)
+    found = methods_of(place, "near", vocabs=[str(tmp_path / "v")])
+    assert list(found) == ["plain", "near", "near+v"]
+    assert "3 tokens common" in found["near+v"].description
+    head = found["near+v"].generator.proposer.head  # type: ignore[attr-defined]
+    theirs = load_tokenizer(place / "near")
+    assert head.target_ids.tolist() == sorted([EOS, *(theirs.encode(letter)[0] for letter in "abc")])
+    with pytest.raises(DataError, match="no token that the drafter has"):
+        methods_of(place, "near", vocabs=[str(tmp_path / "none")])
+    with pytest.raises(UsageError, match=r"(?s)slem cannot draft so.*--vocab with --proposer tli"):
+        methods_of(place, "words", vocabs=[str(tmp_path / "v")])
+    both = methods_of(place, "near", vocabs=[str(tmp_path / "v")], proposers=["tli", "slem"])
+    assert list(both) == ["plain", "near:tli", "near:tli+v", "near:slem"]
+    assert "near:slem drafts without --vocab" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"(?s)tli cannot draft so.*--dynamic"):
+        methods_of(
+            place,
+            "near",
+            vocabs=[str(tmp_path / "v")],
+            heads=HeadRequest(dynamic=("context",)),
+            proposers=["tli"],
+        )
+    ids = [*letters, EOS]
+    plain = VocabSubset.from_ranked(np.array(ids), vocab_size=17, fingerprint=tokenizer.fingerprint)
+    save_subset(replace(plain, schedule=(4, 2)), tmp_path / "schedule")
+    with pytest.raises(UsageError, match="same tokens at every step"):
+        methods_of(place, "near", vocabs=[str(tmp_path / "schedule")])
+
+
+def test_draft_heads_belong_to_trained_drafters(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--head belongs to a drafter"):
+        methods_of(place, "near", heads=HeadRequest(given=(str(tmp_path),)))

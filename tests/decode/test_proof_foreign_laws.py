@@ -1,0 +1,105 @@
+"""The law that verification is told of each drafted token is that of the draws, and the drafter's own.
+
+Enumerated in fractions: every way that a drafting can go, against the law that came with it, and against a plain
+evaluation of the drafter, token by token. With real seeds and floats: chi-square.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.decode.chi_square import holm_rejections, p_value
+from tests.decode.foreign_laws import check_drafting, draft, laws_of, new_drafting
+from tests.decode.foreign_mutants import MUTANTS
+from tests.decode.foreign_support import SITUATIONS, case_of, fits, foreign_proposer, target_of, wanted
+from tests.decode.proof_support import TRANSFORMS, exact_weights
+from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.engine import Decoder
+
+LEVEL = 1e-6  # family-wise
+DRAWN = ("tli, drawn chain", "slrs", "slrs, further ahead", "slrs, one token")
+SOME = ("plain", "all", "top-p")
+SHORT = ("tli, drawn chain", "slrs")
+
+
+@pytest.mark.parametrize("way", SHORT)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_reported_is_what_is_drawn(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact_weights(monkeypatch)
+    check_drafting(name, way, TRANSFORMS[SOME[list(SITUATIONS).index(name) % len(SOME)]], "zeros")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("way", DRAWN)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_what_is_reported_is_what_is_drawn_everywhere(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact_weights(monkeypatch)
+    for transform in SOME:
+        for said in range(len(SITUATIONS[name].target)):
+            check_drafting(name, way, TRANSFORMS[transform], "plain", said)
+
+
+def drafting_values(count: int) -> dict[tuple[str, str], float]:
+    """p-values of the first drafted token, real seeds and floats, against the reported law."""
+    values = {}
+    for name, way in (
+        ("partial overlap", "tli, drawn chain"),
+        ("several spellings", "slrs"),
+        ("ends of both", "slrs"),
+    ):
+        drafting = new_drafting(name, way, "plain")
+        seen: Counter[int] = Counter()
+        for seed in range(count):
+            tokens, laws = draft(drafting, TRANSFORMS["plain"], SeededChance(seed))
+            seen[tokens[0] if tokens else -1] += 1
+        law = {token: float(weight) for token, weight in laws_of(laws, drafting.size)[0].items()}
+        law[-1] = max(1 - sum(law.values()), 0.0)
+        if law[-1] < 1e-12:
+            del law[-1]
+        values[name, way] = p_value(seen, law)
+    return values
+
+
+def test_real_draws_follow_the_reported_law() -> None:
+    values = drafting_values(80)
+    assert not holm_rejections(list(values.values()), LEVEL), values
+
+
+def engine_values(count: int) -> dict[tuple[str, str], float]:
+    """p-values of whole texts at temperature 1, real seeds and floats, 32 rows side by side."""
+    values = {}
+    for name, way in (
+        ("partial overlap", "tli, drawn chain"),
+        ("incomplete characters", "slem, static"),
+        ("several spellings", "slrs"),
+    ):
+        assert fits(name, way)
+        case = case_of(name, TRANSFORMS["plain"])
+        decoder = Decoder(target_of(name, "plain"), foreign_proposer(name, way, ("plain", "plain")), rows=32)
+        results = decoder.generate_batch([case.request(seed) for seed in range(count)])
+        law = {tokens: float(weight) for tokens, weight in wanted(name, "plain", case).items()}
+        values[name, way] = p_value(Counter(tuple(result.token_ids) for result in results), law)
+    return values
+
+
+def test_texts_of_the_whole_engine() -> None:
+    values = engine_values(64)
+    assert not holm_rejections(list(values.values()), LEVEL), values
+
+
+@pytest.mark.proof
+def test_many_real_draws_and_texts() -> None:
+    values = [*drafting_values(4_000).values(), *engine_values(3_000).values()]
+    assert not holm_rejections(values, LEVEL), values
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", ["drawn from another law than psi is of", "a law in the drafter's order"])
+def test_the_same_test_rejects_mistakes(name: str) -> None:
+    with MUTANTS[name].change():
+        values = list(drafting_values(1_000).values())
+    assert holm_rejections(values, LEVEL), values
