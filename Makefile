@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding test test-proof test-deepspeed check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign test test-proof test-deepspeed check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make heads   compare all draft heads on that model, three seeds"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
+	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of the proofs that decoding is lossless"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
@@ -59,6 +60,28 @@ bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
 	  draft_model=$(VOCABFORGE_DATA)/models/stories260K > $(REAL)/decoding.json
 	$(BIN)/vocabforge bench decoding --repeats 3 --json target=$(REAL)/target drafter=$(REAL)/run/drafter \
 	  widen=4 threads=2 > $(REAL)/decoding-wide.json
+
+# A model of characters, from a llama2.c checkpoint; BOS stands between stories, so it ends one, as for bitllama.
+TOK105 := runs/tok105/model
+
+$(TOK105)/generation_config.json: | $(STAMP)
+	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA"; exit 1; }
+	$(BIN)/python tests/models/llama2c.py $(VOCABFORGE_DATA)/models/babyllama-tok105/model5000.bin \
+	  $(VOCABFORGE_DATA)/models/babyllama-tok105/config.json $(VOCABFORGE_DATA)/models/babyllama-tok105/tokenizer.json $(TOK105)
+	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
+
+# 512 BPE tokens and 105 characters, each the other's drafter: greedy against transformers, then drawn at temperature 1.
+FOREIGN := $(BIN)/vocabforge bench decoding --json --repeats
+FOREIGN_MODES := 'modes=[plain,tli,slem,slrs]' draft_tokens.tli=2
+TO_BITLLAMA := target=$(REAL)/target foreign_drafter=$(TOK105) $(FOREIGN_MODES) draft_tokens.slem=8 draft_tokens.slrs=8
+TO_TOK105 := target=$(TOK105) foreign_drafter=$(REAL)/target $(FOREIGN_MODES) draft_tokens.slem=5 draft_tokens.slrs=5
+
+bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generation_config.json
+	@mkdir -p runs/foreign
+	$(FOREIGN) 3 $(TO_BITLLAMA) > runs/foreign/bitllama.json
+	$(FOREIGN) 3 $(TO_TOK105) > runs/foreign/tok105.json
+	$(FOREIGN) 1 $(TO_BITLLAMA) temperature=1 > runs/foreign/bitllama-drawn.json
+	$(FOREIGN) 1 $(TO_TOK105) temperature=1 > runs/foreign/tok105-drawn.json
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal

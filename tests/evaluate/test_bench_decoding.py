@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.foreign_tokenizers import merging_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
@@ -19,6 +21,7 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.bench_decoding import bench_decoding, next_logits
 from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
+from vocabforge.evaluate.bench_decoding_table import remarks
 from vocabforge.evaluate.prompts import Conversation, resolve_format
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -74,11 +77,67 @@ def test_every_mode_is_measured_on_both_sides(folders: list[str]) -> None:
     assert rows["early-exit"]["theirs"]["target_forwards"] <= 2 * NEW, "drafting passes were counted"
 
 
+def foreign(folder: Path, words: list[str]) -> str:
+    """``foreign_drafter=`` a model with a tokenizer of bytes and these words."""
+    letters = "".join(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    size = merging_tokenizer(folder, letters, words)
+    tiny_target(folder, vocab_size=size, num_hidden_layers=1, seed=4)
+    return f"foreign_drafter={folder}"
+
+
+def test_a_drafter_with_another_tokenizer(folders: list[str], tmp_path: Path) -> None:
+    drafter = foreign(tmp_path, ["th", "the", "\u0120t", "an"])
+    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slem,slrs]", "draft_tokens.slem=2"]
+    result = bench_decoding(asked, repeats=2)
+    rows = {row["mode"]: row for row in result["modes"]}
+    assert list(rows) == ["plain", "tli", "slem", "slrs"]
+    same = {"equal": 2, "compared": 2, "divergences": []}
+    for name in ("tli", "slem", "slrs"):
+        row = rows[name]
+        assert row["as_plain"] == row["outputs"] == row["theirs_as_plain"] == same
+        assert row["theirs"] == rows["tli"]["theirs"], "transformers is measured once"
+        assert row["theirs"]["target_forwards"] <= 2 * NEW
+        assert all("tokens_per_s" in one for one in row["theirs"]["tried"])
+    assert rows["slem"]["ours"]["settings"] == {"draft_tokens": 2}
+    assert rows["tli"]["ours"]["settings"]["levels"] > 0
+    assert rows["slrs"]["ours"]["counts"]["drafted"] > 0
+    assert rows["slrs"]["ours"]["counts"]["psi"] == 0, "greedy drafts need no law"
+    json.dumps(result)
+
+
+def test_drawn_tokens_are_measured_on_one_side(folders: list[str], tmp_path: Path) -> None:
+    drafter = foreign(tmp_path, ["th", "the", "\u0120t", "an"])
+    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slrs]", "temperature=1"]
+    rows = {row["mode"]: row for row in bench_decoding(asked, repeats=1)["modes"]}
+    for row in rows.values():
+        assert row["theirs"] is None
+        assert "as_plain" not in row
+        assert row["over_plain"]["median"] > 0
+    assert rows["slrs"]["ours"]["counts"]["psi"] > 0
+    app = build_app({"bench": bench}, ["bench"])
+    done = CliRunner().invoke(
+        app, ["bench", "decoding", *asked, "modes=[slrs]", "--repeats", "1"], terminal_width=240
+    )
+    assert done.exit_code == 0, done.output
+    assert "temperature 1" in done.output
+    assert "contexts a psi" in " ".join(done.output.split())
+
+
+def test_what_transformers_refuses_is_told(folders: list[str], tmp_path: Path) -> None:
+    """It takes vocabularies of one size for one vocabulary."""
+    drafter = foreign(tmp_path, ["th", "the", "an"])  # 261 tokens, as the target
+    (row,) = bench_decoding([folders[0], drafter, *SMALL, "modes=[tli]"], repeats=1)["modes"]
+    assert row["theirs"] is None
+    assert {"settings", "threads", "error"} == set(row["refused"][0])
+    shown = remarks({"modes": [row]})
+    assert any("transformers refused every setting: ValueError" in line for line in shown)
+
+
 def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that only generation moves: VocabForge needs 1 second a prompt, transformers 4."""
     import time
 
-    from vocabforge.evaluate.bench_decoding_modes import TheirRun
+    from vocabforge.evaluate.bench_decoding_theirs import TheirRun
 
     now = [0.0]
 
@@ -146,6 +205,9 @@ def test_command(folders: list[str], tmp_path: Path) -> None:
     [
         (["modes=[eagle9]"], UsageError, "no such mode"),
         (["modes=[eagle3]"], UsageError, "needs a folder"),
+        (["modes=[tli]"], UsageError, "foreign_drafter=DIR"),
+        (["draft_tokens.slim=3"], UsageError, "no such mode"),
+        (["temperature=-1"], ConfigError, "temperature"),
         (["max_new_tokens=250"], UsageError, "does not fit"),
         (["speed=11"], ConfigError, "speed"),
     ],

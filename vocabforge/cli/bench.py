@@ -80,7 +80,8 @@ def bench(
     process; the counts must be identical. **training** does whole training steps (target's pass, unroll, loss, backward
     pass, optimiser) with random weights of known shapes, with the fused and the plain vocabulary loss and with
     blockwise and plain attention. **decoding** continues the same prompts with VocabForge and with transformers'
-    `generate` (plain, draft model, n-gram, early exit, each with the best settings found), and with EAGLE-3;
+    `generate` (plain, draft model, n-gram, early exit, each with the best settings found), and with EAGLE-3; a draft
+    model with another tokenizer (`foreign_drafter=DIR`) drafts by TLI, SLEM and SLRS, against assisted generation;
     outputs are compared token by token. **draft-heads** trains one drafter a seed with every kind of draft head and
     decodes held-out prompts with each; the same command again goes on where it stopped.
 
@@ -213,7 +214,9 @@ def _print_decoding(result: dict[str, Any]) -> None:
     from ..evaluate.bench_decoding_table import COLUMNS, cells, remarks
 
     settings = result["settings"]
-    title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, greedy"
+    warmth = settings["temperature"]
+    law = f"temperature {warmth:g}" if warmth else "greedy"
+    title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, {law}"
     shown = _table(title, COLUMNS[0], COLUMNS[1:])
     for row in result["modes"]:
         shown.add_row(*cells(row))

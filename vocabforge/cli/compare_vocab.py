@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -53,6 +54,14 @@ TextUnitOption = Annotated[TextUnit, typer.Option(help="What one document of a t
 MaxDocumentsOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Stop after so many documents.")
 ]
+EosOption = Annotated[
+    str | None,
+    typer.Option(
+        "--eos",
+        metavar="A:B",
+        help="End tokens that stand for each other, by text or id, where the first of each are not the right ones.",
+    ),
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an artefact at --save.")]
 
 
@@ -65,6 +74,7 @@ def compare_vocab(
     text_field: TextFieldOption = None,
     text_unit: TextUnitOption = TextUnit.paragraph,
     max_documents: MaxDocumentsOption = None,
+    eos: EosOption = None,
     as_json: JsonOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
@@ -91,11 +101,17 @@ def compare_vocab(
     if save is not None:
         check_output(save, overwrite=overwrite)
     sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
+    eos_pair = None if eos is None else _eos_pair(*sides, eos)
     options = SourceOptions(text_field, text_unit.value)
     corpus = _on_corpus(*sides, inputs, options, max_documents) if inputs else None
-    overlap = compare(*sides, corpus=corpus)
+    overlap = compare(*sides, corpus=corpus, eos_pair=eos_pair)
     if save is not None:
-        config = {"a": str(a.resolve()), "b": str(b.resolve()), "input": [str(path) for path in inputs]}
+        config = {
+            "a": str(a.resolve()),
+            "b": str(b.resolve()),
+            "input": [str(path) for path in inputs],
+            "eos": eos,
+        }
         save_overlap(overlap, save, config=config, overwrite=overwrite)
     if as_json:
         print_json({**overlap.to_json(), "output": str(save) if save is not None else None})
@@ -109,6 +125,30 @@ def compare_vocab(
         out.print(table)
     if save is not None:
         typer.echo(f"Written to {save}")
+
+
+def _eos_pair(a: Vocabulary, b: Vocabulary, named: str) -> tuple[int, int]:
+    """``A:B``; token texts may hold a colon themselves, so every one is tried.
+
+    Raises:
+        UsageError: not of this form, or not two special tokens.
+    """
+    from ..core.errors import UsageError
+    from ..vocab.overlap import end_token
+
+    colons = [at for at in range(1, len(named) - 1) if named[at] == ":"]
+    if not colons:
+        raise UsageError(
+            "the pair of end tokens cannot be read",
+            got=named,
+            expected="A:B, two token texts or ids such as '</s>:<|endoftext|>'",
+            source="--eos",
+        )
+    for at in colons[:-1]:
+        with suppress(UsageError):
+            return end_token(a, named[:at]), end_token(b, named[at + 1 :])
+    at = colons[-1]
+    return end_token(a, named[:at]), end_token(b, named[at + 1 :])
 
 
 def _on_corpus(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,8 +32,8 @@ ProposerOption = Annotated[
     list[str] | None,
     typer.Option(
         "--proposer",
-        help="n-gram, early-exit, draft-model, medusa, eagle1, eagle2 or eagle3. The first two need no drafter; "
-        "the others say how --drafter drafts [default: by its kind]. Repeatable.",
+        help="n-gram, early-exit, draft-model, tli, slem, slrs, medusa, eagle1, eagle2 or eagle3. The first two need "
+        "no drafter; the others say how --drafter drafts [default: by its kind and vocabulary]. Repeatable.",
     ),
 ]
 TreeOption = Annotated[
@@ -84,6 +84,27 @@ NgramOption = Annotated[
         "--ngram",
         metavar="MIN:MAX",
         help="Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
+    ),
+]
+LookAheadOption = Annotated[
+    int | None,
+    typer.Option(
+        "--look-ahead",
+        min=0,
+        help="Bytes behind a target token within which slrs looks for a longer one [default: 3].",
+    ),
+]
+SingleOption = Annotated[
+    bool,
+    typer.Option("--single-token", help="slrs drafts one target token a cycle, as in its paper."),
+]
+_OVERLAP_HELP = "Common tokens of target and drafter, as `compare-vocab --save` wrote them, in either order."
+OverlapOption = Annotated[list[Path] | None, typer.Option("--overlap", help=_OVERLAP_HELP + " Repeatable.")]
+OneOverlapOption = Annotated[Path | None, typer.Option("--overlap", help=_OVERLAP_HELP)]
+DrafterTokenizerOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--drafter-tokenizer", help="Tokenizer folder for a draft model whose own folder holds none."
     ),
 ]
 ControlOption = Annotated[
@@ -158,26 +179,12 @@ def wrap_for(compiled: bool, device: str | None) -> Wrap | None:
     return compile_passes(choose_device(device))
 
 
-def draft_options(
-    tree: Tree | None,
-    sample: bool,
-    depth: int | None,
-    topk: int | None,
-    total_nodes: int | None,
-    tree_file: Path | None,
-    layers: int | None,
-    ngram: str | None,
-) -> DraftOptions:
-    """The options as ``decode.build`` takes them."""
+def draft_options(tree: Tree | None, ngram: str | None, **others: Any) -> DraftOptions:
+    """The options as ``decode.build`` takes them; ``others`` have the names of ``DraftOptions``.
+
+    Raises:
+        UsageError: sizes of n-grams that cannot be read.
+    """
     from ..decode.proposers import DraftOptions
 
-    return DraftOptions(
-        tree=None if tree is None else tree.value,
-        sample=sample,
-        depth=depth,
-        topk=topk,
-        total_nodes=total_nodes,
-        tree_file=tree_file,
-        layers=layers,
-        ngram=parse_ngram(ngram),
-    )
+    return DraftOptions(tree=None if tree is None else tree.value, ngram=parse_ngram(ngram), **others)

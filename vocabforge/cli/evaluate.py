@@ -30,8 +30,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--drafter",
-            help="Trained drafter, or a smaller model of the same vocabulary, as DIR or LABEL=DIR. Give it again for "
-            "several.",
+            help="Trained drafter, or a smaller model of any vocabulary, as DIR or LABEL=DIR. Repeatable.",
         ),
     ] = None,
     proposer: decoding.ProposerOption = None,
@@ -87,6 +86,10 @@ def evaluate(
     total_nodes: decoding.NodesOption = None,
     exit_layers: decoding.LayersOption = None,
     ngram: decoding.NgramOption = None,
+    look_ahead: decoding.LookAheadOption = None,
+    single_token: decoding.SingleOption = False,
+    overlap: decoding.OverlapOption = None,
+    drafter_tokenizer: decoding.DrafterTokenizerOption = None,
     control: decoding.ControlOption = decoding.ControlName.fixed,
     compiled: decoding.CompileOption = False,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
@@ -102,11 +105,9 @@ def evaluate(
     format, a side file with token ids and times, `results.json` and a self-contained `report.html`.
     """
     from ..core.artifact import check_output
-    from ..core.errors import UsageError
     from ..corpus.tokenizer import load_tokenizer
     from ..decode.build import build_methods
     from ..decode.build_options import BuildOptions
-    from ..decode.proposers import ALONE
     from ..decode.request import SamplingParams
     from ..evaluate.benchmarks import load_benchmark
     from ..evaluate.environment import describe_environment
@@ -114,11 +115,7 @@ def evaluate(
     from ..evaluate.prompts import resolve_format
     from ..evaluate.runner import RunSettings
 
-    if not drafter and not set(proposer or ()) & set(ALONE):
-        raise UsageError(
-            "there is nothing to compare with plain decoding",
-            expected=f"--drafter DIR, or --proposer {' or '.join(ALONE)}",
-        )
+    _check_something_drafts(drafter or [], proposer or [])
     check_output(output, overwrite=overwrite)
     questions = load_benchmark(benchmark, limit)
     text_tokenizer = load_tokenizer(tokenizer or target)
@@ -139,7 +136,16 @@ def evaluate(
     )
     device = device or _default_device()
     draft = decoding.draft_options(
-        tree, draft_sampling, depth, topk, total_nodes, tree_file, exit_layers, ngram
+        tree,
+        ngram,
+        sample=draft_sampling,
+        depth=depth,
+        topk=topk,
+        total_nodes=total_nodes,
+        tree_file=tree_file,
+        layers=exit_layers,
+        look_ahead=look_ahead,
+        single=single_token,
     )
     methods = build_methods(
         target,
@@ -155,14 +161,18 @@ def evaluate(
             heads=head_request(head, shortlist, budget, head_rows, dynamic),
             control=control.value,
             wrap=decoding.wrap_for(compiled, device),
+            sampled=temperature > 0,
+            overlaps=overlap or [],
+            drafter_tokenizer=drafter_tokenizer,
         ),
     )
     provenance = Provenance(
         target=target.resolve().name,
         environment=describe_environment(device=device, dtype=dtype),
-        parents=_parents(target, drafter or [], vocab or [], head or []),
+        parents=_parents(target, drafter or [], vocab or [], head or [], overlap or []),
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
-        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None},
+        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
+        | ({"drafter tokenizer": str(drafter_tokenizer)} if drafter_tokenizer else {}),
     )
     results = evaluate_methods(
         output,
@@ -180,6 +190,17 @@ def evaluate(
         _print_tables(results, output)
 
 
+def _check_something_drafts(drafters: Sequence[str], proposers: Sequence[str]) -> None:
+    from ..core.errors import UsageError
+    from ..decode.proposers import ALONE
+
+    if not drafters and not set(proposers) & set(ALONE):
+        raise UsageError(
+            "there is nothing to compare with plain decoding",
+            expected=f"--drafter DIR, or --proposer {' or '.join(ALONE)}",
+        )
+
+
 def _default_device() -> str:
     import torch
 
@@ -195,7 +216,11 @@ def _synchroniser(device: str) -> Callable[[], None]:
 
 
 def _parents(
-    target: Path, drafters: Sequence[str], vocabs: Sequence[str], heads: Sequence[str]
+    target: Path,
+    drafters: Sequence[str],
+    vocabs: Sequence[str],
+    heads: Sequence[str],
+    overlaps: Sequence[Path] = (),
 ) -> dict[str, str]:
     """Hashes of what was measured, by role; folders that are no artefact of ours have none."""
     from ..core.artifact import MANIFEST, open_artifact
@@ -212,6 +237,8 @@ def _parents(
                 hashes[key] = open_artifact(path, verify=False).content_hash
             elif is_draft_model(path):
                 hashes[key] = target_fingerprint(path)
+    for path in overlaps:
+        hashes[f"overlap {path.name}"] = open_artifact(path, verify=False).content_hash
     return hashes
 
 
@@ -219,12 +246,14 @@ def _print_tables(results: dict, output: Path) -> None:
     from rich.console import Console
 
     from ..core.progress import console
-    from ..evaluate.terminal import category_table, divergence_lines, overview_table
+    from ..evaluate.terminal import category_table, count_lines, divergence_lines, overview_table
 
     out = Console(highlight=False)
     out.print(overview_table(results))
     if len(results["methods"]) > 1 and len(results["methods"][0]["summary"]["categories"]) > 1:
         out.print(category_table(results))
+    for line in count_lines(results):
+        out.print(line, soft_wrap=True, markup=False)
     for line in divergence_lines(results):
         console().print(line, style="red", markup=False)
     out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)

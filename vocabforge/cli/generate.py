@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,12 @@ from .head_options import (
     head_request,
 )
 
+if TYPE_CHECKING:
+    from ..corpus.tokenizer import TextTokenizer
+    from ..decode.build import Method
+    from ..decode.request import SamplingParams
+    from ..decode.result import Generation
+
 
 def generate(
     target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
@@ -28,12 +35,16 @@ def generate(
         Path | None,
         typer.Option(
             "--drafter",
-            help="Trained drafter, or a smaller model of the same vocabulary; without one, plain.",
+            help="Trained drafter, or a smaller model of any vocabulary; without one, plain.",
         ),
     ] = None,
     proposer: Annotated[
         str | None,
-        typer.Option("--proposer", help="n-gram or early-exit (no drafter), or how the drafter drafts."),
+        typer.Option(
+            "--proposer",
+            help="n-gram or early-exit (no drafter), or how the drafter drafts: tli, slem or slrs where its "
+            "vocabulary is not the target's [default: by its kind and vocabulary].",
+        ),
     ] = None,
     vocab: Annotated[
         Path | None, typer.Option("--vocab", help="Subset artefact: draft with these tokens only.")
@@ -67,6 +78,10 @@ def generate(
     total_nodes: decoding.NodesOption = None,
     exit_layers: decoding.LayersOption = None,
     ngram: decoding.NgramOption = None,
+    look_ahead: decoding.LookAheadOption = None,
+    single_token: decoding.SingleOption = False,
+    overlap: decoding.OneOverlapOption = None,
+    drafter_tokenizer: decoding.DrafterTokenizerOption = None,
     control: decoding.ControlOption = decoding.ControlName.fixed,
     compiled: decoding.CompileOption = False,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
@@ -74,27 +89,12 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
-    from ..core.errors import UsageError
-    from ..core.progress import say
-    from ..corpus.tokenizer import encode_prompt, load_tokenizer
+    from ..corpus.tokenizer import load_tokenizer
     from ..decode.build import build_methods
     from ..decode.build_options import BuildOptions
-    from ..decode.engine import Decoder
-    from ..decode.proposers import ALONE
-    from ..decode.request import Request, SamplingParams
-    from ..decode.result import Generation
-    from ..decode.stops import StopStrings
-    from ..decode.work import check_request
-    from ..evaluate.prompts import resolve_format
+    from ..decode.request import SamplingParams
 
-    if vocab is not None and drafter is None and proposer != "early-exit":
-        raise UsageError("--vocab restricts a drafter", expected="--drafter DIR beside it")
-    if proposer in ALONE and drafter is not None:
-        raise UsageError(
-            "one run of generate drafts in one way",
-            got=f"--proposer {proposer} and --drafter",
-            expected="one of them",
-        )
+    _check_one_drafter(drafter, proposer, vocab)
     check_one_way(vocab, head, dynamic)
     sampling = SamplingParams(
         temperature,
@@ -106,7 +106,7 @@ def generate(
         frequency_penalty,
         seed,
     )
-    methods = build_methods(
+    method = build_methods(
         target,
         [str(drafter)] if drafter else [],
         [str(vocab)] if vocab else [],
@@ -116,76 +116,164 @@ def generate(
             dtype=dtype,
             proposers=[proposer] if proposer else [],
             draft=decoding.draft_options(
-                tree, draft_sampling, depth, topk, total_nodes, tree_file, exit_layers, ngram
+                tree,
+                ngram,
+                sample=draft_sampling,
+                depth=depth,
+                topk=topk,
+                total_nodes=total_nodes,
+                tree_file=tree_file,
+                layers=exit_layers,
+                look_ahead=look_ahead,
+                single=single_token,
             ),
             heads=head_request(
                 [str(head)] if head else None, shortlist, budget, head_rows, [dynamic] if dynamic else None
             ),
             control=control.value,
             wrap=decoding.wrap_for(compiled, device),
+            sampled=temperature > 0,
+            overlaps=[overlap] if overlap else [],
+            drafter_tokenizer=drafter_tokenizer,
         ),
+    )[-1]
+    asked = _Asked(load_tokenizer(tokenizer or target), prompt, prompt_format)
+    result, text = _stream(
+        method, asked, (max_new_tokens, sampling, stop or []), warm=compiled, quiet=as_json
     )
-    text_tokenizer = load_tokenizer(tokenizer or target)
-    chat = resolve_format(text_tokenizer, prompt_format) == "chat"
-    ids = encode_prompt(text_tokenizer, [{"role": "user", "content": prompt}] if chat else prompt)
-    decoder = methods[-1].generator
-    assert isinstance(decoder, Decoder)
-    result = Generation()
-    before = () if chat else tuple(ids[-8:])  # text that goes on: decoders strip the first space of a text
-    stops = StopStrings(text_tokenizer, stop, before) if stop else None
-    request = Request(ids, max_new_tokens, set(text_tokenizer.eos_ids), sampling, stops)
-    check_request(request, decoder.context, decoder.target.config.vocab_size)
-    if compiled:  # not while the text is being shown, and not in its time
-        decoder.generate(ids, max_new_tokens=min(8, max_new_tokens), stop_ids=())
-    if not as_json and not chat:
-        typer.echo(prompt, nl=False)
-    base = len(text_tokenizer.decode(before)) if before else 0
-    written = text = ""
-
-    def show(new: str) -> str:
-        """Print what ``new`` adds; what is shown never changes."""
-        if as_json or not new.startswith(written):
-            return written
-        sys.stdout.write(new[len(written) :])
-        sys.stdout.flush()
-        return new
-
-    def whole() -> str:
-        if stops is not None:
-            return stops.text
-        return text_tokenizer.decode([*before, *result.token_ids])[base:]
-
-    for _ in decoder.stream(request, result):
-        text = whole() if stops is None else stops.settled
-        written = show(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the rest of a character may still come
-    text = whole()
-    show(text)
-    tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s
     if as_json:
-        print_json(
-            {
-                "method": methods[-1].name,
-                "head": methods[-1].head,
-                "text": text,
-                "token_ids": result.token_ids,
-                "finish": result.finish,
-                "mean_accepted_length": result.mean_accepted_length,
-                "accept_lengths": result.accept_lengths,
-                "accepted_by_depth": result.accepted_by_depth,
-                "drafted_by_depth": result.drafted_by_depth,
-                "drafted": result.drafted,
-                "verified": result.verified,
-                "timings": result.timings,
-                "target_forwards": result.target_forwards,
-                "tokens_per_s": tokens / seconds,
-                "prefill_s": result.prefill_s,
-                "decode_s": result.decode_s,
-            }
+        print_json(_facts(method, result, text))
+    else:
+        typer.echo("")
+        _say_figures(method, result)
+
+
+def _check_one_drafter(drafter: Path | None, proposer: str | None, vocab: Path | None) -> None:
+    from ..core.errors import UsageError
+    from ..decode.proposers import ALONE
+
+    if vocab is not None and drafter is None and proposer != "early-exit":
+        raise UsageError("--vocab restricts a drafter", expected="--drafter DIR beside it")
+    if proposer in ALONE and drafter is not None:
+        raise UsageError(
+            "one run of generate drafts in one way",
+            got=f"--proposer {proposer} and --drafter",
+            expected="one of them",
         )
-        return
-    typer.echo("")
+
+
+class _Asked:
+    """A prompt as the target reads it, and the text of what follows it.
+
+    Args:
+        prompt_format: auto, chat or raw.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, prompt: str, prompt_format: str) -> None:
+        from ..corpus.tokenizer import encode_prompt
+        from ..evaluate.prompts import resolve_format
+
+        self.tokenizer, self.prompt = tokenizer, prompt
+        self.chat = resolve_format(tokenizer, prompt_format) == "chat"
+        self.ids = encode_prompt(tokenizer, [{"role": "user", "content": prompt}] if self.chat else prompt)
+        # Text that goes on: decoders strip the first space of a text.
+        self.before = () if self.chat else tuple(self.ids[-8:])
+        self._base = len(tokenizer.decode(self.before)) if self.before else 0
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What new tokens say."""
+        return self.tokenizer.decode([*self.before, *ids])[self._base :]
+
+
+class _Shown:
+    """Text on the terminal; what is shown never changes."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._written = quiet, ""
+
+    def show(self, text: str) -> None:
+        """Print what ``text`` adds."""
+        if self._quiet or not text.startswith(self._written):
+            return
+        sys.stdout.write(text[len(self._written) :])
+        sys.stdout.flush()
+        self._written = text
+
+
+def _stream(
+    method: Method,
+    asked: _Asked,
+    limits: tuple[int, SamplingParams, Sequence[str]],
+    *,
+    warm: bool,
+    quiet: bool,
+) -> tuple[Generation, str]:
+    """Decode and print as it comes; what was decoded and its text.
+
+    Args:
+        limits: most new tokens, how they are chosen, texts that end the output.
+        warm: passes are compiled first, not while the text is being shown and not in its time.
+    """
+    from ..decode.engine import Decoder
+    from ..decode.request import Request
+    from ..decode.result import Generation
+    from ..decode.stops import StopStrings
+    from ..decode.work import check_request
+
+    decoder = method.generator
+    assert isinstance(decoder, Decoder)
+    most, sampling, stop = limits
+    stops = StopStrings(asked.tokenizer, stop, asked.before) if stop else None
+    request = Request(asked.ids, most, set(asked.tokenizer.eos_ids), sampling, stops)
+    check_request(request, decoder.context, decoder.target.config.vocab_size)
+    if warm:
+        decoder.generate(asked.ids, max_new_tokens=min(8, most), stop_ids=())
+    if not quiet and not asked.chat:
+        typer.echo(asked.prompt, nl=False)
+    result, shown = Generation(), _Shown(quiet)
+    for _ in decoder.stream(request, result):
+        text = asked.text(result.token_ids) if stops is None else stops.settled
+        shown.show(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the rest of a character may still come
+    text = asked.text(result.token_ids) if stops is None else stops.text
+    shown.show(text)
+    return result, text
+
+
+def _facts(method: Method, result: Generation, text: str) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from ..decode.drafting_counts import figures_of
+
+    return {
+        "method": method.name,
+        "description": method.description,
+        "head": method.head,
+        "text": text,
+        "token_ids": result.token_ids,
+        "finish": result.finish,
+        "mean_accepted_length": result.mean_accepted_length,
+        "accept_lengths": result.accept_lengths,
+        "accepted_by_depth": result.accepted_by_depth,
+        "drafted_by_depth": result.drafted_by_depth,
+        "drafted": result.drafted,
+        "verified": result.verified,
+        "timings": result.timings,
+        "target_forwards": result.target_forwards,
+        "counts": figures_of(result.counts),
+        "tokens_per_s": len(result.token_ids) / (result.prefill_s + result.decode_s),
+        "prefill_s": result.prefill_s,
+        "decode_s": result.decode_s,
+    }
+
+
+def _say_figures(method: Method, result: Generation) -> None:
+    from ..core.progress import say
+    from ..decode.drafting_counts import phrase_of
+
+    tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s
     say(
-        f"[{methods[-1].name}] {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s | "
+        f"[{method.name}] {tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s | "
         f"accepted length {result.mean_accepted_length:.2f} | {result.target_forwards} target forwards | "
         f"ended by {'a full context' if result.finish == 'cache' else result.finish}"
     )
+    if counted := phrase_of(result.counts):
+        say(f"[{method.name}] {counted}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from ..models.head_io import HeadOwner, drafter_digest
 from ..models.heads import DraftHead, base_of, base_of_model, exact_head
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
+from .build_foreign import ForeignWays, Way, restricted
 from .build_heads import NamedHead, heads_of, load_heads
 from .build_options import BuildOptions, check_options, fitting, options_of
-from .build_vocab_heads import BuiltHead, heads_for
+from .build_vocab_heads import BuiltHead, heads_for, read_subset
 from .engine import Decoder
 from .policies import tree_settings
-from .proposer_draft_model import check_same_tokenizer, head_base
-from .proposers import ALONE, FITTING, ProposerParts, make_proposer
+from .proposer_draft_model import head_base
+from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
 from .result import Generator
 
 PLAIN = "plain"
@@ -59,8 +60,8 @@ def build_methods(
 
     Args:
         target: Hugging Face folder.
-        drafters: ``DIR`` or ``LABEL=DIR``: trained drafters, or smaller models with the target's vocabulary; the
-            method is named after the label, else the folder.
+        drafters: ``DIR`` or ``LABEL=DIR``: trained drafters, or smaller models of any vocabulary; the method is
+            named after the label, else the folder.
         vocabs: the same for subset artefacts; the method is named ``drafter+vocab``.
         methods: keep only these names (plain decoding is always kept and first).
 
@@ -72,8 +73,7 @@ def build_methods(
     check_options(options, [kind_of(path) for _, path in map(labelled, drafters)])
     if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
         tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
-    several = len(drafters) + sum(name in ALONE for name in options.proposers) > 1
-    maker = _Maker(target, options, several)
+    maker = _Maker(target, options, len(drafters))
     heads = maker.heads(drafters)
     named_vocabs = [labelled(text) for text in vocabs]
     found = [Method(PLAIN, Decoder(maker.model, wrap=options.wrap), "one token a target forward")]
@@ -82,68 +82,103 @@ def build_methods(
             found.extend(maker.alone(name, named_vocabs))
     for label, path in map(labelled, drafters):
         found.extend(maker.drafter_methods(label, path, named_vocabs, heads.get(path, ())))
+    maker.ways.check_used()
     _check_methods(found, methods)
     return [method for method in found if not methods or method.name in (PLAIN, *methods)]
 
 
 class _Maker:
-    """Makes methods over one target.
+    """Makes methods over one target, whose drafters are that many."""
 
-    Args:
-        several: more than one method drafts, so that an option may be meant for another one.
-    """
-
-    def __init__(self, target: Path, options: BuildOptions, several: bool) -> None:
-        self.target, self.options, self.several = target, options, several
+    def __init__(self, target: Path, options: BuildOptions, drafters: int) -> None:
+        self.target, self.options = target, options
+        alone = sum(name in ALONE for name in options.proposers)
+        # More than one method drafts, so that an option may be meant for another one.
+        self.several = drafters * max(len(options.proposers) - alone, 1) + alone > 1
         self.tokenizer = options.tokenizer or target
         self.model = _load_target(target, options.tokenizer, options.device, options.dtype)
+        loaded, rows = load_tokenizer(self.tokenizer), self.model.config.vocab_size
+        self.ways = ForeignWays(loaded, rows, options, drafters > 1)
+        self.print = loaded.fingerprint
 
     def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
         """A proposer without a drafter; an early exit also over each draft vocabulary."""
         yield self._method(name, name, None, None)
         if name == "early-exit" and (vocabs or (self.options.heads and self.options.heads.dynamic)):
-            prints = load_tokenizer(self.tokenizer).fingerprint
-            for built in heads_for(base_of_model(self.model), vocabs, (), self.options.heads, prints):
+            base = base_of_model(self.model)
+            for built in heads_for(base, vocabs, (), self.options.heads, self.print):
                 yield self._method(f"{name}+{built.label}", name, None, built)
 
     def drafter_methods(
         self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]], heads: Sequence[NamedHead]
     ) -> Iterator[Method]:
         """A drafter under each of its proposers, over its own head and over the others asked for."""
-        drafter, artifact = self._load(path)
-        if isinstance(drafter, LeanModel):
-            kind, base = "draft-model", head_base(self.model, drafter)
-            prints: str | None = load_tokenizer(self.tokenizer).fingerprint
-        else:
-            kind, base, prints = drafter.kind, base_of(drafter), _trained_for(artifact)
-        names = fitting(kind, self.options.proposers, path)
-        others = heads_for(base, vocabs, heads, self.options.heads, prints)
+        if is_draft_model(path):
+            yield from self._model_methods(label, path, vocabs)
+            return
+        tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+        drafter, artifact = load_drafter(path, tensors, self.target)
+        _check_tokenizer_of(artifact, self.tokenizer)
+        names = fitting(drafter.kind, self.options.proposers, path)
+        others = heads_for(base_of(drafter), vocabs, heads, self.options.heads, _trained_for(artifact))
         for name in names:
             method = label if len(names) == 1 else f"{label}:{name}"
             yield self._method(method, name, drafter, None)
             for built in others:
                 yield self._method(f"{method}+{built.label}", name, drafter, built)
 
-    def _load(self, path: Path) -> tuple[Any, Artifact | None]:
-        if is_draft_model(path):
-            small = load_target(path, dtype=self.model.dtype, device=self.model.device)
-            given = load_tokenizer(path) if (path / "tokenizer.json").is_file() else None
-            sizes = self.model.config.vocab_size, small.config.vocab_size
-            check_same_tokenizer(load_tokenizer(self.tokenizer), given, sizes, source=path)
-            return small, None
-        tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
-        drafter, artifact = load_drafter(path, tensors, self.target)
-        _check_tokenizer_of(artifact, self.tokenizer)
-        return drafter, artifact
+    def _model_methods(self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
+        """A language model under each of its proposers."""
+        small = load_target(path, dtype=self.model.dtype, device=self.model.device)
+        way = self.ways.of(path, small.config.vocab_size)
+        if way.reason is not None:
+            say(f"{label}: {way.names[0]}, chosen because {way.reason}.")
+        for name in way.names:
+            method = label if len(way.names) == 1 else f"{label}:{name}"
+            if name in FOREIGN:
+                yield self._method(method, name, small, None, way)
+                yield from self._over_common_tokens(method, name, small, way, vocabs)
+                continue
+            yield self._method(method, name, small, None)
+            for built in heads_for(head_base(self.model, small), vocabs, (), self.options.heads, self.print):
+                yield self._method(f"{method}+{built.label}", name, small, built)
 
-    def _method(self, method: str, name: str, drafter: Any, built: BuiltHead | None) -> Method:
+    def _over_common_tokens(
+        self, method: str, name: str, small: LeanModel, way: Way, vocabs: Sequence[tuple[str, Path]]
+    ) -> Iterator[Method]:
+        """TLI also over each draft vocabulary; the others draft texts, and have no use for one."""
+        dynamic = self.options.heads is not None and bool(self.options.heads.dynamic)
+        if not vocabs and not dynamic:
+            return
+        if name != "tli" or dynamic:
+            given = " and ".join(["--vocab"] * bool(vocabs) + ["--dynamic"] * dynamic)
+            if not self.several:
+                raise UsageError(
+                    f"{name} cannot draft so",
+                    got=given,
+                    expected="--vocab with --proposer tli; no --dynamic where the vocabularies differ",
+                )
+            say(f"{method} drafts without {given}: {name} has no use for them.")
+            return
+        assert way.bridge is not None
+        for vocab, path in vocabs:
+            bridge = restricted(way.bridge, read_subset(path, self.print), path)
+            yield self._method(f"{method}+{vocab}", name, small, None, replace(way, bridge=bridge))
+
+    def _method(
+        self, method: str, name: str, drafter: Any, built: BuiltHead | None, way: Way | None = None
+    ) -> Method:
         head = None if built is None else built.head
         draft = options_of(name, self.options.draft, self.several)
-        proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft))
+        bridge = None if way is None else way.bridge
+        proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft, bridge))
         decoder = Decoder(self.model, proposer, control=self.options.control, wrap=self.options.wrap)
         plan = proposer.plan
         parts = [f"{proposer.label}, {plan.nodes} nodes on {plan.levels} levels"]
-        if built is not None:
+        if way is not None:
+            parts += [f"chosen because {way.reason}"] if way.reason is not None else []
+            parts.append(way.facts)
+        elif built is not None:
             parts.append(built.text)
         elif proposer.head is not None:
             parts.append(f"draft vocabulary of {proposer.head.size:,} tokens")
@@ -165,7 +200,7 @@ class _Maker:
         loaded = load_heads(request, named, steps=steps, device=self.model.device, dtype=self.model.dtype)
         if not loaded:
             return {}
-        prints = target_fingerprint(self.target), load_tokenizer(self.tokenizer).fingerprint
+        prints = target_fingerprint(self.target), self.print
         paths = [path for _, path in map(labelled, drafters) if not is_draft_model(path)]
         return heads_of(loaded, {path: HeadOwner(drafter_digest(path), *prints) for path in paths})
 

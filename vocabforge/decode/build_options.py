@@ -24,6 +24,9 @@ class BuildOptions:
         heads: draft-head artefacts; each goes to the drafter it was trained on, as ``drafter+head``.
         control: ``fixed`` or ``adaptive``.
         wrap: makes passes faster, see ``compiled.py``.
+        sampled: the temperature is above 0; it decides between proposers where none is named.
+        overlaps: saved comparisons of the target's tokenizer with those of draft models.
+        drafter_tokenizer: folder, for draft models without a tokenizer of their own.
     """
 
     tokenizer: Path | None = None
@@ -34,6 +37,9 @@ class BuildOptions:
     heads: HeadRequest | None = None
     control: str = "fixed"
     wrap: Wrap | None = None
+    sampled: bool = False
+    overlaps: Sequence[Path] = ()
+    drafter_tokenizer: Path | None = None
 
 
 def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
@@ -51,11 +57,20 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
             raise UsageError(
                 "this proposer has no drafter that drafts so",
                 got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
-                expected="--drafter DIR of its kind beside it",
+                expected="--drafter with a language model's folder beside it"
+                if name in FITTING[DRAFT_MODEL]
+                else "--drafter DIR of its kind beside it",
             )
     _check_used(options)
-    if options.heads is not None and options.heads.given and not kinds:
-        raise UsageError("--head belongs to a drafter", expected="--drafter DIR beside it")
+    if options.heads is not None and options.heads.given and set(kinds) <= {DRAFT_MODEL}:
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+    for option, value in (("overlap", options.overlaps), ("drafter-tokenizer", options.drafter_tokenizer)):
+        if value and DRAFT_MODEL not in kinds:
+            raise UsageError(
+                f"--{option} means nothing here",
+                got="no draft model",
+                expected="--drafter with a language model's folder beside it",
+            )
     drafts = bool(kinds) or any(name in ALONE for name in options.proposers)
     given = [name for name, value in vars(options.draft).items() if value not in (None, False)]
     given += ["control"] if options.control != "fixed" else []
@@ -78,17 +93,28 @@ def _check_names(names: Sequence[str]) -> None:
         )
 
 
+DRAFT_MODEL = "draft-model"
+
 # option of one proposer -> its name on the command line, and the proposer
-_OWN = {"layers": ("--exit-layers", "early-exit"), "ngram": ("--ngram", "n-gram")}
+_OWN = {
+    "layers": ("--exit-layers", "early-exit"),
+    "ngram": ("--ngram", "n-gram"),
+    "look_ahead": ("--look-ahead", "slrs"),
+    "single": ("--single-token", "slrs"),
+}
 
 
-_OPTIONS = {"sample": "draft-sampling", "layers": "exit-layers"}  # where the command line says otherwise
+_OPTIONS = {
+    "sample": "draft-sampling",
+    "layers": "exit-layers",
+    "single": "single-token",
+}  # where the command line says otherwise
 
 
 def _check_used(options: BuildOptions) -> None:
     """Refuse an option of a proposer that is not in the run."""
     for name, (option, proposer) in _OWN.items():
-        if getattr(options.draft, name) is not None and proposer not in options.proposers:
+        if getattr(options.draft, name) not in (None, False) and proposer not in options.proposers:
             raise UsageError(
                 f"{option} means nothing here",
                 got=", ".join(options.proposers) or "no named proposer",
@@ -98,11 +124,16 @@ def _check_used(options: BuildOptions) -> None:
 
 def options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
     """A proposer's options: without those of another one, and where several draft without those it has no use for."""
-    others = {field: None for field, (_, proposer) in _OWN.items() if proposer != name}
-    draft = replace(draft, **others)  # type: ignore[arg-type]
-    if name == "n-gram" and several:
-        draft = replace(draft, sample=False, tree_file=None)
-        if draft.tree != "dynamic":
+    usual = DraftOptions()
+    others = {field: getattr(usual, field) for field, (_, proposer) in _OWN.items() if proposer != name}
+    draft = replace(draft, **others)
+    if not several:
+        return draft
+    if name in ("n-gram", "slem"):
+        draft = replace(draft, sample=False)
+    if name in ("n-gram", "slrs"):
+        draft = replace(draft, tree_file=None)
+        if name == "slrs" or draft.tree != "dynamic":
             draft = replace(draft, tree=None, topk=None, total_nodes=None)
     return draft
 

@@ -33,6 +33,7 @@ DETAIL_CHOICE_KEYS = (
     "accepted_by_depth",
     "finish",
 )
+# "counts" is not among them: details written before proposers counted are read, too.
 # Readers of these rows expect the id to look like a "shortuuid": 22 characters of this alphabet.
 _ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ID_LENGTH = 22
@@ -106,6 +107,7 @@ def detail_row(question: Question, turns: Sequence[Turn]) -> dict[str, Any]:
         "drafted_by_depth": [list(run.drafted_by_depth) for run in runs],
         "accepted_by_depth": [list(run.accepted_by_depth) for run in runs],
         "finish": [run.finish for run in runs],
+        "counts": [dict(run.counts) for run in runs],
     }
     return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
 

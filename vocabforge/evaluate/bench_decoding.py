@@ -1,7 +1,7 @@
 """``vocabforge bench decoding``: how fast VocabForge decodes, against transformers' ``generate`` in the same run.
 
 For each mode the two take turns, prompt by prompt and round by round, with the same prompts and the same number of new
-tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings of each side lie outside.
+tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings lie outside.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from ..core.config import apply_overrides, parse_config
 from ..core.progress import ProgressBar, say
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel
-from .bench_decoding_modes import Run, ours, theirs
+from .bench_decoding_modes import MODES, Run, ours
 from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
+from .bench_decoding_theirs import theirs
 from .environment import describe_environment
 
+# What a library may raise over settings or a pair of models that it cannot do.
+_REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
 _WARM_UP = 16  # tokens before a setting is tried
 # A larger gap between the two best logits than fp32 rounding explains means that an output is wrong.
 MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
@@ -39,6 +42,7 @@ class Side:
         seconds: of each round and prompt.
         outputs: of each prompt, from the round that does not count.
         forwards: of the target in that round.
+        counts: what drafting counted in that round, by name.
         parts: seconds by part of a round, all prompts together.
     """
 
@@ -47,7 +51,21 @@ class Side:
     seconds: list[list[float]] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
     forwards: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     parts: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class Found:
+    """transformers' best settings for a mode: none where it has no such mode, or refused all.
+
+    Attributes:
+        side: with them.
+        tried: all settings and threads with their tokens a second, or the error that they gave.
+    """
+
+    side: Side | None = None
+    tried: list[dict[str, Any]] = field(default_factory=list)
 
 
 def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
@@ -84,26 +102,25 @@ class _Bench:
         self.lengths = config.max_new_tokens
 
     def run(self) -> dict[str, Any]:
-        sides: dict[str, list[Side | None]] = {}
-        tried: dict[str, list[dict[str, Any]]] = {}
+        mine: dict[str, Side] = {}
+        found: dict[str, Found] = {}  # by what ``Mode.against`` says
+        pairs: list[list[Side]] = []
         for name in self.names:
             say(f"{name}: loading, compiling, trying settings")
-            mine = self._ready(self.ours.start(name), self.config.threads)
-            found = self.theirs.candidates(name) if self.config.widen == 1 else []
-            other = None
-            if found:
-                chosen, threads, tried[name] = self._best(found)
-                other = self._ready(chosen, threads)
-            sides[name] = [mine, other]
-        with ProgressBar("decoding", self.repeats * len(self.prompts) * len(sides), "prompts") as bar:
+            mine[name] = self._ready(self.ours.start(name), self.config.threads)
+            pairs.append([mine[name]])
+            if _against(name) not in found:
+                found[_against(name)] = one = self._best(name)
+                pairs[-1] += [one.side] if one.side else []
+        with ProgressBar("decoding", self.repeats * len(self.prompts) * len(pairs), "prompts") as bar:
             for number in range(self.repeats):
-                self._round(number, sides, bar)
+                self._round(number, pairs, bar)
         return {
             "environment": describe_environment(device="cpu", dtype=self.config.dtype),
             "settings": self.config.model_dump(mode="json") | {"repeats": self.repeats},
             "prompt_tokens": [len(prompt) for prompt in self.prompts],
             "their_versions": self.theirs.versions,
-            "modes": [self._row(name, sides, tried.get(name)) for name in self.names],
+            "modes": [self._row(name, mine, found[_against(name)]) for name in self.names],
         }
 
     def _ready(self, run: Run, threads: int) -> Side:
@@ -114,60 +131,75 @@ class _Bench:
                 done = run.generate(prompt, self.lengths)
                 side.outputs.append(done.token_ids)
                 side.forwards += done.forwards
+                for key, count in done.counts.items():
+                    side.counts[key] = side.counts.get(key, 0) + count
         return side
 
-    def _best(self, found: Sequence[Run]) -> tuple[Run, int, list[dict[str, Any]]]:
+    def _best(self, name: str) -> Found:
         """The fastest of transformers' settings and threads on the first prompts, and all that were tried."""
-        tried: list[tuple[float, Run, int]] = []
+        found, rates = Found(), list[tuple[float, Run, int]]()
+        if self.config.widen > 1 or self.config.temperature > 0:
+            return found
         for threads in self.config.their_threads:
-            for run in found:
-                with _threads(threads):
-                    run.generate(self.prompts[0], min(self.lengths, _WARM_UP))
-                    began, made = time.perf_counter(), 0
-                    for prompt in self.prompts[: self.config.tune_prompts]:
-                        made += len(run.generate(prompt, self.lengths).token_ids)
-                tried.append((made / (time.perf_counter() - began), run, threads))
-        _, run, threads = max(tried, key=lambda one: one[0])
-        shown = [{"settings": r.settings, "threads": t, "tokens_per_s": rate} for rate, r, t in tried]
-        return run, threads, shown
+            for run in self.theirs.candidates(name):
+                told: dict[str, Any] = {"settings": run.settings, "threads": threads}
+                try:
+                    rates.append((self._rate(run, threads), run, threads))
+                    told["tokens_per_s"] = rates[-1][0]
+                except _REFUSALS as error:  # a result, too
+                    told["error"] = f"{type(error).__name__}: {error}"
+                found.tried.append(told)
+        if rates:
+            _, chosen, threads = max(rates, key=lambda one: one[0])
+            found.side = self._ready(chosen, threads)
+        return found
 
-    def _round(self, number: int, sides: dict[str, list[Side | None]], bar: ProgressBar) -> None:
+    def _rate(self, run: Run, threads: int) -> float:
+        """Tokens a second on the first prompts."""
+        with _threads(threads):
+            run.generate(self.prompts[0], min(self.lengths, _WARM_UP))
+            began, made = time.perf_counter(), 0
+            for prompt in self.prompts[: self.config.tune_prompts]:
+                made += len(run.generate(prompt, self.lengths).token_ids)
+        return made / (time.perf_counter() - began)
+
+    def _round(self, number: int, pairs: Sequence[Sequence[Side]], bar: ProgressBar) -> None:
         """Every side of every mode once a prompt; each round begins with another mode, and with the other side."""
-        pairs = [pair[::-1] if number % 2 else pair for pair in sides.values()]
+        everyone = [side for pair in pairs for side in pair]
+        pairs = [pair[::-1] if number % 2 else pair for pair in pairs]
         first = number % len(pairs)
         pairs = pairs[first:] + pairs[:first]
-        everyone = [side for pair in sides.values() for side in pair if side is not None]
         for side in everyone:
             side.seconds.append([])
         before = {id(side): dict(side.run.parts) for side in everyone}
         for prompt in self.prompts:
             for pair in pairs:
                 for one in pair:
-                    if one is not None:
-                        with _threads(one.threads):
-                            began = time.perf_counter()
-                            one.run.generate(prompt, self.lengths)
-                            one.seconds[-1].append(time.perf_counter() - began)
+                    with _threads(one.threads):
+                        began = time.perf_counter()
+                        one.run.generate(prompt, self.lengths)
+                        one.seconds[-1].append(time.perf_counter() - began)
                 bar.update(1)
         for side in everyone:
             for part, total in side.run.parts.items():
                 side.parts.setdefault(part, []).append(total - before[id(side)].get(part, 0.0))
 
-    def _row(
-        self, name: str, sides: dict[str, list[Side | None]], tried: list[dict[str, Any]] | None
-    ) -> dict[str, Any]:
-        mine, other = sides[name]
-        assert mine is not None
-        plain = sides["plain"][0] if "plain" in sides else None
+    def _row(self, name: str, sides: dict[str, Side], found: Found) -> dict[str, Any]:
+        mine, other, plain = sides[name], found.side, sides.get("plain")
         row: dict[str, Any] = {"mode": name, "ours": self._figures(mine), "theirs": None, "ratio": None}
         row["ours"]["compile_s"] = mine.run.compile_s
         if plain is not None:
             row["over_plain"] = _ratios(mine, plain)
-            row["as_plain"] = self._compare(mine.outputs, plain.outputs)
+            if self.config.temperature == 0:
+                row["as_plain"] = self._compare(mine.outputs, plain.outputs)
         if other is not None:
-            row["theirs"] = self._figures(other) | {"tried": tried}
+            row["theirs"] = self._figures(other) | {"tried": found.tried}
             row["ratio"] = _ratios(mine, other)
             row["outputs"] = self._compare(mine.outputs, other.outputs)
+            if plain is not None:
+                row["theirs_as_plain"] = self._compare(other.outputs, plain.outputs)
+        elif found.tried:
+            row["refused"] = found.tried
         return row
 
     def _figures(self, side: Side) -> dict[str, Any]:
@@ -181,6 +213,7 @@ class _Bench:
             "ms_per_token": 1e3 / statistics.median(rates),
             "tokens": tokens,
             "target_forwards": side.forwards,
+            "counts": side.counts,
             "accepted_length": (tokens - len(side.outputs)) / cycles if cycles else None,
             "threads": side.threads,
             "settings": side.run.settings,
@@ -219,6 +252,11 @@ def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
         window_mask=None if window is None else causal_mask(positions, positions, window),
     )
     return model.logits(output.hidden[0, -1])
+
+
+def _against(name: str) -> str:
+    """Under which name transformers' side of a mode is found."""
+    return MODES[name].against or name
 
 
 def _ratios(mine: Side, other: Side) -> dict[str, float]:

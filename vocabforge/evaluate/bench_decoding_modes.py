@@ -1,32 +1,39 @@
-"""What ``vocabforge bench decoding`` compares: a mode on VocabForge's side and on transformers'."""
+"""What ``vocabforge bench decoding`` compares, and VocabForge's side of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import torch
-
 from ..core.errors import UsageError
+from ..corpus.tokenizer import load_tokenizer
 from ..decode.build import DTYPES
 from ..decode.compiled import PassCompiler, compile_passes
 from ..decode.engine import Decoder
-from ..decode.proposers import DraftOptions, ProposerParts, make_proposer
+from ..decode.proposers import FOREIGN, DraftOptions, ProposerParts, make_proposer
 from ..export.formats import load_drafter
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Drafter
-from ..models.lean import load_target
+from ..models.lean import LeanModel, load_target
+from ..vocab.bridge import Bridge, make_bridge
 from .widen import widen_drafter, widen_target
 
 
 @dataclass(frozen=True)
 class Done:
-    """New tokens of one prompt, and passes of the target over all its layers."""
+    """One prompt continued.
+
+    Attributes:
+        token_ids: new tokens.
+        forwards: passes of the target over all its layers.
+        counts: what drafting counted, by name.
+    """
 
     token_ids: list[int]
     forwards: int
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Run(Protocol):
@@ -45,7 +52,7 @@ class Run(Protocol):
     def compile_s(self) -> float: ...
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
-        """Continue a prompt by ``new`` tokens, greedily."""
+        """Continue a prompt by ``new`` tokens."""
         ...
 
 
@@ -56,14 +63,16 @@ class Mode:
     Attributes:
         proposer: VocabForge's; None decodes plainly.
         needs: the setting whose folder it needs.
-        tokens: draft tokens of VocabForge's chain.
+        tokens: draft tokens of VocabForge's chain; None takes the proposer's default.
         theirs: settings of ``generate`` that are tried; none where transformers has no such mode.
+        against: modes of one value share transformers' side; None is a side of its own.
     """
 
     proposer: str | None
     needs: str | None = None
     tokens: int | None = None
     theirs: Sequence[Mapping[str, Any]] = ()
+    against: str | None = None
 
 
 def _constant(*counts: int) -> list[dict[str, Any]]:
@@ -72,6 +81,10 @@ def _constant(*counts: int) -> list[dict[str, Any]]:
 
 # transformers' defaults are tried too: 20 assistant tokens, cut where its draft model is unsure.
 _HEURISTIC = [{"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "heuristic"}]
+# Greedy, transformers has one way for two vocabularies: texts are encoded anew. 10 tokens back is its default.
+_NEAR = [{**_constant(5)[0], "target_lookbehind": 5, "assistant_lookbehind": 5}]
+_SURE = [{**_constant(5)[0], "assistant_confidence_threshold": 0.0}]  # never cut
+_TEXTS = [{}, *_constant(2, 3, 5, 8), *_HEURISTIC, *_NEAR, *_SURE]
 MODES: dict[str, Mode] = {
     "plain": Mode(None, theirs=({},)),
     "draft-model": Mode("draft-model", "draft_model", 3, [{}, *_constant(2, 3, 5), *_HEURISTIC]),
@@ -83,6 +96,7 @@ MODES: dict[str, Mode] = {
         [{"assistant_early_exit": part} | rest for part in (4, 2) for rest in ({}, *_constant(2, 3, 5))],
     ),
     "eagle3": Mode("eagle3", "drafter", 3),
+    **{name: Mode(name, "foreign_drafter", None, _TEXTS, "texts") for name in FOREIGN},
 }
 
 
@@ -92,29 +106,37 @@ class Sizes(Protocol):
     target: Path
     draft_model: Path | None
     drafter: Path | None
+    foreign_drafter: Path | None
     dtype: Any
     compile: bool
-    draft_tokens: int | None
+    temperature: float
+    draft_tokens: int | dict[str, int] | None
     layers: int | None
     widen: int
 
 
 class OurRun:
-    """A decoder of VocabForge."""
+    """A decoder of VocabForge; above temperature 0 every prompt has the same seed in every round."""
 
-    def __init__(self, decoder: Decoder, settings: dict[str, Any], compiler: PassCompiler | None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        settings: dict[str, Any],
+        compiler: PassCompiler | None,
+        temperature: float = 0.0,
+    ) -> None:
         self.settings, self.parts = settings, dict[str, float]()
-        self._decoder, self._compiler = decoder, compiler
+        self._decoder, self._compiler, self._temperature = decoder, compiler, temperature
 
     @property
     def compile_s(self) -> float:
         return 0.0 if self._compiler is None else self._compiler.seconds
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
-        made = self._decoder.generate(prompt, max_new_tokens=new, stop_ids=())
+        made = self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
         for part, seconds in made.timings.items():
             self.parts[part] = self.parts.get(part, 0.0) + seconds
-        return Done(made.token_ids, made.target_forwards)
+        return Done(made.token_ids, made.target_forwards, made.counts)
 
 
 class OurSide:
@@ -124,27 +146,52 @@ class OurSide:
         self.config = config
         self._narrow = load_target(config.target, dtype=DTYPES[config.dtype])
         self.model = self._narrow if config.widen == 1 else widen_target(self._narrow, config.widen)
+        self._other: LeanModel | None = None
 
     def start(self, name: str) -> OurRun:
         """The decoder of a mode."""
         mode, config = MODES[name], self.config
         compiler = compile_passes() if config.compile else None
         if mode.proposer is None:
-            return OurRun(Decoder(self.model, wrap=compiler), {}, compiler)
-        tokens = config.draft_tokens or mode.tokens or 1
-        settings: dict[str, Any] = {"draft_tokens": tokens}
+            return OurRun(Decoder(self.model, wrap=compiler), {}, compiler, config.temperature)
+        tokens = _tokens(name, config.draft_tokens)
+        settings: dict[str, Any] = {} if tokens is None else {"draft_tokens": tokens}
         layers = None
         if mode.proposer == "early-exit" and config.layers is not None:
             layers = settings["layers"] = config.layers
-        options = DraftOptions(tree="chain", depth=tokens - 1, layers=layers)
-        parts = ProposerParts(self.model, self._drafter(mode), None, options)
+        options = DraftOptions(
+            tree="chain",
+            # Only TLI needs to be told; SLRS always draws, SLEM never.
+            sample=name == "tli" and config.temperature > 0,
+            depth=None if tokens is None else tokens - 1,
+            layers=layers,
+        )
+        parts = ProposerParts(self.model, self._drafter(mode), None, options, self._bridge(mode))
         proposer = make_proposer(mode.proposer, parts)
-        return OurRun(Decoder(self.model, proposer, wrap=compiler), settings, compiler)
+        if tokens is None:
+            settings["levels"] = proposer.plan.levels
+        return OurRun(Decoder(self.model, proposer, wrap=compiler), settings, compiler, config.temperature)
+
+    def _bridge(self, mode: Mode) -> Bridge | None:
+        """Between the tokenizers, where the mode drafts over another vocabulary."""
+        if mode.proposer not in FOREIGN or self.config.foreign_drafter is None:
+            return None
+        tokenizers = load_tokenizer(self.config.target), load_tokenizer(self.config.foreign_drafter)
+        return make_bridge(*tokenizers, (self.model.config.vocab_size, self._foreign().config.vocab_size))
+
+    def _foreign(self) -> LeanModel:
+        """The draft model of another vocabulary, loaded once."""
+        if self._other is None:
+            assert self.config.foreign_drafter is not None
+            self._other = load_target(self.config.foreign_drafter, dtype=self.model.dtype)
+        return self._other
 
     def _drafter(self, mode: Mode) -> Any:
         config, model = self.config, self.model
         if mode.needs == "draft_model" and config.draft_model is not None:
             return load_target(config.draft_model, dtype=model.dtype)
+        if mode.needs == "foreign_drafter":
+            return self._foreign()
         if mode.needs == "drafter" and config.drafter is not None:
             tensors = TargetTensors(self._narrow.embedding, self._narrow.lm_head_weight)
             drafter, _ = load_drafter(config.drafter, tensors, config.target)
@@ -163,96 +210,12 @@ class OurSide:
         return None
 
 
-class TheirRun:
-    """transformers' ``generate`` with one set of options.
-
-    Args:
-        model: the target.
-        assistant: a draft model, the target itself for an early exit, or None.
-        settings: of generation; those of the assistant go to its own configuration, which keeps what its schedule
-            and its confidence threshold learn from call to call.
-        count: passes of the target so far.
-    """
-
-    def __init__(
-        self, model: Any, assistant: Any | None, settings: Mapping[str, Any], count: Callable[[], int]
-    ) -> None:
-        from transformers import GenerationConfig
-
-        self.settings, self.parts = dict(settings), dict[str, float]()
-        self._model, self._assistant, self._count = model, assistant, count
-        drafting = {key: value for key, value in settings.items() if key.startswith("num_assistant")}
-        self._options = {key: value for key, value in settings.items() if key not in drafting}
-        self._config, self._drafting = GenerationConfig(), GenerationConfig(**drafting)
-        if assistant is not None and assistant is not model:
-            self._options["assistant_model"] = assistant
-
-    @property
-    def compile_s(self) -> float:
-        return 0.0
-
-    def generate(self, prompt: Sequence[int], new: int) -> Done:
-        ids, before = torch.tensor([list(prompt)]), self._count()
-        self._model.generation_config = self._config
-        if self._assistant is not None:
-            self._assistant.generation_config = self._drafting
-        output = self._model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=new,
-            do_sample=False,
-            pad_token_id=0,
-            **self._options,
-        )
-        return Done(output[0, len(prompt) :].tolist(), self._count() - before)
-
-
-class TheirSide:
-    """transformers' models, loaded once."""
-
-    def __init__(self, config: Sizes) -> None:
-        try:
-            import transformers
-            from transformers import AutoModelForCausalLM
-        except ImportError as error:
-            raise UsageError(
-                "the comparison needs transformers",
-                got=error,
-                remedy="pip install 'vocabforge[train]'",
-            ) from error
-        transformers.utils.logging.disable_progress_bar()
-        transformers.utils.logging.set_verbosity_error()
-        self.versions = {"transformers": transformers.__version__}
-        dtype = DTYPES[config.dtype]
-        self.model = AutoModelForCausalLM.from_pretrained(config.target, dtype=dtype).eval()
-        self.layers = int(self.model.config.num_hidden_layers)
-        self.assistant = None
-        if config.draft_model is not None:
-            self.assistant = AutoModelForCausalLM.from_pretrained(config.draft_model, dtype=dtype).eval()
-        self._forwards = 0
-        self.model.register_forward_pre_hook(self._count)
-
-    def _count(self, model: Any, inputs: Any) -> None:
-        # An early exit drafts with the same module, cut short.
-        self._forwards += int(model.config.num_hidden_layers == self.layers)
-
-    def candidates(self, name: str) -> list[TheirRun]:
-        """The settings of a mode that are worth trying."""
-        found = []
-        for settings in MODES[name].theirs:
-            assistant = self.assistant if name == "draft-model" else None
-            if "assistant_early_exit" in settings:
-                exit_at = max(1, self.layers // settings["assistant_early_exit"])
-                settings, assistant = {**settings, "assistant_early_exit": exit_at}, self.model
-            found.append(TheirRun(self.model, assistant, settings, lambda: self._forwards))
-        return found
+def _tokens(name: str, wanted: int | Mapping[str, int] | None) -> int | None:
+    """Draft tokens of a mode's chain; None takes the proposer's default."""
+    own = wanted.get(name) if isinstance(wanted, Mapping) else wanted
+    return own or MODES[name].tokens
 
 
 def ours(config: Sizes) -> OurSide:
     """VocabForge's side."""
     return OurSide(config)
-
-
-def theirs(config: Sizes) -> TheirSide:
-    """transformers' side."""
-    return TheirSide(config)

@@ -41,6 +41,7 @@ class DecodingBenchConfig(StrictModel):
         target: Hugging Face folder.
         draft_model: folder of a smaller model with the target's tokenizer.
         drafter: folder of a trained drafter.
+        foreign_drafter: folder of a smaller model with a tokenizer of its own, for tli, slem and slrs.
         modes: rows of ``bench_decoding_modes.MODES``; None takes all that the folders allow.
         prompts: question file in Spec-Bench format, or a benchmark's name; None takes short story openings.
         questions: how many of them.
@@ -49,7 +50,9 @@ class DecodingBenchConfig(StrictModel):
         threads: VocabForge's; a compilation holds for one number of threads.
         their_threads: transformers gets the fastest of these.
         compile: VocabForge's passes.
-        draft_tokens: VocabForge's chains, where the mode's own length is not wanted.
+        temperature: above 0 VocabForge alone is measured; every round draws the same tokens.
+        draft_tokens: VocabForge's chains, where the mode's own length is not wanted; one number, or one a mode
+            (``draft_tokens.slem=8``). Of a draft model with another tokenizer they are its own tokens.
         layers: of an early exit of VocabForge.
         widen: repeat every unit of target and drafter so often (``widen.py``): the same outputs and accepted lengths
             at the cost of a larger pair; for modes that transformers has no part in, plain and eagle3.
@@ -59,6 +62,7 @@ class DecodingBenchConfig(StrictModel):
     target: Path
     draft_model: Path | None = None
     drafter: Path | None = None
+    foreign_drafter: Path | None = None
     modes: tuple[str, ...] | None = None
     prompts: Path | None = None
     questions: Positive = 8
@@ -67,7 +71,8 @@ class DecodingBenchConfig(StrictModel):
     threads: Positive = 1
     their_threads: tuple[Positive, ...] = (1, 2)
     compile: bool = True
-    draft_tokens: Positive | None = None
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    draft_tokens: Positive | dict[str, Positive] | None = None
     layers: Positive | None = None
     widen: Positive = 1
     tune_prompts: Positive = 2
@@ -79,18 +84,26 @@ def modes_of(config: DecodingBenchConfig) -> tuple[str, ...]:
     Raises:
         UsageError: an unknown mode, or one whose folder is not given.
     """
-    folders = {"draft_model": config.draft_model, "drafter": config.drafter}
+    folders = {
+        "draft_model": config.draft_model,
+        "drafter": config.drafter,
+        "foreign_drafter": config.foreign_drafter,
+    }
     able = [name for name, mode in MODES.items() if mode.needs is None or folders[mode.needs] is not None]
     if config.widen > 1:
         able = [name for name in able if name in WIDER]
         if wrong := [name for name in config.modes or () if name not in WIDER]:
             raise UsageError("this mode cannot be widened", got=", ".join(wrong), expected=", ".join(WIDER))
-    for name in config.modes or ():
+    for name in (*(config.modes or ()), *_named(config.draft_tokens)):
         if name not in MODES:
             raise UsageError("there is no such mode", got=name, expected=", ".join(MODES))
         if name not in able:
             raise UsageError(f"the mode {name} needs a folder", expected=f"{MODES[name].needs}=DIR")
     return config.modes or tuple(able)
+
+
+def _named(draft_tokens: int | dict[str, int] | None) -> tuple[str, ...]:
+    return tuple(draft_tokens) if isinstance(draft_tokens, dict) else ()
 
 
 def read_prompts(config: DecodingBenchConfig, model: LeanModel) -> list[list[int]]:

@@ -38,20 +38,40 @@ def remarks(result: Mapping[str, Any]) -> list[str]:
     lines = [
         "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
         "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target, VocabForge / transformers. "
-        "equal: outputs that are transformers', or plain decoding's."
+        "equal: outputs that are transformers', or plain decoding's. Modes over a draft model with another "
+        "tokenizer share transformers' side."
     ]
     for row in result["modes"]:
         ours, theirs = row["ours"], row["theirs"]
         parts = ", ".join(f"{part} {ms:.3f}" for part, ms in ours["part_ms_per_token"].items() if ms >= 5e-4)
         told = f"{row['mode']}: {_settings(ours)}; ms a token: {parts}"
         lines.append(told + ("" if theirs is None else f"; transformers: {_settings(theirs)}"))
-        for key, other in (("outputs", "transformers'"), ("as_plain", "plain decoding's")):
-            for one in (row.get(key) or {}).get("divergences", ()):
-                why = "a tie within rounding" if one["tie"] else "WRONG"
-                lines.append(
-                    f"{row['mode']}: prompt {one['prompt'] + 1} differs from {other} output at token "
-                    f"{one['token'] + 1}, where the target's two best logits are {one['margin']:.2g} apart: {why}"
-                )
+        lines += _remarks_of(row)
+    return lines
+
+
+def _remarks_of(row: Mapping[str, Any]) -> list[str]:
+    """What drafting counted, what transformers refused, and outputs that differ."""
+    lines, mode = [], row["mode"]
+    if counts := row["ours"]["counts"]:
+        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        if counts.get("psi"):
+            told += f"; {counts['psi_contexts'] / counts['psi']:.2f} drafter contexts a psi"
+        lines.append(f"{mode}: {told}")
+    if refused := row.get("refused"):
+        lines.append(f"{mode}: transformers refused every setting: {refused[0]['error']}")
+    compared = (
+        ("outputs", mode, "transformers'"),
+        ("as_plain", mode, "plain decoding's"),
+        ("theirs_as_plain", f"transformers for {mode}", "plain decoding's"),
+    )
+    for key, which, other in compared:
+        for one in (row.get(key) or {}).get("divergences", ()):
+            why = "a tie within rounding" if one["tie"] else "WRONG"
+            lines.append(
+                f"{which}: prompt {one['prompt'] + 1} differs from {other} output at token "
+                f"{one['token'] + 1}, where the target's two best logits are {one['margin']:.2g} apart: {why}"
+            )
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..decode.drafting_counts import phrase_of
 from .benchmarks import MT_BENCH
 from .page import render_page
 from .plots import bar_chart, depth_chart, dot_chart, histogram_chart
@@ -24,6 +25,7 @@ def render_report(results: Results) -> str:
         baseline=methods[0],
         rows=row_keys(results),
         cell=_cell,
+        counted=phrase_of,
         charts=_charts(results),
     )
 

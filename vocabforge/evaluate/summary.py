@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..decode.drafting_counts import figures_of, summed
 from .benchmarks import MT_BENCH
 from .compare import compare_outputs
 
@@ -97,6 +98,7 @@ def summarise(
         "depths": acceptance_by_depth(method.details),
         "time_s": _time_split(method.details),
         "finish": dict(sorted(_finishes(method.details).items())),
+        "counts": figures_of(summed(_counts(method.details))),
         "outputs": asdict(compare_outputs(baseline.details, method.details)) if compare else None,
     }
 
@@ -190,6 +192,10 @@ def _time_split(details: Sequence[Row]) -> dict[str, float]:
             for part, value in timings.items():
                 seconds[part] = seconds.get(part, 0.0) + value
     return seconds
+
+
+def _counts(details: Sequence[Row]) -> list[Mapping[str, int]]:
+    return [counts for row in details for counts in row["choices"][0].get("counts", ())]
 
 
 def _finishes(details: Sequence[Row]) -> Counter[str]:

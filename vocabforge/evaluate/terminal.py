@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..decode.drafting_counts import phrase_of
 from .report import row_keys
 from .summary import OVERALL
 
@@ -67,6 +68,15 @@ def category_table(results: Mapping[str, Any]) -> Table:
         cells = [f"{_number(g['mean_accepted_length'])}  {_number(g['speedup'])}x" for g in groups]
         table.add_row(shown, str(questions), *cells)
     return table
+
+
+def count_lines(results: Mapping[str, Any]) -> list[str]:
+    """One sentence per method whose proposer counts what drafting costs it beside passes of the target."""
+    return [
+        f"{method['name']}: {phrase_of(method['summary']['counts'])}"
+        for method in results["methods"]
+        if phrase_of(method["summary"]["counts"])
+    ]
 
 
 def divergence_lines(results: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,165 @@
+"""Drafters with another vocabulary through ``compare-vocab``, ``generate`` and ``eval``, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.decode.foreign_tokenizers import BOS, EOS, merging_tokenizer
+from tests.support import tiny_target
+from vocabforge.core.artifact import open_artifact
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.vocab.bridge import make_bridge
+from vocabforge.vocab.overlap import load_overlap
+
+WORDS = ("ab", "cd", "ef", "abcd", "gh", "abc", "de")
+FOREIGN = ("tli", "slem", "slrs")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t`` target, ``d`` a drafter of letters, ``q.jsonl`` questions."""
+    place = tmp_path_factory.mktemp("any-drafter")
+    for name, words, seed in (("t", WORDS, 1), ("d", (), 2)):
+        size = merging_tokenizer(place / name, "abcdefgh", words)
+        tiny_target(place / name, vocab_size=size, seed=seed, num_hidden_layers=2)
+    rows = [{"question_id": n, "category": "qa", "turns": ["abcdefgh"[n:] + "a"]} for n in range(3)]
+    (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return place
+
+
+def generated(place: Path, *words: object, code: int = 0) -> dict[str, Any]:
+    line = ["generate", "--target", place / "t", "--prompt", "abcdefgh", "--max-new-tokens", 20]
+    done = invoke(*line, "--device", "cpu", *words, "--json")
+    assert done.exit_code == code, done.output
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+@pytest.mark.parametrize("proposer", FOREIGN)
+def test_generate_gives_the_targets_own_text(place: Path, proposer: str) -> None:
+    plain = generated(place)
+    facts = generated(place, "--drafter", place / "d", "--proposer", proposer)
+    assert facts["token_ids"] == plain["token_ids"]
+    assert facts["drafted"] > 0
+    assert proposer.upper() in facts["description"]
+    assert plain["counts"] == {}
+
+
+def test_generate_chooses_and_says_why(place: Path) -> None:
+    line = [
+        "generate",
+        "--target",
+        place / "t",
+        "--drafter",
+        place / "d",
+        "--prompt",
+        "abc",
+        "--device",
+        "cpu",
+    ]
+    greedy = invoke(*line, "--max-new-tokens", 4)
+    assert greedy.exit_code == 0, greedy.output
+    assert "d: slem, chosen because the drafter has 53% of the target's tokens only" in greedy.stderr
+    assert "greedy" in greedy.stderr
+    sampled = invoke(*line, "--max-new-tokens", 12, "--temperature", 1)
+    assert sampled.exit_code == 0, sampled.output
+    assert "d: slrs, chosen because" in sampled.stderr
+    assert "contexts per psi" in sampled.stderr
+
+
+def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
+    words = ["--drafter", place / "d", "--proposer", "slrs", "--temperature", 1, "--seed", 3]
+    facts = generated(place, *words, "--look-ahead", 2, "--single-token")
+    counts = facts["counts"]
+    assert counts["psi"] > 0
+    assert counts["drafted"] > 0
+    assert counts["contexts_per_psi"] == pytest.approx(counts["psi_contexts"] / counts["psi"])
+    assert max(facts["accept_lengths"]) <= 2, "one drafted token a cycle, and the target's own"
+
+
+def test_eval_compares_all_three_with_plain_decoding(place: Path, tmp_path: Path) -> None:
+    saved = invoke("compare-vocab", place / "t", place / "d", "--save", tmp_path / "o")
+    assert saved.exit_code == 0, saved.output
+    words = [word for name in FOREIGN for word in ("--proposer", name)]
+    line = ["eval", "--target", place / "t", "--drafter", place / "d", "--overlap", tmp_path / "o", *words]
+    line += ["--benchmark", place / "q.jsonl", "--warmup", 0, "--max-new-tokens", 12, "--device", "cpu"]
+    done = invoke(*line, "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
+    methods = {method["name"]: method for method in results["methods"]}
+    assert list(methods) == ["plain", *(f"d:{name}" for name in FOREIGN)]
+    for name in FOREIGN:
+        outputs = methods[f"d:{name}"]["summary"]["outputs"]
+        assert outputs["identical"] == outputs["compared"] == 3
+    assert set(open_artifact(tmp_path / "out").manifest["parents"]) == {"target", "drafter d", "overlap o"}
+
+
+def test_eval_reports_what_was_counted(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "d", tmp_path / "d", ignore=shutil.ignore_patterns("tokenizer*"))
+    line = ["eval", "--target", place / "t", "--drafter", tmp_path / "d", "--drafter-tokenizer", place / "d"]
+    line += ["--temperature", 1, "--device", "cpu"]
+    line += ["--benchmark", place / "q.jsonl", "--warmup", 0, "--max-new-tokens", 12]
+    done = invoke(*line, "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
+    plain, drafted = results["methods"]
+    assert plain["summary"]["counts"] == {}
+    assert results["run_facts"]["drafter tokenizer"] == str(place / "d")
+    assert "SLRS" in drafted["description"]
+    figures = drafted["summary"]["counts"]
+    rows = [
+        json.loads(row) for row in (tmp_path / "out" / drafted["details"]).read_text("utf-8").splitlines()
+    ]
+    for name in ("psi", "psi_contexts", "draft_contexts", "drafted"):
+        assert figures[name] == sum(turn[name] for row in rows for turn in row["choices"][0]["counts"])
+    assert figures["contexts_per_psi"] == pytest.approx(figures["psi_contexts"] / figures["psi"])
+    phrase = f"{figures['contexts_per_psi']:.2f} contexts per psi"
+    assert f"d: {figures['drafted']:,} tokens of the drafter drawn" in done.stdout
+    assert phrase in done.stdout
+    assert phrase in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path) -> None:
+    base = ["generate", "--target", place / "t", "--prompt", "ab", "--device", "cpu"]
+    drafted = [*base, "--drafter", place / "d"]
+    assert_user_error(invoke(*base, "--proposer", "slem"), 2, "--proposer slem without --drafter")
+    assert_user_error(invoke(*drafted, "--look-ahead", 3), 2, "--look-ahead means nothing here")
+    assert_user_error(
+        invoke(*drafted, "--proposer", "tli", "--single-token"), 2, "--single-token means nothing"
+    )
+    assert_user_error(invoke(*base, "--overlap", tmp_path), 2, "--overlap means nothing here")
+    assert_user_error(invoke(*drafted, "--overlap", tmp_path), 1, "manifest")
+
+
+def test_an_end_token_by_its_id_is_no_digit(tmp_path: Path) -> None:
+    merging_tokenizer(tmp_path, "12", ())
+    done = invoke("compare-vocab", tmp_path, tmp_path, "--eos", "1:1", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["eos_pair"] == [EOS, EOS]
+
+
+def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> None:
+    line = ["compare-vocab", place / "t", place / "d", "--save", tmp_path / "o"]
+    for named in ("</s>:<s>", f"{EOS}:{BOS}"):
+        done = invoke(*line, "--eos", named, "--json", "--overwrite")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["eos_pair"] == [EOS, BOS]
+    saved = load_overlap(tmp_path / "o")
+    assert saved.eos_pair == (EOS, BOS)
+    sides = [load_tokenizer(place / name) for name in "td"]
+    bridge = make_bridge(sides[0], sides[1], (17, 10), overlap=saved)
+    assert bridge.eos == (EOS, BOS)
+    assert bridge.ends(BOS)
+    assert make_bridge(sides[0], sides[1], (17, 10)).eos == (EOS, EOS)
+    for named, words in (
+        ("</s>", "cannot be read"),
+        ("</s>:abc", "no end token"),
+        (f"{EOS}:99", "no end token"),
+    ):
+        assert_user_error(invoke(*line, "--eos", named, "--overwrite"), 2, words)

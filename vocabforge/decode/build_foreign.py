@@ -1,0 +1,224 @@
+"""Draft models with another vocabulary than the target's: the way they draft, and the bridge they draft over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ..core.errors import DataError, MismatchError, UsageError
+from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..models.target import check_tokenizer_fits
+from ..vocab.bridge import Bridge, check_overlap, make_bridge
+from ..vocab.overlap import Overlap, load_overlap
+from ..vocab.subset import VocabSubset
+from .build_options import BuildOptions, fitting
+from .proposer_draft_model import check_same_tokenizer
+from .proposers import ALONE, FOREIGN
+
+HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
+SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
+_TOKENIZER_REMEDY = (
+    "put the draft model's tokenizer.json into its folder, or name another folder: --drafter-tokenizer"
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one draft model drafts.
+
+    Attributes:
+        names: of its proposers.
+        bridge: between the vocabularies; None where they are one.
+        reason: why the proposer was chosen; None where a user named it, or where there is no choice.
+    """
+
+    names: Sequence[str]
+    bridge: Bridge | None = None
+    reason: str | None = None
+
+    @property
+    def facts(self) -> str:
+        """One phrase about the bridge, for tables and reports."""
+        if self.bridge is None:
+            return ""
+        sides = self.bridge.target, self.bridge.drafter
+        ours, theirs = (f"{len(side.text_ids):,}" for side in sides)
+        return f"{len(self.bridge.pairs):,} tokens common to target ({ours}) and drafter ({theirs})"
+
+
+def choose_proposer(shares: tuple[float, float], mean_bytes: float, sampled: bool) -> tuple[str, str]:
+    """The proposer for a draft model with another vocabulary, and why.
+
+    TLI where nearly all tokens of both are common: it drafts target tokens at no further cost, and its law is known.
+    SLRS where the drafter's tokens are bytes or characters and the run samples: it accepts by probabilities of
+    strings, which cost little there. SLEM otherwise: it drafts any text over any two vocabularies.
+
+    Args:
+        shares: common tokens of all tokens of text: of the target's, and of the drafter's.
+        mean_bytes: of the drafter's tokens of text.
+        sampled: temperature above 0.
+    """
+    ours, theirs = shares
+    found = f"the drafter has {ours:.0%} of the target's tokens"
+    if min(shares) >= HIGH_OVERLAP:
+        return "tli", f"{found}, and the target {theirs:.0%} of the drafter's"
+    if min(shares) < ours:
+        found = f"the target has {theirs:.0%} of the drafter's tokens"
+    size = f"the drafter's tokens have {mean_bytes:.1f} bytes on average"
+    if mean_bytes > SHORT_TOKENS:
+        return "slem", f"{found} only, and {size}"
+    return (
+        ("slrs", f"{found} only, and {size}")
+        if sampled
+        else ("slem", f"{found} only, and decoding is greedy")
+    )
+
+
+def shares_of(bridge: Bridge) -> tuple[float, float]:
+    """Common tokens of all tokens of text: of the target's, and of the drafter's."""
+    return bridge.shared, len(bridge.pairs) / max(len(bridge.drafter.text_ids), 1)
+
+
+class ForeignWays:
+    """Finds the way of each draft model of a run.
+
+    Args:
+        target: the target's tokenizer.
+        rows: of the target's LM head.
+        options: the run's.
+        several: more than one drafter, so that a name or an overlap may be meant for another one.
+
+    Raises:
+        ArtifactError: an overlap that cannot be read.
+    """
+
+    def __init__(self, target: TextTokenizer, rows: int, options: BuildOptions, several: bool) -> None:
+        self._target, self._rows, self._several = target, rows, several
+        self._named = [name for name in options.proposers if name not in ALONE]
+        self._sampled, self._tokenizer = options.sampled, options.drafter_tokenizer
+        self._overlaps = [(path, load_overlap(path)) for path in options.overlaps]
+        self._unused = list(options.overlaps)
+        self._tokenizer_used = False
+
+    def of(self, path: Path, rows: int) -> Way:
+        """The way of a draft model.
+
+        Args:
+            path: its folder.
+            rows: of its LM head.
+
+        Raises:
+            MismatchError: it cannot draft as was asked for.
+            DataError: a tokenizer's decoder is not one whose bytes are known.
+        """
+        tokenizer = self._tokenizer_of(path, rows)
+        same = tokenizer is None or tokenizer.fingerprint == self._target.fingerprint
+        if same or self._wants_old(path):
+            check_same_tokenizer(self._target, tokenizer, (self._rows, rows), source=path)
+        names = fitting("draft-model", self._named, path)
+        if same and not set(names) & set(FOREIGN):
+            return Way(names)
+        if tokenizer is None:
+            raise MismatchError(
+                "the draft model's tokenizer must be known to draft so",
+                got=f"--proposer {', '.join(names)}, and no tokenizer.json",
+                source=path,
+                remedy=_TOKENIZER_REMEDY,
+            )
+        bridge = make_bridge(
+            self._target, tokenizer, (self._rows, rows), overlap=self._overlap_of(tokenizer, path)
+        )
+        if same or self._named:
+            return Way(names if same else [name for name in names if name in FOREIGN], bridge)
+        name, reason = choose_proposer(shares_of(bridge), bridge.drafter.mean_bytes, self._sampled)
+        return Way([name], bridge, reason)
+
+    def _wants_old(self, path: Path) -> bool:
+        """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
+        asked = [name for name in self._named if name in ("draft-model", *FOREIGN)]
+        return "draft-model" in asked and (asked == ["draft-model"] or not self._several)
+
+    def _tokenizer_of(self, path: Path, rows: int) -> TextTokenizer | None:
+        if (path / "tokenizer.json").is_file():
+            return load_tokenizer(path)
+        if self._tokenizer is None:
+            return None
+        self._tokenizer_used = True
+        given = load_tokenizer(self._tokenizer)
+        check_tokenizer_fits(given.vocab_size, rows, tokenizer=given.source, target=path)
+        return given
+
+    def _overlap_of(self, tokenizer: TextTokenizer, path: Path) -> Overlap | None:
+        """The saved overlap of these two tokenizers, whichever of them was named first."""
+        wanted = self._target.fingerprint, tokenizer.fingerprint
+        for folder, overlap in self._overlaps:
+            made = overlap.a.fingerprint, overlap.b.fingerprint
+            if made in (wanted, wanted[::-1]):
+                self._unused = [one for one in self._unused if one != folder]
+                return overlap if made == wanted else turned(overlap)
+        if self._overlaps and not self._several:
+            check_overlap(self._overlaps[0][1], self._target, tokenizer)
+        return None
+
+    def check_used(self) -> None:
+        """Refuse what no draft model of the run had a use for.
+
+        Raises:
+            UsageError: an overlap, or a tokenizer.
+        """
+        if self._unused:
+            raise UsageError(
+                "--overlap means nothing here",
+                got=", ".join(map(str, self._unused)),
+                expected="a comparison of the target's tokenizer with that of a draft model of this run",
+                remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR",
+            )
+        if self._tokenizer is not None and not self._tokenizer_used:
+            raise UsageError(
+                "--drafter-tokenizer means nothing here",
+                got="no draft model without a tokenizer.json of its own",
+                expected="a draft model without one",
+            )
+
+
+def turned(overlap: Overlap) -> Overlap:
+    """The same overlap with its two vocabularies in the other order."""
+    pairs = overlap.pairs[:, ::-1]
+    corpus = overlap.corpus
+    return replace(
+        overlap,
+        pairs=np.ascontiguousarray(pairs[np.argsort(pairs[:, 0])]),
+        a=overlap.b,
+        b=overlap.a,
+        eos_pair=None if overlap.eos_pair is None else (overlap.eos_pair[1], overlap.eos_pair[0]),
+        corpus=None if corpus is None else {**corpus, "a": corpus["b"], "b": corpus["a"]},
+    )
+
+
+def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
+    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else.
+
+    Raises:
+        UsageError: the draft vocabulary has a schedule.
+        DataError: it holds no common token.
+    """
+    if subset.schedule:
+        raise UsageError(
+            "tli drafts with the same tokens at every step",
+            got="a draft vocabulary with a schedule",
+            source=source,
+            remedy="select-vocab without --schedule",
+        )
+    kept = bridge.pairs[np.isin(bridge.pairs[:, 0], subset.ids)]
+    if not len(kept):
+        raise DataError(
+            "the draft vocabulary holds no token that the drafter has, too",
+            got=f"{len(subset.ids):,} tokens",
+            expected=f"some of the {len(bridge.pairs):,} that target and drafter have in common",
+            source=source,
+        )
+    ends = bridge.eos is not None and bridge.eos[0] in subset.ids
+    return replace(bridge, pairs=kept, eos=bridge.eos if ends else None)

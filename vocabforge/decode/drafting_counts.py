@@ -1,0 +1,49 @@
+"""What proposers count (``proposers.Counts``), as figures and as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Figures = dict[str, int | float | None]
+
+# count -> what it counts; others are shown by their names
+MEANINGS = {
+    "drafted": "tokens of the drafter drawn",
+    "draft_contexts": "drafter contexts for them",
+    "psi": "string probabilities evaluated",
+    "psi_contexts": "further drafter contexts for those",
+}
+CONTEXTS_PER_PSI = "contexts_per_psi"
+
+
+def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The counts of several requests together."""
+    total: dict[str, int] = {}
+    for counts in parts:
+        for name, count in counts.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def figures_of(counts: Mapping[str, int]) -> Figures:
+    """Counts with the ratios that follow from them; empty where nothing was counted.
+
+    ``contexts_per_psi`` is the cost of SLRS: drafter contexts beyond those of the drawn drafts, for each string
+    probability (psi); None where none was evaluated.
+    """
+    figures: Figures = dict(counts)
+    if "psi" in counts:
+        figures[CONTEXTS_PER_PSI] = counts.get("psi_contexts", 0) / counts["psi"] if counts["psi"] else None
+    return figures
+
+
+def phrase_of(figures: Mapping[str, int | float | None]) -> str:
+    """One sentence for terminals and reports, of counts or of :func:`figures_of`; empty where all are 0."""
+    counts = {name: int(count) for name, count in figures.items() if name != CONTEXTS_PER_PSI and count}
+    known = [name for name in MEANINGS if name in counts]
+    order = known + [name for name in counts if name not in MEANINGS]
+    parts = [f"{counts[name]:,} {MEANINGS.get(name, name)}" for name in order]
+    ratio = figures_of(counts).get(CONTEXTS_PER_PSI)
+    if ratio is not None:
+        parts.append(f"{ratio:.2f} contexts per psi")
+    return ", ".join(parts)
