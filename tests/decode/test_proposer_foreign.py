@@ -15,6 +15,7 @@ from tests.decode.toy_bridge import bridge, side
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import proposer_foreign
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposer_foreign import target_levels
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.models.lean import LeanModel
@@ -242,3 +243,9 @@ def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, 
             make_proposer(
                 name, parts(target, drafter, same_words(SINGLE, an_order()), DraftOptions(sample=True))
             )
+
+
+def test_how_many_tokens_of_the_target_a_draft_may_become() -> None:
+    letters, words = side([b"a", b"b"]), side([b"abab", b"baba"])
+    assert [target_levels(bridge(words, letters), tokens) for tokens in (1, 4, 8)] == [1, 2, 3]
+    assert [target_levels(bridge(letters, words), tokens) for tokens in (1, 2)] == [5, 10]

@@ -19,6 +19,7 @@ from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import Draw, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.foreign_text import DraftText
+from vocabforge.decode.proposer_foreign import target_levels
 from vocabforge.decode.proposer_slrs import SlrsProposer
 from vocabforge.decode.proposers import Counts, DraftOptions, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
@@ -199,12 +200,13 @@ def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanM
 
 def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
     proposer = begun(proposer_of(models, depth=7))
-    assert proposer.plans() == [Plan(size, size + 1) for size in (1, 2, 4, 8)]
-    for plan in proposer.plans():
+    levels = [target_levels(bridge_of(), size) for size in (1, 2, 4, 8)]
+    assert proposer.plans() == [Plan(level, level + 1) for level in levels]
+    for plan, size in zip(proposer.plans(), (1, 2, 4, 8)):
         before = proposer.counts(0)["drafted"]
         tree = drafted(proposer, HOT, 3, plan)
         assert tree.tokens.shape[1] <= plan.nodes
-        assert proposer.counts(0)["drafted"] - before <= plan.levels
+        assert proposer.counts(0)["drafted"] - before <= size
     proposer.wrap(lambda name, function: function)
     assert drafted(proposer, HOT, 3).tokens.shape[1] == proposer.plan.nodes
 

@@ -34,6 +34,7 @@ from .tree import DraftTree
 LEAST_ROOM = 512  # positions of the drafter's cache, at least
 TARGET_TOKENS = 5  # that SLEM drafts by default, about
 MOST_DRAFTED = 12  # draft tokens by default, at most
+SLACK = 1.25  # how many more target tokens than on average a drafted text may become
 
 
 class ForeignProposer:
@@ -209,10 +210,15 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     )
     plans = {}
     for plan in inner.plans():
-        levels = math.ceil(plan.levels * max(1.0, 1 / ratio))
+        levels = target_levels(bridge, plan.levels)
         chain = plan.nodes == plan.levels + 1
         plans[Plan(levels, levels + 1 if chain else levels + plan.nodes)] = plan
     return ForeignProposer(("slem", "SLEM"), inner, bridge, Respelling(bridge), plans)
+
+
+def target_levels(bridge: Bridge, tokens: int) -> int:
+    """Most target tokens that a drafted text of so many draft tokens is cut into; what is beyond is left out."""
+    return math.ceil(tokens * bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0) * SLACK)
 
 
 def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:

@@ -25,7 +25,7 @@ from ..vocab.bridge import Bridge
 from .continuations import chain_trees, root_trees
 from .draft import Commit, Draw, Plan, Wrap
 from .foreign_text import DraftText
-from .proposer_foreign import LEAST_ROOM, check_parts
+from .proposer_foreign import LEAST_ROOM, check_parts, target_levels
 from .proposers import DraftOptions, Lap, ProposerParts
 from .request import SamplingParams
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
@@ -204,10 +204,9 @@ def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
     sizes = [length]
     while sizes[0] > 1:
         sizes.insert(0, sizes[0] // 2)
-    ratio = max(1.0, bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0))
     plans = {}
     for size in sizes:
-        levels = math.ceil(size * ratio)
+        levels = target_levels(bridge, size)
         plans[Plan(levels, levels + 1)] = size
     return plans
 
