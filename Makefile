@@ -73,8 +73,8 @@ $(TOK105)/generation_config.json: | $(STAMP)
 # 512 BPE tokens and 105 characters, each the other's drafter: greedy against transformers, then drawn at temperature 1.
 FOREIGN := $(BIN)/vocabforge bench decoding --json --repeats
 FOREIGN_MODES := 'modes=[plain,tli,slem,slrs]' draft_tokens.tli=2
-TO_BITLLAMA := target=$(REAL)/target foreign_drafter=$(TOK105) $(FOREIGN_MODES) draft_tokens.slem=8 draft_tokens.slrs=8
-TO_TOK105 := target=$(TOK105) foreign_drafter=$(REAL)/target $(FOREIGN_MODES) draft_tokens.slem=5 draft_tokens.slrs=5
+TO_BITLLAMA := target=$(REAL)/target foreign_drafter=$(TOK105) $(FOREIGN_MODES) draft_tokens.slem=6 draft_tokens.slrs=6
+TO_TOK105 := target=$(TOK105) foreign_drafter=$(REAL)/target $(FOREIGN_MODES) draft_tokens.slem=3 draft_tokens.slrs=3
 
 bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generation_config.json
 	@mkdir -p runs/foreign

@@ -17,14 +17,20 @@ def root_trees(roots: Tensor) -> DraftTree:
     return replace(tree, chain=True)
 
 
-def chain_trees(roots: Tensor, drafts: Sequence[Sequence[int]], length: int) -> DraftTree:
-    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive."""
+def chain_trees(
+    roots: Tensor, drafts: Sequence[Sequence[int]], length: int, *, masked: bool = False
+) -> DraftTree:
+    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive.
+
+    Args:
+        masked: say so where all are alive, too: compiled passes know one form.
+    """
     rows = len(roots)
     padded = [[*draft, *[0] * (length - len(draft))] for draft in drafts]
     tokens = torch.cat([roots[:, None], torch.tensor(padded, dtype=torch.int64, device=roots.device)], 1)
     steps = torch.arange(length + 1, device=roots.device)
     alive: Tensor | None = None
-    if any(len(draft) < length for draft in drafts):
+    if masked or any(len(draft) < length for draft in drafts):
         alive = steps <= torch.tensor([[len(draft)] for draft in drafts], device=roots.device)
     return DraftTree(
         tokens,

@@ -106,7 +106,8 @@ class Respelling:
             return root_trees(roots)
         if all(len(row) <= 1 for row in branches):
             drafts = [row[0] if row else [] for row in branches]
-            return chain_trees(roots, drafts, plan.levels if drafted.even else longest)
+            length = plan.levels if drafted.even else longest
+            return chain_trees(roots, drafts, length, masked=drafted.even)
         nodes = plan.nodes if drafted.even else max(count_nodes(row, plan.nodes) for row in branches)
         return merged_trees(roots, branches, longest, nodes)
 

@@ -147,7 +147,7 @@ class SlrsProposer:
                 laws[row] = dict(enumerate(found[: plan.levels]))
         lap("layers")
         length = plan.levels if self._even else max(map(len, drafts))
-        tree = chain_trees(roots, drafts, length) if length else root_trees(roots)
+        tree = chain_trees(roots, drafts, length, masked=self._even) if length else root_trees(roots)
         lap("draft")
         return replace(tree, laws=laws) if any(laws) else tree
 
