@@ -23,7 +23,7 @@ from tests.decode.foreign_support import (
     target_of,
 )
 from tests.decode.proof_support import GREEDY, TRANSFORMS, Case, Walker, exact_weights, reference_law
-from vocabforge.decode import verify_lazy
+from vocabforge.decode import proposer_slrs, verify_lazy
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
@@ -81,6 +81,18 @@ def test_string_probabilities_of_several_tokens(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", 0)
     walker = check_law(name, "slrs", [TRANSFORMS["plain"]])
     assert walker.accepted > 0
+
+
+@pytest.mark.parametrize("bounds", [(1, 1), (10**6, 1)])
+def test_texts_that_grow_and_shrink_with_what_they_cost(
+    bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of a drafted text depends on what earlier cycles took, and the law stays."""
+    monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", 0)
+    monkeypatch.setattr(proposer_slrs, "CONTEXTS", bounds[0])
+    monkeypatch.setattr(proposer_slrs, "FIRST_LENGTH", bounds[1])
+    monkeypatch.setattr(proposer_slrs, "LONG_WORDS", 0.0)
+    check_law(SMALL[0], "slrs", [TRANSFORMS["plain"]])
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

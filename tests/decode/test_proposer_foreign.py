@@ -249,3 +249,44 @@ def test_how_many_tokens_of_the_target_a_draft_may_become() -> None:
     letters, words = side([b"a", b"b"]), side([b"abab", b"baba"])
     assert [target_levels(bridge(words, letters), tokens) for tokens in (1, 4, 8)] == [1, 2, 3]
     assert [target_levels(bridge(letters, words), tokens) for tokens in (1, 2)] == [5, 10]
+
+
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_nan_of_one_request_never_reaches_the_next(name: str, target: LeanModel, drafter: LeanModel) -> None:
+    """The best of NaN logits is a token like any other, so that nothing fails and no cache is made anew."""
+    order = an_order()
+    other = shuffled(drafter, order)
+    other.embedding.data[order[40]] = torch.nan
+    between = same_words(SINGLE, order)
+    used = Decoder(target, make_proposer(name, parts(target, other, between)))
+    asked = Request([0, 5, 6, 7], 12)
+    wanted = Decoder(target, make_proposer(name, parts(target, other, between))).generate_batch([asked])[0]
+    used.generate_batch([Request([0, 40, 5, 9, 12, 30, 8], 12)])
+    result = used.generate_batch([asked])[0]
+    assert (result.token_ids, result.accept_lengths) == (wanted.token_ids, wanted.accept_lengths)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["tli", "slem"])
+def test_compiled_passes_meet_one_size_of_trees(
+    name: str, shape: str, target: LeanModel, drafter: LeanModel
+) -> None:
+    """Whatever could be translated: a drafter half of whose words the target cannot spell."""
+    order = an_order()
+    forms = shuffled_forms(SINGLE, order)
+    forms = [form if place % 2 or form is None else "ü".encode() + form for place, form in enumerate(forms)]
+    between = bridge(side(SINGLE, eos=(1,)), side(forms, eos=(1,)))
+    proposer = make_proposer(name, parts(target, shuffled(drafter, order), between, shape))
+    proposer.wrap(lambda name, function: function)
+    seen = set()
+    propose = proposer.propose
+
+    def watched(*given: Any) -> Any:
+        tree = propose(*given)
+        seen.add((tuple(tree.tokens.shape), tree.chain, tree.alive is None))
+        return tree
+
+    proposer.propose = watched
+    results = Decoder(target, proposer, rows=2).generate_batch(requests())
+    assert [one.token_ids for one in results] == plain(target, requests())
+    assert len(seen) == 1

@@ -15,6 +15,7 @@ from tests.decode.markov import MarkovTarget
 from tests.decode.slrs_support import Spells
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, UsageError
+from vocabforge.decode import proposer_slrs
 from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import Draw, Plan
 from vocabforge.decode.engine import Decoder
@@ -209,6 +210,27 @@ def test_plans_draft_fewer_tokens(models: tuple[LeanModel, LeanModel]) -> None:
         assert proposer.counts(0)["drafted"] - before <= size
     proposer.wrap(lambda name, function: function)
     assert drafted(proposer, HOT, 3).tokens.shape[1] == proposer.plan.nodes
+
+
+def test_texts_get_shorter_where_strings_are_written_in_many_ways(
+    models: tuple[LeanModel, LeanModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of one letter under tokens of one to eight of it: the ways double with every letter."""
+    runs = tuple(b"a" * size for size in range(1, 9))
+    target_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
+    drafter_side = BridgeSide((*runs, b"b"), Spells((*runs, b"b")), (), (8,))
+    pairs = np.array([[token, token] for token in range(9)])
+    between = Bridge(target_side, drafter_side, pairs, None)
+    contexts, lengths = [], []
+    for bound in (40, 10**6):
+        monkeypatch.setattr(proposer_slrs, "CONTEXTS", bound)
+        proposer = make_proposer("slrs", ProposerParts(*models, None, DraftOptions(depth=4), between))
+        request = Request([8, 0, 0], 12, (), SamplingParams(1.0, seed=1))
+        result = Decoder(models[0], proposer).generate_batch([request])[0]
+        contexts.append(result.counts["psi_contexts"])
+        lengths.append(proposer._most[0])
+    assert contexts[0] < contexts[1]
+    assert lengths[0] < lengths[1] == 5
 
 
 def test_half_a_character_stops_drafting() -> None:

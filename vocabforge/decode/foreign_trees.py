@@ -72,6 +72,8 @@ class TokenMap:
         if tree.laws is not None:
             laws = [{node: self._law(law) for node, law in row.items()} for row in tree.laws]
         alive = tree.alive
+        if drafted.even and alive is None:
+            alive = torch.ones_like(tokens, dtype=torch.bool)
         if any(text.held for text in drafted.texts):  # no token of both continues half a character
             whole = torch.tensor([[not text.held] for text in drafted.texts], device=roots.device)
             whole = whole | (torch.arange(tokens.shape[1], device=roots.device) == 0)
@@ -102,9 +104,10 @@ class Respelling:
             for paths, text in zip(drafted.paths, drafted.texts, strict=True)
         ]
         longest = max((len(branch) for row in branches for branch in row), default=0)
-        if not longest:
+        if not longest and not drafted.even:
             return root_trees(roots)
-        if all(len(row) <= 1 for row in branches):
+        chains = plan.nodes == plan.levels + 1 if drafted.even else all(len(row) <= 1 for row in branches)
+        if chains:
             drafts = [row[0] if row else [] for row in branches]
             length = plan.levels if drafted.even else longest
             return chain_trees(roots, drafts, length, masked=drafted.even)

@@ -77,6 +77,15 @@ class NodePasses:
         self.lengths[row] = length
         self.committed[row] = length
 
+    def forget(self, row: int, padding: int) -> None:
+        """Zero a row's keys and values, up to ``padding`` slots behind its nodes.
+
+        Masks are additive, so that NaN of one request would reach the next one through hidden slots.
+        """
+        used = self.lengths[row] + 1 + self._scratch + padding
+        for memory in (self.cache.k, self.cache.v):
+            memory[:, row, :, :used] = 0
+
     def add(self, counts: Tensor, tokens: Sequence[Sequence[int]]) -> None:
         """More committed positions: ``counts`` (B,), and as many tokens of each row on the host."""
         # A row whose request has ended may lie beyond its positions; its nodes must still find room.

@@ -59,6 +59,7 @@ class DraftModelBackend:
         """There is no pass that recurs beside the drafting itself."""
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+        self.passes.forget(row, CATCH_UP)
         self.passes.set_length(row, 0)
         self._unread[row] = 0
         self._text[row, 0] = prompt_ids[0] if self._last_id is None else min(prompt_ids[0], self._last_id)

@@ -46,6 +46,9 @@ class ForeignProposer:
         bridge: between the vocabularies.
         translate: from the drafter's trees to the target's.
         plans: size in the target's tokens -> size in the drafter's, smallest first.
+
+    Attributes:
+        draft_tokens: of the longest text that a cycle drafts.
     """
 
     reads: Literal["aux", "hidden", "none"] = "none"
@@ -70,6 +73,7 @@ class ForeignProposer:
         # What TLI drafts goes on where the text ends, so that nothing may be held back.
         self._hold_space = isinstance(translate, Respelling) and bridge.drafter.words
         self.plan = list(plans)[-1]
+        self.draft_tokens = plans[self.plan].levels
         # How much longer a text is in the drafter's tokens.
         self._growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
         self._drafted: Drafted | None = None
@@ -97,6 +101,7 @@ class ForeignProposer:
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row."""
         self._texts[row].begin(prompt_ids)
+        self._backend.begin(row, self._texts[row].ids)
         self._unread[row] = len(prompt_ids)
         self._held[row] = 0
 

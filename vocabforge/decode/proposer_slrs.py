@@ -36,6 +36,9 @@ from .tree import DraftTree, LazyLaw
 TARGET_TOKENS = 4  # of a drafted text by default, about
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
 LOOK_AHEAD = 3  # bytes
+CONTEXTS = 512  # of a cycle, from which the next one draws a shorter text
+LAWS_BYTES = 1 << 28  # what their laws may take, before that
+FIRST_LENGTH = 3  # draft tokens of a request's first texts where draft tokens are long
 LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many contexts
 
 Drafted = tuple[list[int], list[LazyLaw]]  # target tokens, and the laws of the nodes from the root on
@@ -76,7 +79,12 @@ class SlrsProposer:
         self._end = None if bridge.eos is None else bridge.eos[0]
         self._lengths = _plans(bridge, length, single)
         self.plan = list(self._lengths)[-1]
+        self.draft_tokens = self._lengths[self.plan]
         self._growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
+        words = len(self.words) + len(self.words.eos)
+        self._budget = max(min(CONTEXTS, LAWS_BYTES // (8 * words)), 1)
+        short = bridge.drafter.mean_bytes <= LONG_WORDS
+        self._first = length if short else min(length, FIRST_LENGTH)
         self._even = False
         self._wrap: Wrap | None = None
 
@@ -103,12 +111,15 @@ class SlrsProposer:
         self._drawn: list[list[int]] = [[] for _ in range(rows)]  # draft tokens of the last drafting
         self._laws: list[ChainLaws | None] = [None] * rows  # of the last drafting
         self._counts = [_no_counts() for _ in range(rows)]
+        self._most = [self._first] * rows  # draft tokens that a row may draw now
+        self._since = [0] * rows  # contexts evaluated before the last drafting
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         """A new request in a row."""
         self._texts[row].begin(prompt_ids)
         self._unread[row], self._busy[row] = len(prompt_ids), True
         self._drawn[row], self._laws[row], self._counts[row] = [], None, _no_counts()
+        self._most[row], self._since[row] = self._first, 0
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """The last token behind the prompt is the first new one; the others are the prompt's own."""
@@ -153,7 +164,8 @@ class SlrsProposer:
 
     def _draft(self, row: int, plan: Plan, draw: Draw | None) -> Drafted:
         """The target tokens of a row's drafted text, and their laws; none where ``draw`` is None."""
-        contexts, words, length = self._contexts[row], self.words, self._lengths[plan]
+        contexts, words = self._contexts[row], self.words
+        length = min(self._lengths[plan], self._most[row])
         sampling = SamplingParams() if draw is None else draw.sampling
         if sampling != contexts.sampling:
             contexts.restart(self._texts[row].ids, sampling)
@@ -182,7 +194,22 @@ class SlrsProposer:
     def _settle(self, row: int) -> None:
         """Count what verification asked of the last drafting's laws."""
         self._counts[row] = self.counts(row)
+        if self._laws[row] is not None:
+            self._bound(row)
         self._laws[row] = None
+
+    def _bound(self, row: int) -> None:
+        """Let a row's next text be shorter where the laws of the last one took many contexts, longer where few.
+
+        The number of ways to write a string grows with its draft tokens without bound. The length follows from cycles
+        that are over, so that the law of what is drawn next is as it is.
+        """
+        used, since = self._contexts[row].evaluated, self._since[row]
+        self._since[row] = used
+        if used - since > self._budget:
+            self._most[row] = max(self._most[row] // 2, 1)
+        elif used - since < self._budget // 8:
+            self._most[row] = min(self._most[row] + 1, max(self._lengths.values()))
 
     def counts(self, row: int) -> dict[str, int]:
         """Of the request in a row: probabilities ``psi`` evaluated, draft contexts computed for these alone
@@ -249,7 +276,8 @@ def _check_options(options: DraftOptions) -> None:
         raise UsageError(
             "slrs drafts one text a cycle, which is no tree",
             got=", ".join(given),
-            expected="--depth, --look-ahead",
+            expected="--tree chain, sized with --depth",
+            remedy="--proposer slem or tli drafts trees",
         )
     for name, value in (("--depth", options.depth), ("--look-ahead", options.look_ahead)):
         if value is not None and value < 0:
