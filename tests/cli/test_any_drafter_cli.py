@@ -129,12 +129,73 @@ def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path
     base = ["generate", "--target", place / "t", "--prompt", "ab", "--device", "cpu"]
     drafted = [*base, "--drafter", place / "d"]
     assert_user_error(invoke(*base, "--proposer", "slem"), 2, "--proposer slem without --drafter")
-    assert_user_error(invoke(*drafted, "--look-ahead", 3), 2, "--look-ahead means nothing here")
+    assert_user_error(invoke(*drafted, "--look-ahead", 0), 2, "name it: --proposer slrs")
+    assert_user_error(invoke(*base, "--depth", 0), 2, "--depth, and nothing drafts")
+    two = invoke(*drafted, "--proposer", "tli", "--proposer", "slem")
+    assert_user_error(two, 2, "--proposer tli and --proposer slem")
+    both = invoke(*drafted, "--proposer", "n-gram")
+    assert_user_error(both, 2, "--proposer n-gram and --drafter")
+    assert_user_error(
+        invoke(*drafted, "--proposer", "slrs", "--tree", "dynamic"), 2, "--proposer slem or tli drafts trees"
+    )
     assert_user_error(
         invoke(*drafted, "--proposer", "tli", "--single-token"), 2, "--single-token means nothing"
     )
     assert_user_error(invoke(*base, "--overlap", tmp_path), 2, "--overlap means nothing here")
     assert_user_error(invoke(*drafted, "--overlap", tmp_path), 1, "manifest")
+
+
+def test_options_of_slrs_are_taken_where_it_is_chosen(place: Path) -> None:
+    words = ["--drafter", place / "d", "--temperature", 1, "--look-ahead", 0, "--single-token"]
+    facts = generated(place, *words)
+    assert "SLRS" in facts["description"]
+    assert max(facts["accept_lengths"]) <= 2
+
+
+def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vocabforge.evaluate.doctor.environment._BF16_BUDGET_S", 0.001)
+
+    def rows_of(drafter: Path) -> dict[str, dict[str, Any]]:
+        done = invoke("doctor", "--target", place / "t", "--drafter", drafter, "--json")
+        rows = json.loads(done.stdout)["checks"]
+        found = {row["check"]: row for row in rows if row["group"] == "drafter"}
+        assert (done.exit_code == 1) == any(row["state"] == "failed" for row in rows)
+        return found
+
+    other = rows_of(place / "d")
+    assert {row["state"] for row in other.values()} == {"ok"}
+    assert "draft model" in other["kind"]["found"]
+    assert "8 tokens common to target (15) and drafter (8)" in other["tokenizer"]["found"]
+    assert f"'</s>' ({EOS})" in other["end tokens"]["found"]
+    assert "slem, chosen because" in other["proposer"]["found"]
+    assert "above temperature 0: slrs" in other["proposer"]["found"]
+    assert "16 tokens as plain decoding" in other["drafting"]["found"]
+    own = rows_of(place / "t")
+    assert {row["state"] for row in own.values()} == {"ok"}
+    assert own["proposer"]["found"].startswith("draft-model")
+    shutil.copytree(place / "t", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    assert rows_of(tmp_path / "bare")["tokenizer"]["state"] == "warning"
+    shutil.copytree(place / "d", tmp_path / "cut", ignore=shutil.ignore_patterns("tokenizer*"))
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    broken = rows_of(tmp_path / "cut")
+    assert (broken["weight files"]["state"], broken["loads"]["state"]) == ("failed", "skipped")
+    assert broken["tokenizer"]["state"] == "failed"
+    assert "--drafter-tokenizer" in broken["tokenizer"]["remedy"]
+
+
+def test_tables_tell_what_the_choice_reads(place: Path, tmp_path: Path) -> None:
+    line = ["compare-vocab", place / "t", place / "d", "--save", tmp_path / "o"]
+    lines = [row.split() for row in invoke(*line).stdout.splitlines()]
+    assert ["mean", "bytes", "of", "a", "token", "1.67", "1.00"] in lines
+    at = next(place for place, row in enumerate(lines) if row[:2] == ["ids", "paired"])
+    assert lines[at + 1] == ["of", "the", "tokens", "of", "text", "53.33%", "100.00%"]
+    assert ["pair", "of", "end", "tokens", str(EOS), "</s>", str(EOS), "</s>"] in lines
+    assert ["end", "tokens", str(EOS), "</s>,"] in [row[:4] for row in lines]
+    assert_user_error(invoke(*line), 2, "choose another folder")
+    seen = invoke("inspect", tmp_path / "o").stdout
+    assert "pair of end tokens" in seen
+    assert "</s>" not in seen  # an artefact holds ids
 
 
 def test_an_end_token_by_its_id_is_no_digit(tmp_path: Path) -> None:

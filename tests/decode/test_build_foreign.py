@@ -78,6 +78,89 @@ def test_the_rule_of_choice(
     assert words in reason
 
 
+@pytest.mark.parametrize(
+    "draft",
+    [
+        DraftOptions(tree="dynamic"),
+        DraftOptions(tree="static"),
+        DraftOptions(tree_file=Path("t.json")),
+        DraftOptions(topk=2),
+        DraftOptions(total_nodes=8),
+    ],
+)
+def test_where_a_tree_was_asked_for_slrs_is_not_chosen(draft: DraftOptions) -> None:
+    name, reason = choose_proposer((0.1, 1.0), 1.0, True, draft)
+    assert name == "slem"
+    assert "tree" in reason
+    chain = replace(DraftOptions(), tree="chain", depth=3, sample=True)
+    assert choose_proposer((0.1, 1.0), 1.0, True, chain)[0] == "slrs"
+
+
+def test_the_choice_follows_what_was_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = methods_of(
+        place, "letters", sampled=True, draft=DraftOptions(tree="dynamic", topk=2, total_nodes=8)
+    )
+    assert kinds_of(tree) == {"letters": "slem"}
+    drawn = DraftOptions(sample=True)
+    assert kinds_of(methods_of(place, "letters", sampled=True, draft=drawn)) == {"letters": "slrs"}
+    assert kinds_of(methods_of(place, "near", sampled=True, draft=drawn)) == {"near": "tli"}
+    with pytest.raises(
+        UsageError, match=r"(?s)drawn drafts.*slem, chosen because.*--proposer tli or --proposer slrs"
+    ):
+        methods_of(place, "words", sampled=True, draft=drawn)
+    capsys.readouterr()
+    several = methods_of(place, "words", "near", sampled=True, draft=drawn)
+    assert kinds_of(several) == {"words": "slem", "near": "tli"}
+    told = capsys.readouterr().err
+    assert "words drafts without --draft-sampling: slem has no use for it." in told
+    assert "near drafts without" not in told
+
+
+def test_options_of_slrs_wait_for_the_choice(place: Path) -> None:
+    for draft, option in (
+        (DraftOptions(look_ahead=0), "--look-ahead"),
+        (DraftOptions(single=True), "--single-token"),
+    ):
+        chosen = methods_of(place, "letters", sampled=True, draft=draft)
+        assert kinds_of(chosen) == {"letters": "slrs"}
+        assert (chosen["letters"].generator.proposer.plan.levels == 1) == draft.single  # type: ignore[attr-defined]
+        words = rf"(?s){option} means nothing here.*slem, chosen for.*name it: --proposer slrs"
+        with pytest.raises(UsageError, match=words):
+            methods_of(place, "letters", draft=draft)
+        with pytest.raises(UsageError, match=rf"(?s){option} means nothing here.*--proposer slrs beside it"):
+            methods_of(place, "letters", proposers=["tli"], draft=draft)
+    both = DraftOptions(look_ahead=0, single=True)
+    with pytest.raises(UsageError, match="--look-ahead and --single-token mean nothing here"):
+        methods_of(place, "letters", draft=both)
+    assert kinds_of(methods_of(place, "letters", "near", sampled=True, draft=both))["letters"] == "slrs"
+
+
+def test_zero_is_an_option_given(place: Path) -> None:
+    with pytest.raises(UsageError, match=r"(?s)means nothing here.*--depth, and nothing drafts"):
+        methods_of(place, draft=DraftOptions(depth=0))
+    with pytest.raises(UsageError, match="--look-ahead means nothing here"):
+        methods_of(place, "letters", proposers=["slem"], draft=DraftOptions(look_ahead=0))
+
+
+def test_what_one_of_several_leaves_out_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draft = DraftOptions(tree="dynamic", topk=2, total_nodes=8, look_ahead=2)
+    methods_of(place, "letters", proposers=["tli", "slrs"], draft=draft)
+    told = capsys.readouterr().err
+    assert (
+        "letters:slrs drafts without --tree dynamic, --topk 2, --total-nodes 8: slrs has no use for them."
+        in told
+    )
+    assert "letters:tli drafts without" not in told
+    with pytest.raises(UsageError, match=r"(?s)no tree.*--tree chain, sized with --depth.*slem or tli"):
+        methods_of(place, "letters", proposers=["slrs"], draft=draft)
+
+
+def test_the_length_of_a_drafted_text_is_told(place: Path) -> None:
+    found = methods_of(place, "letters", proposers=["tli", "slem", "slrs"], draft=DraftOptions(depth=6))
+    for name in ("tli", "slem", "slrs"):
+        assert "drafted as up to 7 draft tokens a cycle" in found[f"letters:{name}"].description
+
+
 def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     greedy = methods_of(place, "letters", "words", "near")
     assert kinds_of(greedy) == {"letters": "slem", "words": "slem", "near": "tli"}
@@ -166,13 +249,41 @@ def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
     assert kinds_of(methods_of(place, bare, drafter_tokenizer=tmp_path / "tok")) == {"bare": "slem"}
     with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
         methods_of(place, "letters", drafter_tokenizer=tmp_path / "tok")
-    with pytest.raises(MismatchError, match="does not match"):
+    with pytest.raises(MismatchError, match=r"(?s)does not match the draft model.*bare.*--drafter-tokenizer"):
         methods_of(place, bare, drafter_tokenizer=place / "words")
     # The target's size and no tokenizer: taken for the target's, as ever, but never for a foreign one.
     twin = str(tiny_target(tmp_path / "twin", vocab_size=17, seed=2, num_hidden_layers=2))
     assert kinds_of(methods_of(place, twin)) == {"twin": "draft-model"}
     with pytest.raises(MismatchError, match=r"(?s)must be known.*--proposer slem"):
         methods_of(place, twin, proposers=["slem"])
+
+
+@pytest.mark.parametrize(("padding", "warned"), [(256, False), (257, True)])
+def test_a_tokenizer_of_far_fewer_ids_is_warned_of(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], padding: int, warned: bool
+) -> None:
+    size = merging_tokenizer(tmp_path / "tok", LETTERS, ())
+    bare = tiny_target(tmp_path / "bare", vocab_size=size + padding, seed=2, num_hidden_layers=2)
+    methods_of(place, str(bare), drafter_tokenizer=tmp_path / "tok")
+    assert ("it may be the tokenizer of another model" in capsys.readouterr().err) == warned
+
+
+def test_an_overlap_of_others_says_which_is_missing(place: Path, tmp_path: Path) -> None:
+    sides = {name: prepare(load_tokenizer(place / name)) for name in ("t", "near", "words", "strange")}
+    for first, second, missing in (
+        ("t", "words", "the drafter's$"),
+        ("words", "t", "the drafter's$"),
+        ("near", "words", "the target's$"),
+        ("words", "strange", "the target's and the drafter's$"),
+    ):
+        folder = tmp_path / f"{first}-{second}"
+        save_overlap(compare(sides[first], sides[second]), folder)
+        with pytest.raises(MismatchError, match=f"(?m)another tokenizer than {missing}") as raised:
+            methods_of(place, "near", overlaps=[folder])
+        assert all(
+            sides[name].tokenizer.fingerprint[:12] in str(raised.value.got) for name in (first, second)
+        )
+        assert "order" not in str(raised.value)
 
 
 def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path) -> None:

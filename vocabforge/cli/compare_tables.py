@@ -12,12 +12,19 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..vocab.overlap import Overlap, Side
+    from ..vocab.overlap import Overlap, Side, Vocabulary
 
 
-def overlap_tables(overlap: Overlap) -> list[RenderableType]:
-    """All tables of a comparison."""
-    shown: list[RenderableType] = [_sizes(overlap), _shared(overlap), _needed(overlap)]
+Vocabularies = tuple["Vocabulary", "Vocabulary"]
+
+
+def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[RenderableType]:
+    """All tables of a comparison.
+
+    Args:
+        sides: what was compared, for token texts and lengths; an artefact does not hold them.
+    """
+    shown: list[RenderableType] = [_sizes(overlap, sides), _shared(overlap, sides), _needed(overlap)]
     if overlap.corpus is not None:
         shown.append(_corpus(overlap, overlap.corpus))
         for letter, side in (("a", overlap.a), ("b", overlap.b)):
@@ -33,7 +40,7 @@ def _table(title: str, overlap: Overlap) -> Table:
     return table
 
 
-def _sizes(overlap: Overlap) -> Table:
+def _sizes(overlap: Overlap, sides: Vocabularies | None) -> Table:
     a, b = overlap.a, overlap.b
     table = _table("Vocabularies", overlap)
     table.add_row("how bytes are spelled", a.family, b.family)
@@ -48,11 +55,30 @@ def _sizes(overlap: Overlap) -> Table:
     ):
         table.add_row(label, f"{getattr(a, field):,}", f"{getattr(b, field):,}")
     table.add_row("spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b)))
-    table.add_row("end tokens", *(", ".join(map(str, side.eos)) or "none" for side in (a, b)))
+    if sides is not None:
+        table.add_row("mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides))
+    named = sides or (None, None)
+    ends = (", ".join(_named(end, one) for end in side.eos) for side, one in zip((a, b), named, strict=True))
+    table.add_row("end tokens", *(Text(end or "none") for end in ends))
     return table
 
 
-def _shared(overlap: Overlap) -> Table:
+def _mean_bytes(one: Vocabulary) -> float:
+    """As the choice between proposers reads it."""
+    from ..vocab.bridge import BridgeSide
+
+    return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
+
+
+def _named(token: int, one: Vocabulary | None) -> str:
+    """An id, with its text where that is known."""
+    from ..vocab.token_bytes import readable
+
+    text = None if one is None else one.tokenizer.backend.id_to_token(token)
+    return str(token) if text is None else f"{token} {readable(text)}"
+
+
+def _shared(overlap: Overlap, sides: Vocabularies | None) -> Table:
     a, b = overlap.a, overlap.b
     table = _table("Overlap", overlap)
     table.add_row("byte strings that are tokens of both", f"{overlap.forms:,}", f"{overlap.forms:,}")
@@ -67,8 +93,12 @@ def _shared(overlap: Overlap) -> Table:
         )
     pairs = f"{len(overlap.pairs):,}"
     table.add_row("ids paired one to one", pairs, pairs)
-    eos = overlap.eos_pair or ("none", "none")
-    table.add_row("pair of end tokens", str(eos[0]), str(eos[1]))
+    table.add_row(
+        "  of the tokens of text", *(_share(len(overlap.pairs), side.text_tokens) for side in (a, b))
+    )
+    eos, named = overlap.eos_pair, sides or (None, None)
+    ends = ["none"] * 2 if eos is None else [_named(*one) for one in zip(eos, named, strict=True)]
+    table.add_row("pair of end tokens", *map(Text, ends))
     return table
 
 

@@ -121,7 +121,7 @@ def compare_vocab(
     from .compare_tables import overlap_tables
 
     out = Console()
-    for table in overlap_tables(overlap):
+    for table in overlap_tables(overlap, sides):
         out.print(table)
     if save is not None:
         typer.echo(f"Written to {save}")

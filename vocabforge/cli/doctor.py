@@ -21,7 +21,11 @@ def doctor(
     ] = None,
     drafter: Annotated[
         Path | None,
-        typer.Option("--drafter", metavar="DIR", help="Drafter to check against --target."),
+        typer.Option(
+            "--drafter",
+            metavar="DIR",
+            help="Drafter, or draft model of any vocabulary, to check against --target.",
+        ),
     ] = None,
     vocab: Annotated[
         Path | None,
@@ -69,6 +73,8 @@ def _check_models(
     report: Report, target: Path, drafter: Path | None, vocab: Path | None, tokenizer: Path | None
 ) -> None:
     from ..core.progress import say
+    from ..decode.build import is_draft_model
+    from ..evaluate.doctor.draft_model import check_draft_model
     from ..evaluate.doctor.drafter import check_drafter, check_vocab
     from ..evaluate.doctor.target import check_target
 
@@ -77,7 +83,10 @@ def _check_models(
     loaded = None
     if drafter is not None:
         say(f"Checking the drafter {drafter} …")
-        loaded = check_drafter(report, drafter, facts)
+        if is_draft_model(drafter):
+            check_draft_model(report, drafter, facts)
+        else:
+            loaded = check_drafter(report, drafter, facts)
     if vocab is not None:
         say(f"Checking the draft vocabulary {vocab} …")
         check_vocab(report, vocab, facts, loaded)

@@ -39,11 +39,13 @@ def generate(
         ),
     ] = None,
     proposer: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--proposer",
-            help="n-gram or early-exit (no drafter), or how the drafter drafts: tli, slem or slrs where its "
-            "vocabulary is not the target's [default: by its kind and vocabulary].",
+            metavar="NAME",
+            help="n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the "
+            "target's vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a "
+            "trained drafter [default: by its kind and vocabulary].",
         ),
     ] = None,
     vocab: Annotated[
@@ -94,7 +96,7 @@ def generate(
     from ..decode.build_options import BuildOptions
     from ..decode.request import SamplingParams
 
-    _check_one_drafter(drafter, proposer, vocab)
+    _check_one_drafter(drafter, proposer or [], vocab)
     check_one_way(vocab, head, dynamic)
     sampling = SamplingParams(
         temperature,
@@ -114,7 +116,7 @@ def generate(
             tokenizer=tokenizer,
             device=device,
             dtype=dtype,
-            proposers=[proposer] if proposer else [],
+            proposers=proposer or [],
             draft=decoding.draft_options(
                 tree,
                 ngram,
@@ -148,18 +150,23 @@ def generate(
         _say_figures(method, result)
 
 
-def _check_one_drafter(drafter: Path | None, proposer: str | None, vocab: Path | None) -> None:
+def _check_one_drafter(drafter: Path | None, proposers: Sequence[str], vocab: Path | None) -> None:
     from ..core.errors import UsageError
     from ..decode.proposers import ALONE
 
-    if vocab is not None and drafter is None and proposer != "early-exit":
+    if vocab is not None and drafter is None and "early-exit" not in proposers:
         raise UsageError("--vocab restricts a drafter", expected="--drafter DIR beside it")
-    if proposer in ALONE and drafter is not None:
-        raise UsageError(
-            "one run of generate drafts in one way",
-            got=f"--proposer {proposer} and --drafter",
-            expected="one of them",
-        )
+    ways = [f"--proposer {name}" for name in proposers]
+    if set(proposers) & set(ALONE) and drafter is not None:
+        ways.append("--drafter")
+    elif len(proposers) < 2:
+        return
+    raise UsageError(
+        "one run of generate drafts in one way",
+        got=" and ".join(ways),
+        expected="one of them",
+        remedy="vocabforge eval compares several",
+    )
 
 
 class _Asked:

@@ -169,14 +169,14 @@ def check_output(path: Path, *, overwrite: bool = False) -> None:
             "the output exists and is not an artefact of VocabForge",
             got=path,
             expected="a new folder",
-            remedy="choose another --output; nothing was changed",
+            remedy="choose another folder; nothing was changed",
         )
     if not overwrite:
         raise UsageError(
             "the output exists already",
             got=path,
             expected="a new folder",
-            remedy="choose another --output, or pass --overwrite to replace it",
+            remedy="choose another folder, or pass --overwrite to replace it",
         )
 
 

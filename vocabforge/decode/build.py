@@ -25,9 +25,9 @@ from ..models.head_io import HeadOwner, drafter_digest
 from ..models.heads import DraftHead, base_of, base_of_model, exact_head
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
-from .build_foreign import ForeignWays, Way, restricted
+from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import NamedHead, heads_of, load_heads
-from .build_options import BuildOptions, check_options, fitting, options_of
+from .build_options import BuildOptions, check_options, fitting, left_out, options_of
 from .build_vocab_heads import BuiltHead, heads_for, read_subset
 from .engine import Decoder
 from .policies import tree_settings
@@ -98,7 +98,7 @@ class _Maker:
         self.tokenizer = options.tokenizer or target
         self.model = _load_target(target, options.tokenizer, options.device, options.dtype)
         loaded, rows = load_tokenizer(self.tokenizer), self.model.config.vocab_size
-        self.ways = ForeignWays(loaded, rows, options, drafters > 1)
+        self.ways = ForeignWays(loaded, rows, options, several=drafters > 1, alone=not self.several)
         self.print = loaded.fingerprint
 
     def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
@@ -170,6 +170,10 @@ class _Maker:
     ) -> Method:
         head = None if built is None else built.head
         draft = options_of(name, self.options.draft, self.several)
+        if self.several and (lost := left_out(name, self.options.draft)):
+            say(
+                f"{method} drafts without {', '.join(lost)}: {name} has no use for {'them' if lost[1:] else 'it'}."
+            )
         bridge = None if way is None else way.bridge
         proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft, bridge))
         decoder = Decoder(self.model, proposer, control=self.options.control, wrap=self.options.wrap)
@@ -178,6 +182,8 @@ class _Maker:
         if way is not None:
             parts += [f"chosen because {way.reason}"] if way.reason is not None else []
             parts.append(way.facts)
+            if isinstance(proposer, WritesTexts):
+                parts.insert(1, f"drafted as up to {proposer.draft_tokens} draft tokens a cycle")
         elif built is not None:
             parts.append(built.text)
         elif proposer.head is not None:

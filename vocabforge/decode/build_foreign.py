@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ..core.errors import DataError, MismatchError, UsageError
+from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.target import check_tokenizer_fits
 from ..vocab.bridge import Bridge, check_overlap, make_bridge
 from ..vocab.overlap import Overlap, load_overlap
 from ..vocab.subset import VocabSubset
-from .build_options import BuildOptions, fitting
+from .build_options import BuildOptions, fitting, is_given, own_options
 from .proposer_draft_model import check_same_tokenizer
-from .proposers import ALONE, FOREIGN
+from .proposers import ALONE, FOREIGN, DraftOptions
 
 HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
 SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
+MOST_PADDING, MOST_PADDED = 256, 1.25  # rows beyond a tokenizer's ids, and rows by ids, that padding explains
 _TOKENIZER_REMEDY = (
     "put the draft model's tokenizer.json into its folder, or name another folder: --drafter-tokenizer"
 )
@@ -49,18 +52,30 @@ class Way:
         return f"{len(self.bridge.pairs):,} tokens common to target ({ours}) and drafter ({theirs})"
 
 
-def choose_proposer(shares: tuple[float, float], mean_bytes: float, sampled: bool) -> tuple[str, str]:
+@runtime_checkable
+class WritesTexts(Protocol):
+    """A proposer that drafts in the drafter's tokens: ``draft_tokens`` of them, one after the other, at most."""
+
+    draft_tokens: int
+
+
+def choose_proposer(
+    shares: tuple[float, float], mean_bytes: float, sampled: bool, draft: DraftOptions | None = None
+) -> tuple[str, str]:
     """The proposer for a draft model with another vocabulary, and why.
 
     TLI where nearly all tokens of both are common: it drafts target tokens at no further cost, and its law is known.
     SLRS where the drafter's tokens are bytes or characters and the run samples: it accepts by probabilities of
-    strings, which cost little there. SLEM otherwise: it drafts any text over any two vocabularies.
+    strings, which cost little there, and drafts chains only. SLEM otherwise: it drafts any text over any two
+    vocabularies.
 
     Args:
         shares: common tokens of all tokens of text: of the target's, and of the drafter's.
         mean_bytes: of the drafter's tokens of text.
         sampled: temperature above 0.
+        draft: what was asked for; None: nothing.
     """
+    draft = draft or DraftOptions()
     ours, theirs = shares
     found = f"the drafter has {ours:.0%} of the target's tokens"
     if min(shares) >= HIGH_OVERLAP:
@@ -70,11 +85,12 @@ def choose_proposer(shares: tuple[float, float], mean_bytes: float, sampled: boo
     size = f"the drafter's tokens have {mean_bytes:.1f} bytes on average"
     if mean_bytes > SHORT_TOKENS:
         return "slem", f"{found} only, and {size}"
-    return (
-        ("slrs", f"{found} only, and {size}")
-        if sampled
-        else ("slem", f"{found} only, and decoding is greedy")
-    )
+    if not sampled:
+        return "slem", f"{found} only, and decoding is greedy"
+    shape = draft.tree not in (None, "chain"), draft.tree_file, draft.topk, draft.total_nodes
+    if any(is_given(value) for value in shape):
+        return "slem", f"{found} only, and slrs, which drafts chains, has no tree as asked for"
+    return "slrs", f"{found} only, and {size}"
 
 
 def shares_of(bridge: Bridge) -> tuple[float, float]:
@@ -90,13 +106,18 @@ class ForeignWays:
         rows: of the target's LM head.
         options: the run's.
         several: more than one drafter, so that a name or an overlap may be meant for another one.
+        alone: one method drafts, so that each option is meant for it.
 
     Raises:
         ArtifactError: an overlap that cannot be read.
     """
 
-    def __init__(self, target: TextTokenizer, rows: int, options: BuildOptions, several: bool) -> None:
-        self._target, self._rows, self._several = target, rows, several
+    def __init__(
+        self, target: TextTokenizer, rows: int, options: BuildOptions, *, several: bool, alone: bool
+    ) -> None:
+        self._target, self._rows, self._several, self._alone = target, rows, several, alone
+        self._draft = options.draft
+        self._chosen: list[str] = []  # by the rule
         self._named = [name for name in options.proposers if name not in ALONE]
         self._sampled, self._tokenizer = options.sampled, options.drafter_tokenizer
         self._overlaps = [(path, load_overlap(path)) for path in options.overlaps]
@@ -133,7 +154,17 @@ class ForeignWays:
         )
         if same or self._named:
             return Way(names if same else [name for name in names if name in FOREIGN], bridge)
-        name, reason = choose_proposer(shares_of(bridge), bridge.drafter.mean_bytes, self._sampled)
+        mean_bytes = bridge.drafter.mean_bytes
+        name, reason = choose_proposer(shares_of(bridge), mean_bytes, self._sampled, self._draft)
+        if name == "slem" and self._draft.sample and self._alone:
+            raise UsageError(
+                "the proposer chosen has no use for drawn drafts",
+                got=f"--draft-sampling; slem, chosen because {reason}",
+                expected="a proposer whose law is known",
+                source=path,
+                remedy="name it: --proposer tli or --proposer slrs; or leave --draft-sampling out",
+            )
+        self._chosen.append(name)
         return Way([name], bridge, reason)
 
     def _wants_old(self, path: Path) -> bool:
@@ -148,7 +179,19 @@ class ForeignWays:
             return None
         self._tokenizer_used = True
         given = load_tokenizer(self._tokenizer)
-        check_tokenizer_fits(given.vocab_size, rows, tokenizer=given.source, target=path)
+        check_tokenizer_fits(
+            given.vocab_size,
+            rows,
+            tokenizer=given.source,
+            target=path,
+            role="draft model",
+            option="--drafter-tokenizer",
+        )
+        if rows - given.vocab_size > MOST_PADDING and rows > MOST_PADDED * given.vocab_size:
+            say(
+                f"Warning: {given.source} has {given.vocab_size:,} ids and the draft model {path} {rows:,} rows: "
+                "it may be the tokenizer of another model; expect a poor acceptance if it is."
+            )
         return given
 
     def _overlap_of(self, tokenizer: TextTokenizer, path: Path) -> Overlap | None:
@@ -167,8 +210,16 @@ class ForeignWays:
         """Refuse what no draft model of the run had a use for.
 
         Raises:
-            UsageError: an overlap, or a tokenizer.
+            UsageError: an overlap, a tokenizer, or an option of slrs.
         """
+        own = own_options(self._draft, "slrs")
+        if own and "slrs" not in (*self._named, *self._chosen):
+            raise UsageError(
+                f"{' and '.join(own)} {'mean' if len(own) > 1 else 'means'} nothing here",
+                got=f"{' and '.join(dict.fromkeys(self._chosen)) or 'draft-model'}, chosen for the draft model",
+                expected="a draft model that slrs drafts with",
+                remedy="name it: --proposer slrs",
+            )
         if self._unused:
             raise UsageError(
                 "--overlap means nothing here",
@@ -179,8 +230,8 @@ class ForeignWays:
         if self._tokenizer is not None and not self._tokenizer_used:
             raise UsageError(
                 "--drafter-tokenizer means nothing here",
-                got="no draft model without a tokenizer.json of its own",
-                expected="a draft model without one",
+                got="each draft model's folder has a tokenizer.json of its own",
+                expected="a draft model whose folder holds none",
             )
 
 

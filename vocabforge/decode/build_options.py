@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from .build_heads import HeadRequest
 from .draft import Wrap
-from .proposers import ALONE, FITTING, PROPOSERS, DraftOptions
+from .proposers import ALONE, FITTING, FOREIGN, PROPOSERS, DraftOptions
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
                 if name in FITTING[DRAFT_MODEL]
                 else "--drafter DIR of its kind beside it",
             )
-    _check_used(options)
+    _check_used(options, kinds)
     if options.heads is not None and options.heads.given and set(kinds) <= {DRAFT_MODEL}:
         raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
     for option, value in (("overlap", options.overlaps), ("drafter-tokenizer", options.drafter_tokenizer)):
@@ -72,12 +72,12 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
                 expected="--drafter with a language model's folder beside it",
             )
     drafts = bool(kinds) or any(name in ALONE for name in options.proposers)
-    given = [name for name, value in vars(options.draft).items() if value not in (None, False)]
-    given += ["control"] if options.control != "fixed" else []
+    given = [option_of(name) for name, value in vars(options.draft).items() if is_given(value)]
+    given += ["--control"] if options.control != "fixed" else []
     if given and not drafts:
         raise UsageError(
             "an option of drafting means nothing here",
-            got=f"{', '.join('--' + _OPTIONS.get(name, name.replace('_', '-')) for name in given)}, and nothing drafts",
+            got=f"{', '.join(given)}, and nothing drafts",
             expected="--drafter DIR, or --proposer n-gram or early-exit, beside it",
         )
 
@@ -111,10 +111,30 @@ _OPTIONS = {
 }  # where the command line says otherwise
 
 
-def _check_used(options: BuildOptions) -> None:
-    """Refuse an option of a proposer that is not in the run."""
-    for name, (option, proposer) in _OWN.items():
-        if getattr(options.draft, name) not in (None, False) and proposer not in options.proposers:
+def is_given(value: object) -> bool:
+    """Whether an option of ``DraftOptions`` was given; 0 was."""
+    return value is not None and value is not False
+
+
+def option_of(name: str) -> str:
+    """What a field of ``DraftOptions`` is called on the command line."""
+    return "--" + _OPTIONS.get(name, name.replace("_", "-"))
+
+
+def own_options(draft: DraftOptions, proposer: str) -> list[str]:
+    """The given options that only this proposer reads."""
+    return [
+        option for name, (option, of) in _OWN.items() if of == proposer and is_given(getattr(draft, name))
+    ]
+
+
+def _check_used(options: BuildOptions, kinds: Sequence[str]) -> None:
+    """Refuse an option of a proposer that is not in the run; a draft model may yet turn out to draft so."""
+    open_choice = DRAFT_MODEL in kinds and set(options.proposers) <= set(ALONE)
+    for proposer in dict.fromkeys(of for _, of in _OWN.values()):
+        if proposer in options.proposers or (open_choice and proposer in FOREIGN):
+            continue
+        for option in own_options(options.draft, proposer):
             raise UsageError(
                 f"{option} means nothing here",
                 got=", ".join(options.proposers) or "no named proposer",
@@ -136,6 +156,16 @@ def options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
         if name == "slrs" or draft.tree != "dynamic":
             draft = replace(draft, tree=None, topk=None, total_nodes=None)
     return draft
+
+
+def left_out(name: str, draft: DraftOptions) -> list[str]:
+    """The given options that a proposer drafts without where several draft, but for those of one proposer alone."""
+    usual, kept = DraftOptions(), options_of(name, draft, several=True)
+    lost = [
+        field for field in vars(usual) if field not in _OWN and getattr(kept, field) != getattr(draft, field)
+    ]
+    values = {field: getattr(draft, field) for field in lost}
+    return [option_of(field) + ("" if value is True else f" {value}") for field, value in values.items()]
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:

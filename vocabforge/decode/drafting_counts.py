@@ -10,7 +10,7 @@ Figures = dict[str, int | float | None]
 MEANINGS = {
     "drafted": "tokens of the drafter drawn",
     "draft_contexts": "drafter contexts for them",
-    "psi": "string probabilities evaluated",
+    "psi": "string probabilities (psi) evaluated",
     "psi_contexts": "further drafter contexts for those",
 }
 CONTEXTS_PER_PSI = "contexts_per_psi"

@@ -61,7 +61,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         "there is no drafter here",
         got=path if path.exists() else f"{path} (no such folder)",
         expected="a drafter artefact, config.json with model.safetensors in the EAGLE-3 serving layout, or a smaller "
-        "model of the same vocabulary in Hugging Face's",
+        "language model of any vocabulary in Hugging Face's",
         remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
     )
 

@@ -241,18 +241,30 @@ def document_mask(document: Tensor) -> Tensor:
     return ((same & causal & real) | itself)[:, None]
 
 
-def check_tokenizer_fits(tokenizer_size: int, rows: int, *, tokenizer: object, target: object) -> None:
+def check_tokenizer_fits(
+    tokenizer_size: int,
+    rows: int,
+    *,
+    tokenizer: object,
+    target: object,
+    role: str = "target",
+    option: str = "--tokenizer",
+) -> None:
     """Refuse a tokenizer with ids beyond the target's rows; more rows than ids (padding) are normal.
+
+    Args:
+        target: the model's folder; ``role`` says what it is where it is another model.
+        option: that names a tokenizer for it.
 
     Raises:
         MismatchError: the tokenizer's highest id has no row.
     """
     if tokenizer_size > rows:
         raise MismatchError(
-            "the tokenizer does not match the target",
+            f"the tokenizer does not match the {role}",
             got=f"{tokenizer_size:,} token ids in {tokenizer}",
             expected=f"at most {rows:,}, the rows of the LM head of {target}",
-            remedy="give the target's own tokenizer with --tokenizer",
+            remedy=f"give the {role}'s own tokenizer with {option}",
         )
 
 

@@ -150,14 +150,20 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
     Raises:
         MismatchError: one of the two is another one.
     """
-    for role, side, tokenizer in (("target", overlap.a, target), ("drafter", overlap.b, drafter)):
-        if side.fingerprint != tokenizer.fingerprint:
-            raise MismatchError(
-                f"the overlap was made with another tokenizer than the {role}'s",
-                got=f"{side.name} ({side.fingerprint[:12]})",
-                expected=f"{tokenizer.fingerprint[:12]} of {tokenizer.source}",
-                remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR, in this order",
-            )
+    made = overlap.a.fingerprint, overlap.b.fingerprint
+    if made == (target.fingerprint, drafter.fingerprint):
+        return
+    sides = {"target": target, "drafter": drafter}
+    absent = [f"the {role}'s" for role, one in sides.items() if one.fingerprint not in made]
+    wrong = f"with another tokenizer than {' and '.join(absent) or 'one of the two'}"
+    if made == (drafter.fingerprint, target.fingerprint):
+        wrong = "the other way round: of the drafter's tokenizer and the target's"
+    raise MismatchError(
+        f"the overlap was made {wrong}",
+        got=" and ".join(f"{side.name} ({side.fingerprint[:12]})" for side in (overlap.a, overlap.b)),
+        expected=" and ".join(f"{one.fingerprint[:12]} of {one.source}" for one in sides.values()),
+        remedy="vocabforge compare-vocab TARGET DRAFTER --save DIR",
+    )
 
 
 def _side(one: Vocabulary, rows: int, first: int | None) -> BridgeSide:

@@ -12,7 +12,7 @@ from ...corpus.fingerprint import check_fingerprint
 from ...corpus.tokenizer import TextTokenizer
 from ...decode.build import make_head
 from ...decode.engine import Decoder
-from ...decode.proposers import tree_proposer
+from ...decode.proposers import Proposer, tree_proposer
 from ...decode.tree import TreeSettings
 from ...export.formats import load_drafter, restrict
 from ...models.drafter import Drafter
@@ -175,16 +175,20 @@ def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
     return Finding(f"inside: {list(ids)}")
 
 
-@torch.inference_mode()
 def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
     head = make_head(drafter)
     topk = min(4, head.size)
     depth = min(3, (drafter.max_steps or 4) - 1)
     settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
+    return compare_output(target, tree_proposer(target.model, drafter, head, settings))
+
+
+@torch.inference_mode()
+def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
+    """A few tokens with a proposer and by plain decoding."""
     prompt = probe_ids(target.model, target.tokenizer)
     context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
-    proposer = tree_proposer(target.model, drafter, head, settings)
     plain, drafted = (
         Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
         for way in (None, proposer)
