@@ -158,9 +158,8 @@ MUTANTS = {
     "psi of sum 1 over what can be drawn": source(
         "slrs_psi",
         "        return self._known[token]",
-        "        return self._known[token] / sum(\n"
-        "            self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}\n"
-        "        )",
+        "        all_of = [self._evaluate(one) for one in {*self._laws.trie.forms, self._laws.eos} - {None}]\n"
+        "        return self._known[token] / (sum(all_of) or 1)",
         strings_are_lossless,
     ),
     "an end without a probability": source(

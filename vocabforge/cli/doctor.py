@@ -24,7 +24,7 @@ def doctor(
         typer.Option(
             "--drafter",
             metavar="DIR",
-            help="Drafter, or draft model of any vocabulary, to check against --target.",
+            help="Drafter, or draft model of any vocabulary, to check against the target.",
         ),
     ] = None,
     vocab: Annotated[
