@@ -1,0 +1,303 @@
+"""Builds the kernels: `python kernels/build.py`, which `make kernels` calls. Needs g++, and nvcc for CUDA; no GPU.
+
+Three libraries come from the same sources:
+
+- native: CUDA kernels for compute capability 8.0 and 9.0a (and PTX for what comes later) with a CPU implementation
+  beside each, in ``vocabforge/ops/lib``, where the package finds it. One build serves every Python, with and
+  without CUDA in torch.
+- native without nvcc (``--cpu``): the CPU implementations alone.
+- emulated (``--emulator``): the CUDA sources compiled by g++ against ``kernels/emulator``, for tests; a library for
+  each folder, so that a test builds what it runs.
+
+Objects are kept in ``kernels/build`` and made again when a file that they were made from has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+BUILD = ROOT / "build"
+NATIVE = ROOT.parent / "vocabforge" / "ops" / "lib" / "libvocabforge_ops.so"
+ARCHITECTURES = ("80", "90a")
+_FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
+_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # the stable ABI of torch 2.11: any later torch loads it
+
+
+class BuildError(Exception):
+    """A compiler is missing or has failed; the message is for people."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One object file: its source, and the command that makes it from there, without ``-o``."""
+
+    source: Path
+    variant: str
+    command: tuple[str, ...]
+
+    @property
+    def object(self) -> Path:
+        return (
+            BUILD / self.variant / f"{self.source.parent.name}_{self.source.stem}_{self.source.suffix[1:]}.o"
+        )
+
+
+def op_folders() -> list[Path]:
+    """Folders that hold ops: those with a binding."""
+    return sorted(path.parent for path in ROOT.glob("*/binding.cpp"))
+
+
+def find_nvcc() -> str | None:
+    """The CUDA compiler: of ``CUDA_HOME``, else on the path, else where CUDA usually lies."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [Path(home) / "bin" / "nvcc"] if home else []
+    found = shutil.which("nvcc")
+    places += [Path(found)] if found else []
+    places.append(Path("/usr/local/cuda/bin/nvcc"))
+    return next((str(place) for place in places if place.is_file()), None)
+
+
+def find_compiler() -> str:
+    """The host's C++ compiler.
+
+    Raises:
+        BuildError: there is none.
+    """
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if compiler is None:
+        raise BuildError(
+            "no C++ compiler: install g++ (Debian, Ubuntu: apt-get install g++), or name one in CXX"
+        )
+    return compiler
+
+
+def torch_folders() -> tuple[list[str], Path]:
+    """Include options and the folder of torch's libraries, found without importing torch."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError(
+            "torch is not installed for this Python: run `make setup`, or name another with PYTHON=..."
+        )
+    base = Path(spec.origin).parent
+    include = base / "include"
+    if not (include / "torch" / "csrc" / "stable" / "library.h").is_file():
+        raise BuildError(f"this torch has no stable C++ interface ({include}); 2.11 or newer is needed")
+    return [f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"], base / "lib"
+
+
+def _units(
+    variant: str, folders: Sequence[Path], nvcc: str | None = None, architectures: Sequence[str] = ()
+) -> list[Unit]:
+    compiler, (includes, _) = find_compiler(), torch_folders()
+    host = (compiler, "-std=c++17", "-fPIC", "-Wall", "-MMD")
+    units: list[Unit] = []
+    for folder in folders:
+        flags: tuple[str, ...] = {"emulated": ("-O1", "-DVF_EMULATE"), "cpu": ("-O3", "-DVF_NO_CUDA")}.get(
+            variant, ("-O3",)
+        )
+        binding = (*host, *flags, "-w", _ABI, *includes)
+        units.append(Unit(folder / "binding.cpp", variant, binding))
+        for source in sorted(folder.glob("*.cpp")):
+            if source.name != "binding.cpp":
+                units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
+        if variant == "emulated":
+            units += [Unit(one, variant, (*host, *flags, "-x", "c++")) for one in sorted(folder.glob("*.cu"))]
+        elif variant == "native":
+            assert nvcc is not None
+            units += [
+                Unit(one, variant, (nvcc, *_cuda_flags(architectures))) for one in sorted(folder.glob("*.cu"))
+            ]
+    if variant == "emulated":
+        units += [Unit(one, variant, (*host, "-O1")) for one in sorted((ROOT / "emulator").glob("*.cpp"))]
+    return units
+
+
+def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
+    codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures]
+    newest = architectures[-1].rstrip("a")
+    codes.append(f"-gencode=arch=compute_{newest},code=compute_{newest}")
+    return ("-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-MMD", "-Xptxas", "-v", "-lineinfo", *codes)
+
+
+def _compile(unit: Unit) -> bool:
+    """Make an object if it is not up to date; whether it was made.
+
+    Raises:
+        BuildError: the compiler failed.
+    """
+    target = unit.object
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stamp = target.with_suffix(".key")
+    dependencies = target.with_suffix(".d")
+    if target.is_file() and stamp.is_file() and stamp.read_text() == _key(unit, dependencies):
+        return False
+    stamp.unlink(missing_ok=True)
+    command = [*unit.command, "-MF", str(dependencies), "-c", str(unit.source), "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(
+            f"{unit.source.relative_to(ROOT)} does not compile ({unit.variant}):\n{done.stderr.strip()}"
+        )
+    target.with_suffix(".log").write_text(done.stderr)
+    stamp.write_text(_key(unit, dependencies))
+    return True
+
+
+def _key(unit: Unit, dependencies: Path) -> str:
+    """What an object was made from: the command and the contents of all files read."""
+    digest = hashlib.sha256(" ".join(unit.command).encode())
+    if dependencies.is_file():
+        names = dependencies.read_text().replace("\\\n", " ").split(":", 1)[1].split()
+        for name in sorted(set(names)):
+            path = Path(name)
+            # Files of the compiler and of torch do not change behind their folder's back: their names do.
+            if path.is_relative_to(ROOT) or ".." in path.parts:
+                digest.update(path.read_bytes() if path.is_file() else b"?")
+            digest.update(name.encode())
+    return digest.hexdigest()
+
+
+def build(
+    variant: str = "native", *, architectures: Sequence[str] = ARCHITECTURES, jobs: int | None = None
+) -> Path:
+    """Make the package's library, ``native`` or ``cpu``; nothing is done where it is up to date.
+
+    Returns:
+        the library.
+
+    Raises:
+        BuildError: a compiler is missing or has failed.
+    """
+    nvcc = find_nvcc() if variant == "native" else None
+    if variant == "native" and nvcc is None:
+        raise BuildError(
+            "no nvcc: install the CUDA toolkit (12.4 or newer) or set CUDA_HOME; `make kernels-cpu` builds the CPU "
+            "implementations alone"
+        )
+    with _only_one():
+        units = _units(variant, op_folders(), nvcc, architectures)
+        facts = {"variant": variant, "architectures": list(architectures) if nvcc else []}
+        _make(NATIVE, units, facts | {"nvcc": nvcc_version(nvcc) if nvcc else None}, nvcc, jobs)
+    return NATIVE
+
+
+def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = None) -> list[Path]:
+    """Make the emulated libraries of some folders, or of all; nothing is done where they are up to date.
+
+    Returns:
+        the libraries.
+
+    Raises:
+        BuildError: no such folder; the compiler is missing or has failed.
+    """
+    libraries = []
+    with _only_one():
+        for folder in op_folders() if names is None else [ROOT / name for name in names]:
+            if not (folder / "binding.cpp").is_file():
+                raise BuildError(f"no op in {folder}: expected binding.cpp there")
+            library = BUILD / "emulated" / f"lib{folder.name}.so"
+            _make(library, _units("emulated", [folder]), {"variant": "emulated"}, None, jobs)
+            libraries.append(library)
+    return libraries
+
+
+def _make(
+    library: Path, units: Sequence[Unit], facts: dict[str, Any], nvcc: str | None, jobs: int | None
+) -> None:
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        made = sum(pool.map(_compile, units))
+    facts = facts | {"sources": _sources(units)}
+    if made or not library.is_file() or _facts(library) != facts:
+        _link(library, [unit.object for unit in units], nvcc)
+        library.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+    print(f"{library}: {made} of {len(units)} objects made", file=sys.stderr)
+
+
+def _facts(library: Path) -> object:
+    path = library.with_suffix(".json")
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _sources(units: Sequence[Unit]) -> str:
+    """SHA-256 of what the library is made from."""
+    keys = sorted(unit.object.with_suffix(".key").read_text() for unit in units)
+    return hashlib.sha256("".join(keys).encode()).hexdigest()
+
+
+def _link(library: Path, objects: Sequence[Path], nvcc: str | None) -> None:
+    """Link under another name and rename: a process that has the old library open keeps it."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    _, torch_libraries = torch_folders()
+    fresh = library.with_suffix(f".{os.getpid()}.tmp")
+    needed = ["-ltorch", "-ltorch_cpu", "-lc10"]
+    if nvcc is not None:
+        command = [nvcc, "-shared", "-cudart", "static", "-Xlinker", "--no-as-needed"]
+    else:
+        command = [find_compiler(), "-shared", "-Wl,--no-as-needed", "-Wl,-Bsymbolic"]
+    command += [*map(str, objects), "-o", str(fresh), f"-L{torch_libraries}", *needed]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise BuildError(f"{library.name} does not link:\n{done.stderr.strip()}")
+    fresh.replace(library)
+
+
+@contextmanager
+def _only_one() -> Iterator[None]:
+    """Wait for another build of this folder."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def nvcc_version(nvcc: str) -> str:
+    """As in ``13.0``."""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release (\d+\.\d+)", text)
+    return found.group(1) if found else "of unknown version"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build the kernels.")
+    parser.add_argument("--cpu", action="store_true", help="CPU implementations alone; needs no nvcc")
+    parser.add_argument(
+        "--emulator", action="store_true", help="the CUDA sources for the CPU, as tests run them"
+    )
+    parser.add_argument("--only", action="append", help="with --emulator: a folder's name; default all")
+    parser.add_argument(
+        "--arch", action="append", help=f"compute capability, as 90a; default {' '.join(ARCHITECTURES)}"
+    )
+    parser.add_argument("--jobs", type=int, help="compilers at once")
+    asked = parser.parse_args()
+    try:
+        if asked.emulator:
+            build_emulated(asked.only, jobs=asked.jobs)
+        else:
+            build(
+                "cpu" if asked.cpu else "native", architectures=asked.arch or ARCHITECTURES, jobs=asked.jobs
+            )
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

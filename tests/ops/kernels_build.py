@@ -1,0 +1,28 @@
+"""The scripts of kernels/ as modules: they stand outside of the package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+
+
+@cache
+def load_script(name: str) -> ModuleType:
+    """``kernels/<name>.py``."""
+    spec = importlib.util.spec_from_file_location(f"vocabforge_kernels_{name}", KERNELS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_build() -> ModuleType:
+    """The build script."""
+    return load_script("build")

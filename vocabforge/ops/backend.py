@@ -1,0 +1,134 @@
+"""Which implementation of an op runs: PyTorch's reference, the compiled library, or its emulation.
+
+- ``reference``: plain PyTorch, on any device.
+- ``native``: the compiled library (`make kernels`): CUDA kernels on CUDA tensors, a CPU implementation on others.
+- ``emulated``: the CUDA kernels run on CPU tensors, thread by thread; tests load it (tests/ops/conftest.py).
+- ``auto``: ``native`` for CUDA tensors of the dtypes that the kernels take, where the library is built; else
+  ``reference``. A fall-back on CUDA is said once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UsageError
+from ..core.progress import say
+
+LIBRARY = Path(__file__).parent / "lib" / "libvocabforge_ops.so"
+BACKENDS = ("auto", "reference", "native", "emulated")
+HALVES = frozenset({torch.bfloat16, torch.float16})
+FLOATS = HALVES | {torch.float32}
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op: its name in the library and what computes it otherwise.
+
+    Args:
+        name: as in ``torch.ops.vocabforge``.
+        reference: the same arguments in the same order, in plain PyTorch.
+        dtypes: of the first argument, that the CUDA kernel takes.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    dtypes: frozenset[torch.dtype] = HALVES
+    _said: list[str] = field(default_factory=list, compare=False)
+
+    def __call__(self, backend: str, *args: Any) -> Any:
+        """Run with positional arguments, the first a tensor.
+
+        Raises:
+            UsageError: no such backend, or one that is asked for and missing.
+        """
+        return self.implementation(backend, args[0])(*args)
+
+    def implementation(self, backend: str, tensor: Tensor) -> Callable[..., Any]:
+        """What runs this op for such a tensor."""
+        if backend == "auto":
+            if not tensor.is_cuda:
+                return self.reference
+            if problem := self._problem(tensor):
+                self._say(problem)
+                return self.reference
+            return _packet("vocabforge", self.name)
+        if backend == "reference":
+            return self.reference
+        if backend == "native":
+            if problem := self._problem(tensor):
+                raise UsageError(
+                    f"the compiled {self.name} cannot run here",
+                    got=problem,
+                    expected="the library of `make kernels`, and a dtype that it takes",
+                    remedy="build it, or use backend auto or reference",
+                )
+            return _packet("vocabforge", self.name)
+        if backend == "emulated":
+            if not hasattr(torch.ops.vocabforge_emulated, self.name):
+                raise UsageError(
+                    f"the emulated {self.name} is not loaded",
+                    got="no such op",
+                    expected="a library of `python kernels/build.py --emulator`, loaded by torch.ops.load_library",
+                )
+            return _packet("vocabforge_emulated", self.name)
+        raise UsageError("no such kernel backend", got=backend, expected=", ".join(BACKENDS))
+
+    def _problem(self, tensor: Tensor) -> str | None:
+        """Why the compiled op cannot run for this tensor."""
+        facts = library_facts()
+        if facts is None:
+            return f"no library at {LIBRARY}"
+        if not hasattr(torch.ops.vocabforge, self.name):
+            return f"a library without {self.name}: it was built from older sources"
+        if tensor.is_cuda and facts["variant"] != "native":
+            return "a library without CUDA kernels (built by `make kernels-cpu`)"
+        if tensor.is_cuda and tensor.dtype not in self.dtypes:
+            return f"{tensor.dtype}; its kernel takes {', '.join(sorted(str(one) for one in self.dtypes))}"
+        return None
+
+    def _say(self, problem: str) -> None:
+        if problem not in self._said:
+            self._said.append(problem)
+            say(f"{self.name} runs in PyTorch: {problem}")
+
+
+@cache
+def library_facts() -> dict[str, Any] | None:
+    """Load the compiled library; what its build wrote beside it, or None where there is none.
+
+    Raises:
+        UsageError: it is there and cannot be loaded.
+    """
+    if not LIBRARY.is_file():
+        return None
+    try:
+        torch.ops.load_library(str(LIBRARY))
+        facts: dict[str, Any] = json.loads(LIBRARY.with_suffix(".json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "the compiled kernels cannot be loaded",
+            got=error,
+            source=LIBRARY,
+            remedy="build them again for this machine and torch with `make kernels`",
+        ) from error
+    return facts
+
+
+@cache
+def _packet(namespace: str, name: str) -> Callable[..., Any]:
+    """The registered op; looking it up in every call would cost a microsecond."""
+    found: Callable[..., Any] = getattr(getattr(torch.ops, namespace), name).default
+    return found
+
+
+def register_fake(op: Op) -> None:
+    """Tell torch's tracers the shapes of a compiled op, by its reference; the library must be loaded."""
+    torch.library.register_fake(f"vocabforge::{op.name}", op.reference)

@@ -1,0 +1,38 @@
+"""The target's greedy choice: the largest logit of each row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape
+
+
+def target_choice_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
+    highest, choices = logits.float().max(-1)  # (R,), the first of equal maxima; NaN is the largest
+    return choices, highest > -torch.inf
+
+
+_OP = Op("target_choice", target_choice_reference, FLOATS)
+
+
+def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
+    """The token that each row of logits chooses at temperature 0, and whether the row is a law.
+
+    Args:
+        logits: (R, V) fp32, bf16 or fp16.
+        backend: see ``ops/backend.py``.
+
+    Returns:
+        choices (R,) int64, the first of equal maxima; lawful (R,) bool, False where the row holds NaN or nothing above
+        -inf: its choice then means nothing.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    check_shape("target_choice", "logits", logits, None, None)
+    check_dtype("target_choice", "logits", logits, FLOATS)
+    check_range("target_choice", "the vocabulary", logits.shape[1], 1, 2**31)
+    choices, lawful = _OP(backend, logits.contiguous())
+    return choices, lawful
