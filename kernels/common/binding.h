@@ -5,6 +5,7 @@
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -68,6 +69,17 @@ inline Stream stream_of(const Tensor& tensor) {
   return stream;
 #endif
 }
+
+// Makes a tensor's device the current one, for the launches of one call: torch's own ops do the same.
+class DeviceScope {
+ public:
+  explicit DeviceScope(const Tensor& tensor) {
+    if (tensor.is_cuda()) guard_.emplace(tensor.get_device_index());
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
 
 inline Type type_of(const Tensor& tensor, const char* what) {
   switch (tensor.scalar_type()) {

@@ -18,6 +18,7 @@ std::tuple<Tensor, Tensor> target_choice(Tensor logits) {
     return {choices, lawful};
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(logits);
   a.splits = target_choice_splits(rows, vocab);
   Tensor workspace = new_tensor(logits, {rows, a.splits}, ScalarType::Long);
   Tensor arrived = new_tensor(logits, {rows}, ScalarType::Int);
