@@ -175,7 +175,11 @@ void run_block(size_t count) {
     }
     if (ready.empty()) {
       bool moved = false;
-      for (size_t first = 0; first < count; first += kLanes) moved |= release_warp(first);
+      // Some warps wait while others run ahead, as far as barriers let them.
+      for (size_t first = 0; first < count; first += kLanes) {
+        if (machine.order() % 2 == 0) moved |= release_warp(first);
+      }
+      for (size_t first = 0; first < count && !moved; first += kLanes) moved = release_warp(first);
       if (!moved && machine.error.empty()) moved = release_block(count);
       if (moved) continue;
       if (!machine.error.empty()) break;

@@ -42,6 +42,8 @@ class Op:
     reference: Callable[..., Any]
     dtypes: frozenset[torch.dtype] = HALVES
     _said: list[str] = field(default_factory=list, compare=False)
+    # torch's compiler cannot trace the choice, only read what was chosen; nor is it worth making in every call.
+    _chosen: dict[tuple[object, ...], Callable[..., Any]] = field(default_factory=dict, compare=False)
 
     def __call__(self, backend: str, *args: Any) -> Any:
         """Run with positional arguments, the first a tensor.
@@ -49,7 +51,11 @@ class Op:
         Raises:
             UsageError: no such backend, or one that is asked for and missing.
         """
-        return self.implementation(backend, args[0])(*args)
+        key = backend, args[0].is_cuda, args[0].dtype
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._chosen[key] = self.implementation(backend, args[0])
+        return chosen(*args)
 
     def implementation(self, backend: str, tensor: Tensor) -> Callable[..., Any]:
         """What runs this op for such a tensor."""
@@ -59,7 +65,7 @@ class Op:
             if problem := self._problem(tensor):
                 self._say(problem)
                 return self.reference
-            return _packet("vocabforge", self.name)
+            return self._native()
         if backend == "reference":
             return self.reference
         if backend == "native":
@@ -70,7 +76,7 @@ class Op:
                     expected="the library of `make kernels`, and a dtype that it takes",
                     remedy="build it, or use backend auto or reference",
                 )
-            return _packet("vocabforge", self.name)
+            return self._native()
         if backend == "emulated":
             if not hasattr(torch.ops.vocabforge_emulated, self.name):
                 raise UsageError(
@@ -78,8 +84,12 @@ class Op:
                     got="no such op",
                     expected="a library of `python kernels/build.py --emulator`, loaded by torch.ops.load_library",
                 )
-            return _packet("vocabforge_emulated", self.name)
+            return _registered("vocabforge_emulated", self.name)
         raise UsageError("no such kernel backend", got=backend, expected=", ".join(BACKENDS))
+
+    def _native(self) -> Callable[..., Any]:
+        _tell_shapes(self.name, self.reference)
+        return _registered("vocabforge", self.name)
 
     def _problem(self, tensor: Tensor) -> str | None:
         """Why the compiled op cannot run for this tensor."""
@@ -122,13 +132,12 @@ def library_facts() -> dict[str, Any] | None:
     return facts
 
 
-@cache
-def _packet(namespace: str, name: str) -> Callable[..., Any]:
-    """The registered op; looking it up in every call would cost a microsecond."""
+def _registered(namespace: str, name: str) -> Callable[..., Any]:
     found: Callable[..., Any] = getattr(getattr(torch.ops, namespace), name).default
     return found
 
 
-def register_fake(op: Op) -> None:
-    """Tell torch's tracers the shapes of a compiled op, by its reference; the library must be loaded."""
-    torch.library.register_fake(f"vocabforge::{op.name}", op.reference)
+@cache
+def _tell_shapes(name: str, reference: Callable[..., Any]) -> None:
+    """Torch's tracers learn the shapes of a compiled op's results from its reference."""
+    torch.library.register_fake(f"vocabforge::{name}", reference)

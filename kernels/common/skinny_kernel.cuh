@@ -1,0 +1,309 @@
+// The kernel of skinny.cuh; include that.
+//
+// Shared memory is used in the order of the mma's fragments: a thread copies the 16-byte pieces of weight that it will
+// multiply itself, so reading them back needs no barrier and meets no bank twice. The product sums over the inner
+// dimension, so its order may be any as long as both operands agree: lane t of a quad takes elements 8t..8t+7 of each
+// 32, which are two mma steps; the usual order (2t, 2t+1, 2t+8, 2t+9) would need ldmatrix or 4-byte reads.
+#pragma once
+
+#include "skinny_shape.h"
+
+namespace vf {
+namespace skinny {
+
+// Two fp8_e4m3 numbers as a fragment's word. fp16: the bits moved, which is the value / 256 (exact, small numbers too;
+// `kScale` undoes it after the sum). bf16: through fp32, 2^120 times the moved bits, exact. NaN reads as 480.
+template <typename T>
+VF_DEVICE uint32_t widen(uint32_t low, uint32_t high);
+template <>
+VF_DEVICE uint32_t widen<fp16>(uint32_t low, uint32_t high) {
+  const uint32_t both = low | high << 16;
+  return (both & 0x00800080u) << 8 | (both & 0x007F007Fu) << 7;
+}
+template <>
+VF_DEVICE uint32_t widen<bf16>(uint32_t low, uint32_t high) {
+  const float two_120 = bits_float(0x7B800000u);
+  const float x = bits_float((low & 0x80u) << 24 | (low & 0x7Fu) << 20) * two_120;
+  const float y = bits_float((high & 0x80u) << 24 | (high & 0x7Fu) << 20) * two_120;
+  return float_bits(x) >> 16 | (float_bits(y) & 0xFFFF0000u);
+}
+
+template <typename T, typename W>
+struct Words {  // of 16-bit weights: the piece's words are fragments already
+  static constexpr float kScale = 1.0f;
+  static VF_DEVICE uint32_t get(const Vec16& piece, int, int step, int half) { return piece.x[2 * step + half]; }
+};
+template <>
+struct Words<bf16, fp8_e4m3> {
+  static constexpr float kScale = 1.0f;
+  static VF_DEVICE uint32_t get(const Vec16& piece, int group, int step, int half) {
+    const uint32_t two = piece.x[2 * group + step] >> 16 * half;
+    return widen<bf16>(two & 0xFFu, two >> 8 & 0xFFu);
+  }
+};
+template <>
+struct Words<fp16, fp8_e4m3> {
+  static constexpr float kScale = 256.0f;
+  static VF_DEVICE uint32_t get(const Vec16& piece, int group, int step, int half) {
+    const uint32_t two = piece.x[2 * group + step] >> 16 * half;
+    return widen<fp16>(two & 0xFFu, two >> 8 & 0xFFu);
+  }
+};
+
+template <typename Epilogue, typename = void>
+struct TakesTiles : std::false_type {};
+template <typename Epilogue>
+struct TakesTiles<Epilogue, std::void_t<typename Epilogue::WholeTile>> : std::true_type {};
+
+// Copies stages into the ring, tile after tile of this block, ahead of the product.
+template <typename T, typename W, typename S, int kNTiles, typename Rows>
+struct Copier {
+  const SkinnyProduct& p;
+  const SkinnyLayout& l;
+  const Rows& rows;
+  unsigned char* shared;
+  int positions, stages_left, tile, step = 0, slot = 0;
+  bool first = true;
+  int next[S::kPieces];
+  const W* source[S::kPieces];
+
+  // Rows of a tile; asked for one tile ahead, so that a list is read behind copies.
+  VF_DEVICE void look_up(int of_tile) {
+    VF_UNROLL
+    for (int i = 0; i < S::kPieces; ++i) {
+      const int position = of_tile * S::kHeight + warp() % S::kWarpsM * S::kRows + i * 8 + lane() / 4;
+      next[i] = position < positions ? rows.row(position) : -1;
+    }
+  }
+
+  VF_DEVICE void copy_weight() {
+    const W* weight = static_cast<const W*>(p.weight);
+    const int begin = (step * S::kWarpsK + warp() / S::kWarpsM) * S::kChunk;
+    if (begin >= p.d) return;
+    const int k = begin + lane() % 4 * S::kPiece;
+    unsigned char* to = shared + slot * S::kWeightBytes + (warp() * S::kPieces * 32 + lane()) * 16;
+    VF_UNROLL
+    for (int i = 0; i < S::kPieces; ++i) {
+      const bool valid = source[i] != nullptr && k < p.d;
+      cp_async16(to + i * 512, valid ? source[i] + k : weight, valid);
+    }
+  }
+
+  VF_DEVICE void copy_hidden() {
+    const T* hidden = static_cast<const T*>(p.hidden);
+    unsigned char* to = shared + l.hidden + (l.resident ? step : slot) * S::kHiddenBytes;
+    for (int piece = static_cast<int>(threadIdx.x); piece < S::kHiddenBytes / 16; piece += kSkinnyThreads) {
+      const int part = piece / 32, group = part % S::kHiddenPieces, tile_n = part / S::kHiddenPieces % kNTiles;
+      const int chunk = step * S::kWarpsK + part / (S::kHiddenPieces * kNTiles);
+      if (chunk * S::kChunk >= p.d) continue;
+      const int n = tile_n * 8 + lane() / 4, k = chunk * S::kChunk + lane() % 4 * S::kPiece + group * 8;
+      const bool valid = n < p.n && k < p.d;
+      cp_async16(to + piece * 16, valid ? hidden + static_cast<int64_t>(n) * p.d + k : hidden, valid);
+    }
+  }
+
+  // One stage (or none, at the end), always one group of copies.
+  VF_DEVICE void go() {
+    if (stages_left > 0) {
+      --stages_left;
+      if (step == 0) {
+        VF_UNROLL
+        for (int i = 0; i < S::kPieces; ++i) {
+          source[i] = next[i] < 0 ? nullptr : static_cast<const W*>(p.weight) + static_cast<int64_t>(next[i]) * p.d;
+        }
+        tile += static_cast<int>(gridDim.x);
+        look_up(tile);
+      }
+      copy_weight();
+      if (first || !l.resident) copy_hidden();
+      slot = slot + 1 == S::kStages ? 0 : slot + 1;
+      if (++step == l.steps) {
+        step = 0;
+        first = false;
+      }
+    }
+    cp_async_commit();
+  }
+};
+
+// Adds one stage to the sums of this warp's rows.
+template <typename T, typename W, typename S, int kNTiles>
+VF_DEVICE void multiply(float (&sums)[S::kMTiles][kNTiles][4], const unsigned char* weight,
+                        const unsigned char* hidden) {
+  Vec16 pieces[S::kPieces];
+  VF_UNROLL
+  for (int i = 0; i < S::kPieces; ++i) {
+    pieces[i] = *reinterpret_cast<const Vec16*>(weight + ((warp() * S::kPieces + i) * 32 + lane()) * 16);
+  }
+  const unsigned char* first = hidden + (warp() / S::kWarpsM * kNTiles * S::kHiddenPieces * 32 + lane()) * 16;
+  VF_UNROLL
+  for (int group = 0; group < S::kHiddenPieces; ++group) {
+    uint32_t a[2][S::kMTiles][4];
+    VF_UNROLL
+    for (int s = 0; s < 2; ++s) {
+      VF_UNROLL
+      for (int m = 0; m < S::kMTiles; ++m) {
+        VF_UNROLL
+        for (int j = 0; j < 4; ++j) a[s][m][j] = Words<T, W>::get(pieces[2 * m + j % 2], group, s, j / 2);
+      }
+    }
+    VF_UNROLL
+    for (int n = 0; n < kNTiles; ++n) {
+      const Vec16 piece = *reinterpret_cast<const Vec16*>(first + (n * S::kHiddenPieces + group) * 512);
+      VF_UNROLL
+      for (int s = 0; s < 2; ++s) {
+        const uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]};
+        VF_UNROLL
+        for (int m = 0; m < S::kMTiles; ++m) mma_16816<T>(sums[m][n], a[s][m], b);
+      }
+    }
+  }
+}
+
+// Adds the warps' parts in the order of the warps and hands the tile to the epilogue. All threads.
+template <typename T, typename W, typename S, int kNTiles, typename Epilogue>
+VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared, float* values, int n_rows,
+                      Epilogue& epilogue, const typename Epilogue::Note& note, int position, bool exists, int row) {
+  constexpr int kColumns = S::kSumTiles * 8;
+  const int along = warp() / S::kWarpsM, high = warp() % S::kWarpsM;
+  VF_UNROLL
+  for (int begin = 0; begin < kNTiles; begin += S::kSumTiles) {
+    if (begin * 8 >= n_rows) continue;
+    sync_block();  // the sums before have been read
+    VF_UNROLL
+    for (int j = 0; j < S::kSumTiles; ++j) {
+      VF_UNROLL
+      for (int m = 0; m < S::kMTiles; ++m) {
+        const float(&c)[4] = sums[m][begin + j];
+        const int column = along * kColumns + j * 8 + lane() % 4 * 2, row_here = high * S::kRows + m * 16 + lane() / 4;
+        float* at = shared + column * S::kSumStride + row_here;
+        at[0] = c[0];
+        at[S::kSumStride] = c[1];
+        at[8] = c[2];
+        at[S::kSumStride + 8] = c[3];
+      }
+    }
+    sync_block();
+    const int own = static_cast<int>(threadIdx.x) % S::kHeight;
+    for (int n = static_cast<int>(threadIdx.x) / S::kHeight; n < kColumns; n += kSkinnyThreads / S::kHeight) {
+      if (!exists || begin * 8 + n >= n_rows) continue;
+      float value = 0.0f;
+      VF_UNROLL
+      for (int k = 0; k < S::kWarpsK; ++k) value += shared[(k * kColumns + n) * S::kSumStride + own];
+      value *= Words<T, W>::kScale;
+      if constexpr (TakesTiles<Epilogue>::value) {
+        values[(begin * 8 + n) * S::kHeight + own] = value;
+      } else {
+        epilogue.element(note, position, row, begin * 8 + n, value);
+      }
+    }
+  }
+}
+
+template <typename T, typename W, int kNTiles, bool kTall, typename Rows, typename Epilogue>
+VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
+    skinny_kernel(SkinnyProduct p, SkinnyLayout l, Rows rows, Epilogue epilogue) {
+  using S = SkinnyShape<sizeof(W), kNTiles, kTall>;
+  unsigned char* shared = dynamic_shared();
+  rows.begin(shared + l.rows);
+  epilogue.begin(shared + l.epilogue);
+  sync_block();
+  const int positions = rows.positions(), tiles = ceil_div(positions, S::kHeight);
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int mine = tiles > block ? ceil_div(tiles - block, blocks) : 0;
+
+  Copier<T, W, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
+  copier.look_up(block);
+  VF_UNROLL
+  for (int i = 0; i < S::kStages - 1; ++i) copier.go();
+  int slot = 0;
+  for (int turn = 0; turn < mine; ++turn) {
+    const int first = (block + turn * blocks) * S::kHeight;
+    const int position = first + static_cast<int>(threadIdx.x) % S::kHeight;
+    const bool exists = position < positions;
+    int row = -1;
+    typename Epilogue::Note note{};
+    if constexpr (!TakesTiles<Epilogue>::value) {
+      if (exists) row = rows.row(position);
+      if (exists) note = epilogue.note(position, row);
+    }
+    float sums[S::kMTiles][kNTiles][4] = {};
+    const bool moves = turn == 0 || !l.resident;  // hidden rows come with the stages, copied by all threads for all
+    for (int step = 0; step < l.steps; ++step) {
+      cp_async_wait<S::kStages - 2>();
+      if (moves) sync_block();
+      copier.go();  // into the slot that was multiplied before this one
+      if ((step * S::kWarpsK + warp() / S::kWarpsM) * S::kChunk < p.d) {
+        multiply<T, W, S, kNTiles>(sums, shared + slot * S::kWeightBytes,
+                                   shared + l.hidden + (l.resident ? step : slot) * S::kHiddenBytes);
+      }
+      slot = slot + 1 == S::kStages ? 0 : slot + 1;
+    }
+    float* values = reinterpret_cast<float*>(shared + l.values);
+    finish<T, W, S, kNTiles>(sums, reinterpret_cast<float*>(shared + l.sums), values, p.n, epilogue, note, position,
+                             exists, row);
+    if constexpr (TakesTiles<Epilogue>::value) {
+      sync_block();
+      epilogue.template tile<S::kHeight>(first, positions, values);
+    }
+  }
+  sync_block();
+  epilogue.end();
+}
+
+constexpr int kStaticShared = 1024;  // left to the static shared memory of row providers and epilogues
+
+// Bytes of shared memory that one block may have.
+inline int shared_limit() {
+#ifdef VF_EMULATE
+  return static_cast<int>(emulator::kMostShared);
+#else
+  int device = 0, bytes = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string("the device could not be asked: ") + cudaGetErrorString(error));
+  }
+  return bytes;
+#endif
+}
+
+template <typename T, typename W, int kNTiles, typename Rows, typename Epilogue>
+void start(const SkinnyProduct& p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
+  const int limit = shared_limit() - kStaticShared, sms = multiprocessors();
+  constexpr bool kWhole = TakesTiles<Epilogue>::value;
+  using Low = SkinnyShape<sizeof(W), kNTiles, false>;
+  using Tall = SkinnyShape<sizeof(W), kNTiles, true>;
+  const int most = p.most_positions, likely = p.likely_positions > 0 ? p.likely_positions : most;
+  const SkinnyLayout low = skinny_layout<Low, kWhole>(p.d, most, likely, extra.rows, extra.epilogue, limit, sms);
+  const SkinnyLayout tall = skinny_layout<Tall, kWhole>(p.d, most, likely, extra.rows, extra.epilogue, limit, sms);
+  if (low.bytes > limit && tall.bytes > limit) {
+    throw std::runtime_error("a block has " + std::to_string(limit) + " bytes of shared memory, this product of " +
+                             std::to_string(p.n) + " rows needs " + std::to_string(tall.bytes));
+  }
+  const bool takes_low = low.bytes <= limit && (tall.bytes > limit || low.cost <= tall.cost);
+  const SkinnyLayout& l = takes_low ? low : tall;
+  const dim3 grid(static_cast<unsigned>(l.blocks)), block(kSkinnyThreads);
+  if (takes_low) {
+    launch(skinny_kernel<T, W, kNTiles, false, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
+  } else {
+    launch(skinny_kernel<T, W, kNTiles, true, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
+  }
+}
+
+}  // namespace skinny
+
+template <typename T, typename W, typename Rows, typename Epilogue>
+void skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream) {
+  if (product.n <= 8) {
+    skinny::start<T, W, 1>(product, rows, epilogue, extra, stream);
+  } else if (product.n <= 16) {
+    skinny::start<T, W, 2>(product, rows, epilogue, extra, stream);
+  } else if (product.n <= 32) {
+    skinny::start<T, W, 4>(product, rows, epilogue, extra, stream);
+  } else {
+    skinny::start<T, W, 8>(product, rows, epilogue, extra, stream);
+  }
+}
+
+}  // namespace vf

@@ -1,0 +1,131 @@
+"""Residual addition and norm: reference, the layers' own norm, CPU implementation and emulated kernel agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.models.lean_layers import rms_norm
+from vocabforge.ops.add_rms_norm import add_rms_norm
+
+HALVES = [torch.bfloat16, torch.float16]
+# Two steps of the last bit, for two roundings: sums in another order may turn each of them.
+STEP = {torch.bfloat16: 2**-6, torch.float16: 2**-9, torch.float32: 2**-20}
+
+
+def inputs(rows: int, width: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    stream = torch.Generator().manual_seed(seed)
+    x, residual = (torch.randn(rows, width, generator=stream) * scale for scale in (3.0, 0.7))
+    return x.to(dtype), residual.to(dtype), torch.randn(width, generator=stream).to(dtype)
+
+
+def compare(backend: str, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float = 1e-5) -> None:
+    normed, total = add_rms_norm(x, residual, weight, eps, backend=backend)
+    expected, expected_total = add_rms_norm(x, residual, weight, eps, backend="reference")
+    assert torch.equal(total, expected_total)
+    torch.testing.assert_close(normed, expected, rtol=STEP[x.dtype], atol=0)
+
+
+def test_known_rows() -> None:
+    x, residual = torch.tensor([[1.0, -1.0], [0.0, 3.0]]), torch.tensor([[2.0, 5.0], [0.0, -3.0]])
+    normed, total = add_rms_norm(x, residual, torch.tensor([1.0, 2.0]), 0.5)
+    assert total.tolist() == [[3.0, 4.0], [0.0, 0.0]]
+    scale = (12.5 + 0.5) ** -0.5
+    torch.testing.assert_close(normed, torch.tensor([[3 * scale, 8 * scale], [0.0, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_reference_is_the_norm_of_the_layers(dtype: torch.dtype) -> None:
+    x, residual, weight = inputs(7, 136, dtype)
+    normed, total = add_rms_norm(x, residual, weight, 1e-5, backend="reference")
+    assert torch.equal(total, x + residual)
+    expected = rms_norm(x + residual, weight, torch.tensor(1e-5))
+    torch.testing.assert_close(normed, expected, rtol=0 if dtype in HALVES else 1e-6, atol=0)
+
+
+def test_without_a_residual_the_sum_is_the_input() -> None:
+    x, _, weight = inputs(3, 16, torch.bfloat16)
+    normed, total = add_rms_norm(x, None, weight, 1e-5)
+    assert total is x
+    assert torch.equal(normed, add_rms_norm(x, torch.zeros_like(x), weight, 1e-5)[0])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", [8, 256, 1000, 4096, 8200, 16_400])
+def test_emulated_kernel_equals_the_reference(
+    emulated: Callable[[str], None], schedule: int, width: int, dtype: torch.dtype
+) -> None:
+    emulated("add_rms_norm")
+    x, residual, weight = inputs(3, width, dtype, seed=width)
+    compare("emulated", x, residual, weight)
+    compare("emulated", x, None, weight, eps=2.0)
+
+
+def test_emulated_kernel_takes_rows_of_a_wider_tensor_and_rows_out_of_line(
+    emulated: Callable[[str], None],
+) -> None:
+    emulated("add_rms_norm")
+    wide = inputs(5, 96, torch.bfloat16)[0]
+    _, residual, weight = inputs(5, 32, torch.bfloat16)
+    compare("emulated", wide[:, 64:], residual, weight)
+    compare("emulated", wide[:, 3:35], wide[:, 32:64], weight)
+    compare("emulated", wide.t()[:32, :].t(), residual, weight)
+    compare("emulated", wide[:0, 64:], residual[:0], weight)
+
+
+def test_emulated_kernel_gives_the_same_bits_in_any_order_and_company(
+    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulated("add_rms_norm")
+    x, residual, weight = inputs(4, 2056, torch.float16)
+    normed, _ = add_rms_norm(x, residual, weight, 1e-6, backend="emulated")
+    for row in range(4):
+        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", str(10 + row))
+        alone, _ = add_rms_norm(x[row : row + 1], residual[row : row + 1], weight, 1e-6, backend="emulated")
+        assert torch.equal(alone[0], normed[row])
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
+    for rows, width in ((1, 1), (5, 60), (2, 4096)):
+        x, residual, weight = inputs(rows, width, dtype, seed=width)
+        compare("native", x, residual, weight)
+        compare("native", x, None, weight, eps=2.0)
+
+
+def test_wrong_inputs_are_refused() -> None:
+    x, residual, weight = inputs(3, 16, torch.float32)
+    with pytest.raises(UsageError, match="x has another shape"):
+        add_rms_norm(x[0], None, weight, 1e-5)
+    with pytest.raises(UsageError, match="residual has another shape"):
+        add_rms_norm(x, residual[:2], weight, 1e-5)
+    with pytest.raises(UsageError, match="weight has another shape"):
+        add_rms_norm(x, residual, weight[:8], 1e-5)
+    with pytest.raises(UsageError, match="residual has another dtype"):
+        add_rms_norm(x, residual.half(), weight, 1e-5)
+    with pytest.raises(UsageError, match="x has another dtype"):
+        add_rms_norm(x.double(), None, weight.double(), 1e-5)
+    with pytest.raises(UsageError, match="devices"):
+        add_rms_norm(x, residual.to("meta"), weight, 1e-5)
+
+
+def test_a_kernel_asked_for_by_name_refuses_widths_that_it_does_not_take() -> None:
+    x, residual, weight = inputs(2, 12, torch.bfloat16)
+    with pytest.raises(UsageError, match="does not take these sizes"):
+        add_rms_norm(x, residual, weight, 1e-5, backend="emulated")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", [8, 1000, 4096, 8192, 16_384])
+def test_cuda_kernel_equals_the_reference(native_cuda: None, width: int, dtype: torch.dtype) -> None:
+    for rows in (1, 10, 640):
+        x, residual, weight = (one.cuda() for one in inputs(rows, width, dtype, seed=rows))
+        compare("native", x, residual, weight)
+        compare("native", x, None, weight)
+        first = add_rms_norm(x, residual, weight, 1e-5, backend="native")[0]
+        assert torch.equal(first, add_rms_norm(x, residual, weight, 1e-5, backend="native")[0])

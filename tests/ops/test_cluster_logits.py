@@ -1,0 +1,201 @@
+"""Logits of opened clusters: reference, CPU implementation and emulated kernels agree with what the router asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.ops.cluster_logits import cluster_logits, tiles_bound
+
+HALVES = [torch.bfloat16, torch.float16]
+INF = float("inf")
+# Uneven clusters: empty ones, one row, whole tiles, one more, and one less than a tile.
+SIZES = [0, 1, 64, 65, 63, 0, 130, 7, 200, 0]
+
+
+def inputs(
+    sizes: Sequence[int], rows: int, width: int, dtype: torch.dtype, *, share: float = 0.4, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """hidden, weight, offsets, opened; numbers whose products are exact, so that sums in any order are."""
+    stream = torch.Generator().manual_seed(seed)
+    hidden = torch.randint(-4, 5, (rows, width), generator=stream).to(dtype)
+    weight = torch.randint(-8, 9, (sum(sizes), width), generator=stream).to(dtype) / 8
+    offsets = torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()], dtype=torch.int32)
+    return hidden, weight, offsets, torch.rand((rows, len(sizes)), generator=stream) < share
+
+
+def compare(backend: str, given: tuple[Tensor, Tensor, Tensor, Tensor], most_tiles: int) -> None:
+    got = cluster_logits(*given, most_tiles=most_tiles, backend=backend)
+    for one, other in zip(got, cluster_logits(*given, most_tiles=most_tiles, backend="reference")):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_known_tiles() -> None:
+    hidden, weight = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.arange(2 * 135.0).view(135, 2)
+    offsets = torch.tensor([0, 3, 69, 69, 135], dtype=torch.int32)
+    opened = torch.tensor([[True, False, True, False], [False, True, True, False]])
+    logits, rows = cluster_logits(hidden, weight, offsets, opened, most_tiles=4)
+    none = [-1] * 64
+    assert rows.tolist() == [0, 1, 2, *none[3:], *range(3, 67), 67, 68, *none[2:], *none]
+    assert logits[0, :4].tolist() == [0.0, 2.0, 4.0, -INF]
+    assert logits[1, 64:130].tolist() == [2.0 * row + 1 for row in range(3, 69)]
+    assert int(logits.isfinite().sum()) == 3 + 66
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_reference_holds_exactly_what_each_row_opened(dtype: torch.dtype) -> None:
+    hidden, weight, offsets, opened = inputs(SIZES, 6, 24, dtype)
+    most = tiles_bound(SIZES, len(SIZES))
+    logits, rows = cluster_logits(hidden, weight, offsets, opened, most_tiles=most)
+    full = hidden.float() @ weight.float().T  # (N, V')
+    cluster = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
+    found = torch.full_like(full, -INF)
+    found[:, rows[rows >= 0].long()] = logits[:, rows >= 0]
+    assert torch.equal(found, full.masked_fill(~opened[:, cluster], -INF))
+    assert rows[rows >= 0].tolist() == opened.any(0)[cluster].nonzero()[:, 0].tolist()
+
+
+def test_bound_on_tiles_is_reached_and_never_passed() -> None:
+    assert tiles_bound(SIZES, 1) == 4
+    assert tiles_bound(SIZES, 3) == 4 + 3 + 2
+    assert tiles_bound(SIZES, 99) == sum(-(-size // 64) for size in SIZES)
+    opened = torch.zeros(1, len(SIZES), dtype=torch.bool)
+    opened[0, [3, 6, 8]] = True
+    hidden, weight, offsets, _ = inputs(SIZES, 1, 8, torch.float32)
+    _, rows = cluster_logits(hidden, weight, offsets, opened, most_tiles=9)
+    assert int((rows[-64:] >= 0).sum()) == 200 - 3 * 64
+    for sizes, clusters in ((SIZES, 0), ([0, 0], 2), ([], 1)):
+        with pytest.raises(UsageError, match="range"):
+            tiles_bound(sizes, clusters)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 72), (8, 256), (10, 520), (33, 64), (64, 40)])
+def test_emulated_kernels_equal_the_reference(
+    emulated: Callable[[str], None], schedule: int, rows: int, width: int, dtype: torch.dtype
+) -> None:
+    emulated("cluster_logits")
+    for share in (0.3, 1.0):
+        given = inputs(SIZES, rows, width, dtype, share=share, seed=rows)
+        compare("emulated", given, tiles_bound(SIZES, len(SIZES)) + (2 if share < 1 else 0))
+
+
+def test_emulated_kernels_with_more_clusters_than_the_listing_block_has_threads(
+    emulated: Callable[[str], None], schedule: int
+) -> None:
+    emulated("cluster_logits")
+    sizes = [(place * 37) % 3 for place in range(2100)]
+    given = inputs(sizes, 2, 16, torch.bfloat16, share=0.02, seed=schedule)
+    compare("emulated", given, 100)
+
+
+def test_emulated_kernels_leave_out_what_has_no_room_and_fill_what_is_not_used(
+    emulated: Callable[[str], None],
+) -> None:
+    emulated("cluster_logits")
+    hidden, weight, offsets, opened = inputs(SIZES, 3, 32, torch.bfloat16)
+    compare("emulated", (hidden, weight, offsets, opened | True), 5)
+    compare("emulated", (hidden, weight, offsets, opened & False), 40)
+
+
+def test_emulated_kernels_take_views(emulated: Callable[[str], None]) -> None:
+    emulated("cluster_logits")
+    hidden, weight, offsets, opened = inputs(SIZES, 5, 32, torch.float16)
+    compare("emulated", (hidden, weight, offsets, opened[:1].expand(5, -1)), 14)
+    compare("emulated", (hidden, weight, offsets, torch.cat((opened, opened), 1)[:, : len(SIZES)]), 14)
+    compare("emulated", (hidden, weight, offsets, opened.t().contiguous().t()), 14)
+    shifted = torch.cat((hidden[0], hidden.flatten()))[1 : 1 + hidden.numel()].view(
+        5, 32
+    )  # no address of 16 bytes
+    compare("emulated", (shifted, weight, offsets, opened), 14)
+
+
+def test_emulated_kernels_give_the_same_bits_in_any_order_and_company(
+    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inexact sums: a logit depends neither on the schedule nor on other clusters that are open."""
+    emulated("cluster_logits")
+    stream = torch.Generator().manual_seed(3)
+    _, _, offsets, opened = inputs(SIZES, 4, 264, torch.bfloat16)
+    hidden = torch.randn(4, 264, generator=stream).bfloat16()
+    weight = torch.randn(sum(SIZES), 264, generator=stream).bfloat16()
+    found = []
+    for seed in (1, 5, 9):
+        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", str(seed))
+        opened[:, 8] = seed > 1
+        logits, rows = cluster_logits(hidden, weight, offsets, opened, most_tiles=14, backend="emulated")
+        every = torch.full((4, sum(SIZES)), -INF)
+        every[:, rows[rows >= 0].long()] = logits[:, rows >= 0]
+        found.append(every[:, : sum(SIZES[:8])])
+        expected, _ = cluster_logits(hidden, weight, offsets, opened, most_tiles=14)
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-4)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
+    for rows, width in ((1, 5), (7, 24)):
+        given = inputs(SIZES, rows, width, dtype, seed=rows)
+        compare("native", given, 14)
+        compare("native", given, 3)
+
+
+def test_wrong_inputs_are_refused() -> None:
+    hidden, weight, offsets, opened = inputs(SIZES, 3, 32, torch.bfloat16)
+    wrong = [
+        ((hidden[:, :16], weight, offsets, opened), 4, "weight has another shape"),
+        ((hidden.repeat(22, 1), weight, offsets, opened), 4, "hidden rows is out of range"),
+        ((hidden, weight.half(), offsets, opened), 4, "weight has another dtype"),
+        ((hidden, weight, offsets.long(), opened), 4, "offsets has another dtype"),
+        ((hidden, weight, offsets, opened[:, 1:]), 4, "opened has another shape"),
+        ((hidden, weight, offsets, opened.int()), 4, "opened has another dtype"),
+        ((hidden, weight, offsets, opened), 0, "most_tiles is out of range"),
+    ]
+    for given, tiles, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            cluster_logits(*given, most_tiles=tiles)
+    odd = inputs(SIZES, 2, 12, torch.bfloat16)
+    with pytest.raises(UsageError, match="does not take these sizes"):
+        cluster_logits(*odd, most_tiles=4, backend="emulated")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("rows", [1, 10, 16, 33, 64])
+def test_cuda_kernels_equal_the_reference(native_cuda: None, rows: int, dtype: torch.dtype) -> None:
+    sizes = [(place * 97) % 301 for place in range(256)]
+    for width in (64, 1000, 4096):
+        hidden, weight, offsets, opened = inputs(sizes, rows, width, dtype, share=0.1, seed=width)
+        given = (hidden.cuda(), weight.cuda(), offsets.cuda(), opened.cuda())
+        compare("native", given, tiles_bound(sizes, 256))
+
+
+@pytest.mark.gpu
+def test_cuda_graph_follows_what_is_opened(native_cuda: None) -> None:
+    """One captured graph, replayed for clusters that change: nothing on the host depends on them."""
+    sizes = [(place * 97) % 301 for place in range(256)]
+    hidden, weight, offsets, opened = (
+        one.cuda() for one in inputs(sizes, 10, 512, torch.bfloat16, share=0.1)
+    )
+    most = tiles_bound(sizes, 256)
+    given = (hidden, weight, offsets, opened)
+    cluster_logits(*given, most_tiles=most, backend="native")  # the library is loaded before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = cluster_logits(*given, most_tiles=most, backend="native")
+    for seed in (1, 2, 3):
+        for one, fresh in zip(
+            (hidden, opened), (hidden + seed, torch.rand_like(hidden[:, :256]) < 0.05 * seed)
+        ):
+            one.copy_(fresh)
+        for one in got:
+            one.fill_(77)
+        graph.replay()
+        for one, other in zip(got, cluster_logits(*given, most_tiles=most, backend="reference")):
+            assert torch.equal(one, other)

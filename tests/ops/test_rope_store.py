@@ -1,0 +1,211 @@
+"""Head norms, rotation and the cache: reference, the layers' own, CPU implementation and emulated kernel agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.models.kv_cache import KVCache
+from vocabforge.models.lean_layers import rms_norm
+from vocabforge.models.rope import RopeSettings, apply_rope, inverse_frequencies, rope_at
+from vocabforge.ops.rope_store import rope_store
+
+HALVES = [torch.bfloat16, torch.float16]
+# Two steps of the dtype's last bit: a norm that is rounded the other way is turned with its partner.
+STEP = {torch.bfloat16: 2**-6, torch.float16: 2**-9, torch.float32: 2**-20}
+LAYERS, CAPACITY = 2, 37
+
+
+def inputs(
+    batch: int, length: int, heads: int, kv_heads: int, dim: int, dtype: torch.dtype, *,
+    norm: bool = True, angles: torch.dtype | None = None, seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Random inputs; the caches are the second of two layers, full of noise that must stay."""
+    stream = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=stream).to(dtype)
+
+    positions = torch.randint(0, 5000, (batch, length), generator=stream)
+    cos, sin = rope_at(positions, inverse_frequencies(RopeSettings(), dim), angles or dtype)
+    order = torch.rand((batch, CAPACITY), generator=stream).argsort(1)
+    shape = (LAYERS, batch, kv_heads, CAPACITY, dim)
+    return {
+        "qkv": noise(batch, length, (heads + 2 * kv_heads) * dim),
+        "cos": cos,
+        "sin": sin,
+        "keys": noise(*shape)[1],
+        "values": noise(*shape)[1],
+        "slots": order[:, :length].contiguous(),
+        "heads": heads,
+        "qk_norm": noise(heads + kv_heads, dim) if norm else None,
+        "eps": 0.25,  # large enough to be seen
+    }
+
+
+def run(backend: str, given: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, and the caches after the op; the given ones stay as they are."""
+    caches = [torch.stack((torch.zeros_like(given[name]), given[name]))[1] for name in ("keys", "values")]
+    q = rope_store(**{**given, "keys": caches[0], "values": caches[1]}, backend=backend)
+    return q, caches[0], caches[1]
+
+
+def compare(backend: str, given: dict[str, Any]) -> None:
+    step = STEP[given["qkv"].dtype]
+    got, expected = run(backend, given), run("reference", given)
+    for one, other in zip(got[:2], expected[:2]):
+        torch.testing.assert_close(one, other, rtol=step, atol=8 * step)
+    assert torch.equal(got[2], expected[2])
+    untouched = torch.ones(len(given["slots"]), CAPACITY, dtype=torch.bool, device=given["slots"].device)
+    untouched.scatter_(1, given["slots"], False)
+    for cache, name in ((got[1], "keys"), (got[2], "values")):
+        assert torch.equal(cache.transpose(1, 2)[untouched], given[name].transpose(1, 2)[untouched])
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_reference_is_what_the_layers_do(dtype: torch.dtype, norm: bool) -> None:
+    batch, length, heads, kv_heads, dim = 3, 4, 4, 2, 24
+    given = inputs(batch, length, heads, kv_heads, dim, dtype, norm=norm)
+    q, keys, values = run("reference", given)
+
+    cache = KVCache(1, batch, kv_heads, CAPACITY, dim, dtype)
+    cache.k[0], cache.v[0] = given["keys"], given["values"]
+    every = given["qkv"].view(batch, length, -1, dim)
+    qk, v = every.split((heads + kv_heads, kv_heads), 2)
+    if norm:
+        qk = rms_norm(qk, given["qk_norm"], torch.tensor(given["eps"]))
+    turned = apply_rope(qk, given["cos"][:, :, None], given["sin"][:, :, None]).transpose(1, 2)
+    cache.write(0, turned[:, heads:], v.transpose(1, 2), given["slots"])
+    exact = {"rtol": 0.0, "atol": 0.0} if dtype in HALVES else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(q, turned[:, :heads].transpose(1, 2), **exact)
+    torch.testing.assert_close(keys, cache.k[0], **exact)
+    assert torch.equal(values, cache.v[0])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("batch", "length", "heads", "kv_heads", "dim"),
+    [(1, 1, 1, 1, 16), (2, 3, 4, 2, 64), (1, 5, 8, 1, 80), (3, 2, 3, 3, 96), (2, 7, 4, 2, 128), (1, 3, 2, 1, 192),
+     (2, 2, 2, 1, 256), (1, 1, 2, 2, 512)],
+)  # fmt: skip
+def test_emulated_kernel_equals_the_reference(
+    emulated: Callable[[str], None], schedule: int, batch: int, length: int, heads: int, kv_heads: int, dim: int,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    emulated("rope_store")
+    for norm in (False, True):
+        for angles in (dtype, torch.float32):
+            given = inputs(batch, length, heads, kv_heads, dim, dtype, norm=norm, angles=angles, seed=dim)
+            compare("emulated", given)
+
+
+def test_emulated_kernel_gives_exact_bits_without_a_norm(emulated: Callable[[str], None]) -> None:
+    """Products of two halves are exact in fp32, so nothing may differ."""
+    emulated("rope_store")
+    for dtype in HALVES:
+        given = inputs(2, 5, 4, 2, 64, dtype, norm=False)
+        for one, other in zip(run("emulated", given), run("reference", given)):
+            assert torch.equal(one, other)
+
+
+def test_emulated_kernel_takes_views(emulated: Callable[[str], None]) -> None:
+    """Angles shared by all rows or cut from wider ones; queries, keys and values cut from a wider tensor."""
+    emulated("rope_store")
+    given = inputs(3, 4, 2, 2, 32, torch.bfloat16)
+    shared = {name: given[name][:1].expand(3, -1, -1) for name in ("cos", "sin")}
+    compare("emulated", {**given, **shared})
+    cut = {name: torch.cat((given[name], given[name]), -1)[..., 1:33] for name in ("cos", "sin")}
+    compare("emulated", {**given, **cut})
+    wide = torch.cat((given["qkv"], given["qkv"]), -1)[..., : given["qkv"].shape[-1]]
+    compare("emulated", {**given, "qkv": wide, "slots": given["slots"].t().contiguous().t()})
+
+
+@pytest.mark.parametrize("backend", ["emulated", "native"])
+def test_slots_that_do_not_exist_are_not_written(
+    request: pytest.FixtureRequest, emulated: Callable[[str], None], backend: str
+) -> None:
+    emulated("rope_store")
+    if backend == "native":
+        request.getfixturevalue("native_cpu")
+    given = inputs(2, 3, 2, 2, 16, torch.bfloat16)
+    q, keys, values = run("reference", given)
+    slots = given["slots"].clone()
+    # One before row 1 is the end of row 0, one behind row 0's first head is its second: both are looked at.
+    slots[1, 0], slots[0, 1], slots[1, 2] = -1, CAPACITY, 2**40
+    got_q, got_keys, got_values = run(backend, {**given, "slots": slots})
+    torch.testing.assert_close(got_q, q, rtol=STEP[torch.bfloat16], atol=0.1)
+    for got, expected, name in ((got_keys, keys, "keys"), (got_values, values, "values")):
+        for row, place in ((0, 1), (1, 0), (1, 2)):
+            slot = int(given["slots"][row, place])
+            expected[row, :, slot] = given[name][row, :, slot]
+        torch.testing.assert_close(got, expected, rtol=STEP[torch.bfloat16], atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
+    for dim in (2, 24, 64):
+        for norm in (False, True):
+            compare("native", inputs(2, 3, 4, 2, dim, dtype, norm=norm, seed=dim))
+    compare("native", inputs(2, 3, 4, 2, 32, dtype, angles=torch.float32))
+
+
+def test_wrong_inputs_are_refused() -> None:
+    given = inputs(2, 3, 2, 1, 16, torch.bfloat16)
+    wrong: dict[str, tuple[Any, str]] = {
+        "qkv": (given["qkv"][..., :-1], "qkv has another shape"),
+        "cos": (given["cos"][:, :2], "cos has another shape"),
+        "sin": (given["sin"].float(), "sin has another dtype"),
+        "keys": (given["keys"].float(), "keys has another dtype"),
+        "values": (given["values"][:, :, :-1], "values has another shape"),
+        "slots": (given["slots"].int(), "slots has another dtype"),
+        "qk_norm": (given["qk_norm"][:2], "qk_norm has another shape"),
+        "heads": (0, "out of range"),
+    }
+    for name, (value, message) in wrong.items():
+        with pytest.raises(UsageError, match=message):
+            rope_store(**{**given, name: value})
+    with pytest.raises(UsageError, match="even"):
+        rope_store(**{**given, "keys": given["keys"][..., :15], "values": given["values"][..., :15]})
+
+
+def test_a_kernel_asked_for_by_name_refuses_heads_that_it_does_not_take() -> None:
+    with pytest.raises(UsageError, match="does not take these sizes"):
+        rope_store(**inputs(1, 2, 2, 1, 24, torch.bfloat16), backend="emulated")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
+def test_cuda_kernel_equals_the_reference(native_cuda: None, dim: int, dtype: torch.dtype) -> None:
+    for batch, length, norm in ((1, 1, True), (4, 10, False), (2, 30, True)):
+        given = inputs(batch, length, 8, 2, dim, dtype, norm=norm, seed=dim)
+        given = {name: one.cuda() if isinstance(one, Tensor) else one for name, one in given.items()}
+        compare("native", given)
+        for one, other in zip(run("native", given), run("native", given)):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_cuda_graph_follows_the_slots(native_cuda: None) -> None:
+    given = inputs(2, 5, 8, 2, 128, torch.bfloat16)
+    given = {name: one.cuda() if isinstance(one, Tensor) else one for name, one in given.items()}
+    before = {name: given[name].clone() for name in ("keys", "values")}
+    rope_store(**given, backend="native")  # the library is loaded before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        q = rope_store(**given, backend="native")
+    for seed in (1, 2):
+        for name, cache in before.items():
+            given[name].copy_(cache)
+        given["slots"].copy_((given["slots"] + seed) % CAPACITY)
+        given["qkv"].add_(seed / 8)
+        graph.replay()
+        expected = run("reference", {**given, **before})
+        for one, other in zip((q, given["keys"], given["values"]), expected):
+            torch.testing.assert_close(one, other, rtol=2**-6, atol=2**-3)

@@ -1,0 +1,80 @@
+"""The gated activation: reference, the layers' own, CPU implementation and emulated kernel agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.models.lean_layers import activation
+from vocabforge.ops.silu_mul import silu_mul
+
+HALVES = [torch.bfloat16, torch.float16]
+# One step of the dtype's last bit: exp and the division differ in the last bit of fp32, at most.
+STEP = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-21}
+
+
+def inputs(rows: int, inner: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Gaussian noise, and gates far out where silu is 0 or the identity."""
+    gate_up = torch.randn(rows, 2 * inner, generator=torch.Generator().manual_seed(seed)) * 3
+    if rows:
+        gate_up[0, :4] = torch.tensor([-200.0, 200.0, 0.0, -0.0])[: min(4, 2 * inner)]
+    return gate_up.to(dtype)
+
+
+def compare(backend: str, gate_up: Tensor) -> None:
+    out, expected = silu_mul(gate_up, backend=backend), silu_mul(gate_up, backend="reference")
+    torch.testing.assert_close(out, expected, rtol=STEP[gate_up.dtype], atol=1e-7)
+
+
+def test_known_numbers() -> None:
+    out = silu_mul(torch.tensor([[0.0, 1.0, 2.0, 7.0, -3.0, 0.5]]))
+    sigmoid = torch.tensor([1.0, 2.0]).sigmoid()
+    torch.testing.assert_close(out, torch.stack((torch.tensor(0.0), sigmoid[0] * -3, sigmoid[1]))[None])
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_reference_is_the_activation_of_the_layers(dtype: torch.dtype) -> None:
+    gate_up = inputs(5, 24, dtype)
+    gate, up = gate_up.chunk(2, -1)
+    assert torch.equal(silu_mul(gate_up), activation("silu", gate).mul_(up))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("rows", "inner"), [(1, 8), (3, 24), (2, 1032), (5, 2048), (0, 8)])
+def test_emulated_kernel_equals_the_reference(
+    emulated: Callable[[str], None], schedule: int, rows: int, inner: int, dtype: torch.dtype
+) -> None:
+    emulated("silu_mul")
+    compare("emulated", inputs(rows, inner, dtype, seed=inner))
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
+    for rows, inner in ((1, 1), (3, 20), (2, 4096), (0, 8)):
+        compare("native", inputs(rows, inner, dtype, seed=inner))
+
+
+def test_wrong_inputs_are_refused() -> None:
+    with pytest.raises(UsageError, match="shape"):
+        silu_mul(torch.zeros(4))
+    with pytest.raises(UsageError, match="shape"):
+        silu_mul(torch.zeros(2, 7))
+    with pytest.raises(UsageError, match="dtype"):
+        silu_mul(torch.zeros(2, 8, dtype=torch.float64))
+    with pytest.raises(UsageError, match="range"):
+        silu_mul(torch.zeros(2, 0))
+    with pytest.raises(UsageError, match="does not take these sizes"):
+        silu_mul(torch.zeros(2, 24, dtype=torch.bfloat16), backend="emulated")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES)
+def test_cuda_kernel_equals_the_reference(native_cuda: None, dtype: torch.dtype) -> None:
+    for rows, inner in ((1, 8), (10, 14_336), (640, 1032), (0, 8)):
+        gate_up = inputs(rows, inner, dtype, seed=rows).cuda()
+        compare("native", gate_up)
+        assert torch.equal(silu_mul(gate_up, backend="native"), silu_mul(gate_up, backend="native"))

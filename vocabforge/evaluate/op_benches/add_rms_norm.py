@@ -1,0 +1,42 @@
+"""Benchmark of ``add_rms_norm``: residual addition and norm of one draft step."""
+
+from __future__ import annotations
+
+import torch
+
+from ...ops.add_rms_norm import add_rms_norm, add_rms_norm_reference
+from .types import Inputs, OpCase, Shape, generator, normal
+
+
+def cases(shape: Shape) -> list[OpCase]:
+    """With a residual, and without: the first norm of a layer's input."""
+    return [_case(shape, True), _case(shape, False)]
+
+
+def _case(shape: Shape, residual: bool) -> OpCase:
+    rows, width = shape.rows, shape.hidden
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        return {
+            "x": normal((rows, width), random, dtype),
+            "residual": normal((rows, width), random, dtype) if residual else None,
+            "weight": normal((width,), random, dtype),
+        }
+
+    def reference(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_rms_norm_reference(inputs["x"], inputs["residual"], inputs["weight"], shape.eps)
+
+    return OpCase(
+        name=f"add_rms_norm R={rows} d={width}" + ("" if residual else " no residual"),
+        op="add_rms_norm",
+        sizes={"R": rows, "d": width},
+        make=make,
+        run=lambda inputs, backend: add_rms_norm(
+            inputs["x"], inputs["residual"], inputs["weight"], shape.eps, backend=backend
+        ),
+        reference=reference,
+        floor_bytes=2.0 * width * (rows * (4 if residual else 2) + 1),
+        baselines={"torch": reference},
+        dtypes=(torch.bfloat16, torch.float16),
+    )

@@ -1,0 +1,80 @@
+"""Residual addition and RMS norm in one pass over the residual stream."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
+
+_MOST_WIDTH = 32_768  # of a row that a block of threads holds in registers
+
+
+def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As ``models/lean_layers.rms_norm``: statistics in fp32, rounded before the weight is multiplied."""
+    wide = x.float()
+    norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = (norm.square() / x.shape[-1] + eps).rsqrt()
+    return (wide * scale).to(x.dtype) * weight
+
+
+def add_rms_norm_reference(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    total = x if residual is None else x + residual
+    return rms_norm_reference(total, weight, eps), total
+
+
+def _op_reference(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """What the compiled op gives: without a residual its sum is empty, for an op may not return its input."""
+    normed, total = add_rms_norm_reference(x, residual, weight, eps)
+    return normed, x[:0].clone() if residual is None else total
+
+
+_OP = Op("add_rms_norm", _op_reference)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """The sum of a block's output and the residual stream, and the sum's RMS norm.
+
+    Source: Zhang and Sennrich, 2019, equation 4. The sum is rounded to the dtype before its norm; the norm's
+    statistics are fp32, and ``sum / rms`` is rounded before it is multiplied by the weight.
+
+    Args:
+        x: (R, d) bf16, fp16 or fp32. The rows' stride is free; kernels copy rows that do not begin at multiples of
+            16 bytes.
+        residual: likewise, or None: the sum is ``x`` itself.
+        weight: (d,) of the same dtype.
+        eps: added to the mean square.
+        backend: see ``ops/backend.py``; the kernel takes a d that is a multiple of 8, at most 32,768.
+
+    Returns:
+        normed and sum, each (R, d) of x's dtype.
+
+    Raises:
+        UsageError: other shapes or dtypes, or a backend that is missing.
+    """
+    op = "add_rms_norm"
+    check_shape(op, "x", x, None, None)
+    rows, width = x.shape
+    check_range(op, "the width of a row", width, 1, None)
+    check_dtype(op, "x", x, FLOATS)
+    check_shape(op, "weight", weight, width)
+    check_dtype(op, "weight", weight, (x.dtype,))
+    if residual is not None:
+        check_shape(op, "residual", residual, rows, width)
+        check_dtype(op, "residual", residual, (x.dtype,))
+    check_together(op, (x, residual, weight))
+    fits = width % 8 == 0 and width <= _MOST_WIDTH
+    backend = fitting_backend(op, backend, x, fits, f"d a multiple of 8, at most {_MOST_WIDTH:,}")
+    parts = _rows(x), None if residual is None else _rows(residual)
+    normed, total = _OP(backend, *parts, weight.contiguous(), eps)
+    return normed, x if residual is None else total
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.stride(1) == 1 else x.contiguous()

@@ -1,0 +1,108 @@
+"""Logits over the vocabulary clusters that a router opened, from a head that is sorted by cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
+
+TILE = 64  # rows of a tile
+MOST_ROWS = 64  # hidden states of one call
+
+
+def tiles_bound(sizes: Iterable[int], clusters: int) -> int:
+    """Most tiles that ``clusters`` opened clusters can have.
+
+    Args:
+        sizes: rows of each cluster.
+        clusters: opened by any row of a call, at most.
+
+    Raises:
+        UsageError: no cluster may be opened, or none has a row.
+    """
+    check_range("tiles_bound", "the number of opened clusters", clusters, 1, None)
+    tiles = sorted((-(-size // TILE) for size in sizes), reverse=True)
+    bound = sum(tiles[:clusters])
+    check_range("tiles_bound", "the tiles of all clusters", bound, 1, None)
+    return bound
+
+
+def _tiles(offsets: Tensor, opened: Tensor, most_tiles: int) -> tuple[Tensor, Tensor]:
+    """Rows (t, 64) of each tile, -1 for none, and its cluster (t,)."""
+    sizes = offsets.diff()
+    tiles = ((sizes + TILE - 1) // TILE).masked_fill(~opened.any(0), 0)  # (M,)
+    ends = tiles.cumsum(0)  # (M,)
+    place = torch.arange(most_tiles, device=offsets.device)  # (t,)
+    cluster = torch.searchsorted(ends, place, right=True).clamp(max=len(sizes) - 1)  # (t,)
+    first = offsets[cluster] + TILE * (place - ends[cluster] + tiles[cluster])  # (t,)
+    rows = first[:, None] + torch.arange(TILE, device=offsets.device)  # (t, 64)
+    real = (rows < offsets[cluster + 1][:, None]) & (place < ends[-1])[:, None]
+    return rows.masked_fill(~real, -1), cluster
+
+
+def cluster_logits_reference(
+    hidden: Tensor, weight: Tensor, offsets: Tensor, opened: Tensor, most_tiles: int
+) -> tuple[Tensor, Tensor]:
+    rows, cluster = _tiles(offsets, opened, most_tiles)
+    flat = rows.flatten()  # (t * 64,)
+    logits = hidden.float() @ weight[flat.clamp(min=0)].float().T  # (N, t * 64)
+    seen = (opened[:, cluster, None] & (rows >= 0)).flatten(1)
+    return logits.masked_fill(~seen, -torch.inf), flat.to(torch.int32)
+
+
+_OP = Op("cluster_logits", cluster_logits_reference)
+
+
+def cluster_logits(
+    hidden: Tensor,
+    weight: Tensor,
+    offsets: Tensor,
+    opened: Tensor,
+    *,
+    most_tiles: int,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Logits of each hidden row over the clusters it opened, in fp32.
+
+    The clusters that any row opened are slabs of the sorted head, in ascending order, each cut into tiles of 64
+    rows (its last may be short); a tile is 64 columns. A weight row is read once, whatever N.
+
+    Args:
+        hidden: (N, d) bf16, fp16 or fp32; N at most 64.
+        weight: (V', d) of the same dtype, sorted by cluster.
+        offsets: (M + 1,) int32 ascending from 0 to V': cluster c is rows offsets[c] to offsets[c + 1] - 1.
+        opened: (N, M) bool; rows may share memory (``expand``).
+        most_tiles: of a call, from ``tiles_bound``. Tiles beyond it are left out, unsaid: nothing waits for the device.
+        backend: see ``ops/backend.py``; the kernel takes a d that is a multiple of 8.
+
+    Returns:
+        logits (N, most_tiles * 64) fp32, -inf where a row did not open the column's cluster and where a column has no
+        row; rows (most_tiles * 64,) int32, the column's row of ``weight``, -1 for none.
+
+    Raises:
+        UsageError: other shapes or dtypes, or a backend that is missing.
+    """
+    op = "cluster_logits"
+    check_shape(op, "hidden", hidden, None, None)
+    count, width = hidden.shape
+    check_range(op, "the number of hidden rows", count, 1, MOST_ROWS)
+    check_dtype(op, "hidden", hidden, FLOATS)
+    check_shape(op, "weight", weight, None, width)
+    check_range(op, "the number of weight rows", len(weight), 1, 2**31 - 1)
+    check_dtype(op, "weight", weight, (hidden.dtype,))
+    check_shape(op, "offsets", offsets, None)
+    check_range(op, "the number of offsets", len(offsets), 2, None)
+    check_dtype(op, "offsets", offsets, (torch.int32,))
+    check_shape(op, "opened", opened, count, len(offsets) - 1)
+    check_dtype(op, "opened", opened, (torch.bool,))
+    check_range(op, "most_tiles", most_tiles, 1, 2**24 - 1)
+    check_together(op, (hidden, weight, offsets, opened))
+    backend = fitting_backend(op, backend, hidden, width % 8 == 0, "d a multiple of 8")
+    opened = opened if opened.stride(1) == 1 else opened.contiguous()
+    logits, rows = _OP(backend, hidden.contiguous(), weight, offsets.contiguous(), opened, most_tiles)
+    return logits, rows

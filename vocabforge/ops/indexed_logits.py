@@ -1,0 +1,47 @@
+"""Logits of the candidates that each hidden state names itself: ids (N, k) of the LM head's rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import Op
+from .checks import INTEGERS, check_dtype, check_range, check_shape, check_together
+from .union_logits import check_head
+
+
+def indexed_logits_reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    vocab = weight.shape[0]
+    gathered = weight[ids.long().clamp(0, vocab - 1)].float()  # (N, k, d)
+    logits = (gathered @ hidden.float()[:, :, None])[:, :, 0]  # (N, k)
+    return logits.masked_fill((ids < 0) | (ids >= vocab), -torch.inf)
+
+
+_OP = Op("indexed_logits", indexed_logits_reference)
+
+
+def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *, backend: str = "auto") -> Tensor:
+    """``weight[ids[n, j]] . hidden[n]``: gather and dot, each distinct row of the head read once from memory.
+
+    Hidden states of one draft step share many candidates. The kernel lists the distinct rows on the device and
+    multiplies each with all hidden states on tensor cores: bound by the reading of those rows, whatever N is.
+
+    Args:
+        hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernel), N at most 64, d a multiple of 8.
+        weight: (V, d), of the same dtype, V at most 2^20.
+        ids: (N, k) int32 or int64; a number outside 0 .. V-1 is no candidate. The same id may stand twice.
+        backend: see ``ops/backend.py``.
+
+    Returns:
+        (N, k) fp32, summed in fp32; -inf where there is no candidate.
+
+    Raises:
+        UsageError: another shape, dtype or device, or a backend that is missing.
+    """
+    check_head("indexed_logits", hidden, weight)
+    check_shape("indexed_logits", "ids", ids, hidden.shape[0], None)
+    check_dtype("indexed_logits", "ids", ids, INTEGERS)
+    check_range("indexed_logits", "the number of ids", ids.numel(), 0, 2**30 - 1)
+    check_together("indexed_logits", [hidden, weight, ids])
+    logits: Tensor = _OP(backend, hidden.contiguous(), weight.contiguous(), ids.contiguous())
+    return logits

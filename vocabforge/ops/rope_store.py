@@ -1,0 +1,125 @@
+"""From the fused projection to attention: norms of heads, rotation, keys and values into the cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .add_rms_norm import rms_norm_reference
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
+
+_OP_NAME = "rope_store"
+_MOST_DIM = 512
+
+
+def rope_store_reference(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    heads: int,
+    qk_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    batch, kv_heads, _, dim = keys.shape
+    every = qkv.view(batch, qkv.shape[1], -1, dim)  # (B, T, Hq + 2 Hkv, D)
+    qk, v = every.split((heads + kv_heads, kv_heads), 2)
+    if qk_norm is not None:
+        qk = rms_norm_reference(qk, qk_norm, eps)
+    partner = qk.roll(dim // 2, -1)
+    turned = torch.addcmul(qk * cos.unsqueeze(2), partner, sin.unsqueeze(2)).to(qkv.dtype)
+    q, k = turned.split((heads, kv_heads), 2)
+    rows = torch.arange(batch, device=qkv.device)[:, None]  # (B, 1)
+    keys[rows, :, slots] = k
+    values[rows, :, slots] = v
+    return q.contiguous()
+
+
+_OP = Op(_OP_NAME, rope_store_reference)
+
+
+def rope_store(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    *,
+    heads: int,
+    qk_norm: Tensor | None = None,
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tensor:
+    """Norm (where a weight is given) and rotate the heads of queries and keys; write keys and values to the cache.
+
+    Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints; the norm
+    of heads is Qwen3's. Roundings are those of ``models/lean_layers.rms_norm`` and ``models/rope.apply_rope``.
+
+    Args:
+        qkv: (B, T, (Hq + 2 Hkv) * D) bf16, fp16 or fp32: the heads of queries, keys, values.
+        cos: (B, T, D) of qkv's dtype or fp32, from ``models/rope.rope_at``; the first two strides are free.
+        sin: likewise, with the minus of rotate-half in its first half.
+        keys: (B, Hkv, S, D) of qkv's dtype, written in place; a view of a bigger cache is fine, if its vectors
+            are in one piece (for kernels: and begin at multiples of 16 bytes).
+        values: likewise.
+        slots: (B, T) int64, distinct within a row, 0 <= slot < S. The kernels write nothing for a slot outside.
+        heads: Hq.
+        qk_norm: (Hq + Hkv, D) of qkv's dtype: a weight for each head of queries and keys.
+        eps: of the norm.
+        backend: see ``ops/backend.py``; the kernel takes a D that is a multiple of 16, at most 512.
+
+    Returns:
+        the rotated queries (B, T, Hq, D).
+
+    Raises:
+        UsageError: other shapes or dtypes, or a backend that is missing.
+    """
+    _check(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
+    dim = keys.shape[3]
+    fits = dim % 16 == 0 and dim <= _MOST_DIM
+    needs = f"D a multiple of 16, at most {_MOST_DIM}"
+    backend = fitting_backend(_OP_NAME, backend, qkv, fits, needs)
+    norm = None if qk_norm is None else qk_norm.contiguous()
+    parts = qkv.contiguous(), _vectors(cos), _vectors(sin), keys, values, slots.contiguous()
+    q: Tensor = _OP(backend, *parts, heads, norm, eps)
+    return q
+
+
+def _vectors(angles: Tensor) -> Tensor:
+    return angles if angles.stride(2) == 1 else angles.contiguous()
+
+
+def _check(
+    qkv: Tensor,
+    angles: tuple[Tensor, Tensor],
+    caches: tuple[Tensor, Tensor],
+    slots: Tensor,
+    heads: int,
+    qk_norm: Tensor | None,
+) -> None:
+    """Shapes, dtypes and devices of ``rope_store``."""
+    (cos, sin), (keys, values) = angles, caches
+    check_shape(_OP_NAME, "keys", keys, None, None, None, None)
+    batch, kv_heads, capacity, dim = keys.shape
+    check_range(_OP_NAME, "the number of query heads", heads, 1, None)
+    check_shape(_OP_NAME, "keys (head dimension: even)", keys, batch, kv_heads, capacity, dim + dim % 2)
+    check_shape(_OP_NAME, "qkv", qkv, batch, None, (heads + 2 * kv_heads) * dim)
+    check_dtype(_OP_NAME, "qkv", qkv, FLOATS)
+    length = qkv.shape[1]
+    check_shape(_OP_NAME, "values", values, *keys.shape)
+    for name, cache in (("keys", keys), ("values", values)):
+        check_dtype(_OP_NAME, name, cache, (qkv.dtype,))
+    for name, one in (("cos", cos), ("sin", sin)):
+        check_shape(_OP_NAME, name, one, batch, length, dim)
+        check_dtype(_OP_NAME, name, one, {qkv.dtype, torch.float32} if name == "cos" else (cos.dtype,))
+    check_shape(_OP_NAME, "slots", slots, batch, length)
+    check_dtype(_OP_NAME, "slots", slots, (torch.int64,))
+    if qk_norm is not None:
+        check_shape(_OP_NAME, "qk_norm", qk_norm, heads + kv_heads, dim)
+        check_dtype(_OP_NAME, "qk_norm", qk_norm, (qkv.dtype,))
+    check_together(_OP_NAME, (qkv, cos, sin, keys, values, slots, qk_norm))

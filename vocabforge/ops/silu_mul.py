@@ -1,0 +1,44 @@
+"""The activation of a gated MLP: silu(gate) * up."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape
+from .fitting import fitting_backend
+
+
+def silu_mul_reference(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+_OP = Op("silu_mul", silu_mul_reference)
+
+
+def silu_mul(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
+    """silu(gate) * up, the silu rounded to the dtype before the product, as PyTorch does it in two calls.
+
+    Source: Shazeer, 2020 (SwiGLU), equation 5.
+
+    Args:
+        gate_up: (R, 2i) bf16, fp16 or fp32: the gates, then the ups of each row.
+        backend: see ``ops/backend.py``; the kernel takes an i that is a multiple of 8.
+
+    Returns:
+        (R, i) of the same dtype.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    check_shape("silu_mul", "gate_up", gate_up, None, None)
+    check_dtype("silu_mul", "gate_up", gate_up, FLOATS)
+    width = gate_up.shape[1]
+    if width % 2:
+        check_shape("silu_mul", "gate_up", gate_up, None, width + 1)
+    check_range("silu_mul", "the width of a row", width, 2, None)
+    backend = fitting_backend("silu_mul", backend, gate_up, width % 16 == 0, "rows of 2i, i a multiple of 8")
+    out: Tensor = _OP(backend, gate_up.contiguous())
+    return out

@@ -1,0 +1,70 @@
+"""Logits of one list of rows of the LM head, for all hidden states of a draft step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import INTEGERS, check_dtype, check_range, check_shape, check_together
+
+
+def union_logits_reference(
+    hidden: Tensor, weight: Tensor, rows: Tensor, count: Tensor | None = None
+) -> Tensor:
+    vocab = weight.shape[0]
+    missing = (rows < 0) | (rows >= vocab)  # (C,)
+    if count is not None:
+        missing = missing | (torch.arange(rows.shape[0], device=rows.device) >= count)
+    listed = weight[rows.long().clamp(0, vocab - 1)].float()  # (C, d)
+    return (hidden.float() @ listed.T).masked_fill(missing, -torch.inf)  # (N, C)
+
+
+_OP = Op("union_logits", union_logits_reference)
+
+
+def union_logits(
+    hidden: Tensor, weight: Tensor, rows: Tensor, *, count: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
+    """``hidden @ weight[rows].T``: each listed row of the head is read once, for all hidden states.
+
+    Args:
+        hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernel), N at most 64, d a multiple of 8.
+        weight: (V, d), of the same dtype, V at most 2^20.
+        rows: (C,) int32 or int64; a number outside 0 .. V-1 is no row.
+        count: (1,) int32 on the same device: how many of ``rows`` count; None: all. It is read on the device, so the
+            call can be captured in a CUDA graph, and what lies behind it costs only the writing of -inf.
+        backend: see ``ops/backend.py``.
+
+    Returns:
+        (N, C) fp32, summed in fp32; -inf in columns without a row and in those from ``count`` on.
+
+    Raises:
+        UsageError: another shape, dtype or device, or a backend that is missing.
+    """
+    check_head("union_logits", hidden, weight)
+    check_shape("union_logits", "rows", rows, None)
+    check_dtype("union_logits", "rows", rows, INTEGERS)
+    check_together("union_logits", [hidden, rows, count])
+    if count is not None:
+        check_shape("union_logits", "count", count, 1)
+        check_dtype("union_logits", "count", count, {torch.int32})
+    logits: Tensor = _OP(backend, hidden.contiguous(), weight.contiguous(), rows.contiguous(), count)
+    return logits
+
+
+def check_head(op: str, hidden: Tensor, weight: Tensor) -> None:
+    """What ops on hidden states (N, d) and a head's weight (V, d) ask of both.
+
+    Raises:
+        UsageError: another shape, dtype or device.
+    """
+    check_shape(op, "hidden", hidden, None, None)
+    check_shape(op, "weight", weight, None, hidden.shape[1])
+    check_dtype(op, "hidden", hidden, FLOATS)
+    check_dtype(op, "weight", weight, {hidden.dtype})
+    check_range(op, "the number of hidden states", hidden.shape[0], 1, 64)
+    check_range(op, "the vocabulary", weight.shape[0], 1, 2**20)
+    check_range(op, "d modulo 8", hidden.shape[1] % 8, 0, 0)
+    check_range(op, "d", hidden.shape[1], 8, 2**24 - 8)
+    check_together(op, [hidden, weight])
