@@ -130,9 +130,10 @@ def _units(
 
 
 def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
-    codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures]
-    newest = architectures[-1].rstrip("a")
-    codes.append(f"-gencode=arch=compute_{newest},code=compute_{newest}")
+    """Machine code for each, and PTX of the first for devices that come later."""
+    codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures[1:]]
+    first = architectures[0]
+    codes.append(f"-gencode=arch=compute_{first},code=[sm_{first},compute_{first}]")
     return ("-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-MMD", "-Xptxas", "-v", "-lineinfo", *codes)
 
 

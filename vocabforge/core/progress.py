@@ -8,33 +8,28 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from .distributed import rank
+
+if TYPE_CHECKING:  # rich is only needed where a bar is drawn
+    from rich.console import Console
+    from rich.progress import Progress
 
 _LINE_EVERY_S = 15.0
 
 
 def console() -> Console:
     """The console for messages to people (stderr)."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def say(message: str) -> None:
     """One line to stderr, from rank 0 only."""
     if rank() == 0:
-        console().print(message, markup=False)
+        print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def human_rate(value: float, unit: str) -> str:
@@ -47,10 +42,34 @@ def human_rate(value: float, unit: str) -> str:
     return f"{value:.1f} {unit}/s"
 
 
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text(human_rate(speed, task.fields["unit"]) if speed else "", style="cyan")
+def _bar(out: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(human_rate(speed, task.fields["unit"]) if speed else "", style="cyan")
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.percentage:>3.0f}%"),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim"),
+        console=out,
+    )
 
 
 class ProgressBar:
@@ -71,20 +90,9 @@ class ProgressBar:
         self._start = self._last = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
-        out = console()
         # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
-        if not self._silent and sys.stderr.isatty() and not out.is_dumb_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=28),
-                TextColumn("{task.percentage:>3.0f}%"),
-                _RateColumn(),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}", style="dim"),
-                console=out,
-            )
+        if not self._silent and sys.stderr.isatty() and not (out := console()).is_dumb_terminal:
+            self._bar = _bar(out)
             self._bar.start()
             self._task = self._bar.add_task(
                 self.description, total=self.total, completed=int(self._initial), unit=self.unit, note=""

@@ -10,7 +10,7 @@ from .checks import check_dtype, check_range, check_shape
 
 
 def target_choice_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
-    highest, choices = logits.float().max(-1)  # (R,), the first of equal maxima; NaN is the largest
+    highest, choices = logits.max(-1)  # (R,), the first of equal maxima; NaN is the largest
     return choices, highest > -torch.inf
 
 
@@ -21,7 +21,7 @@ def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Ten
     """The token that each row of logits chooses at temperature 0, and whether the row is a law.
 
     Args:
-        logits: (R, V) fp32, bf16 or fp16.
+        logits: (R, V) fp32, bf16 or fp16; fp64 in the reference, too.
         backend: see ``ops/backend.py``.
 
     Returns:
@@ -32,7 +32,7 @@ def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Ten
         UsageError: another shape or dtype, or a backend that is missing.
     """
     check_shape("target_choice", "logits", logits, None, None)
-    check_dtype("target_choice", "logits", logits, FLOATS)
+    check_dtype("target_choice", "logits", logits, FLOATS | {torch.float64})
     check_range("target_choice", "the vocabulary", logits.shape[1], 1, 2**31)
     choices, lawful = _OP(backend, logits.contiguous())
     return choices, lawful

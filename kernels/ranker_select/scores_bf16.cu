@@ -1,0 +1,7 @@
+#include "scores.cuh"
+
+namespace vf {
+
+void ranker_scores_bf16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<bf16, bf16>(a, stream); }
+
+}  // namespace vf

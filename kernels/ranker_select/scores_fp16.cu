@@ -1,0 +1,7 @@
+#include "scores.cuh"
+
+namespace vf {
+
+void ranker_scores_fp16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<fp16, fp16>(a, stream); }
+
+}  // namespace vf

@@ -1,0 +1,35 @@
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "../common/numbers.h"
+#include "tree_expand.h"
+
+namespace vf {
+
+void tree_expand_cpu(const TreeExpandArguments& a) {
+  const int children = a.width * a.k;
+  std::vector<int> order(static_cast<size_t>(children));
+  for (int row = 0; row < a.rows; ++row) {
+    const int64_t offset = static_cast<int64_t>(row) * children;
+    float* cumulative = a.cumulative + offset;
+    for (int i = 0; i < children; ++i) {
+      cumulative[i] = a.scores[static_cast<int64_t>(row) * a.width + i / a.k] + a.logprobs[offset + i];
+    }
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int i, int j) {
+      const bool nan_i = cumulative[i] != cumulative[i], nan_j = cumulative[j] != cumulative[j];
+      return nan_i != nan_j ? nan_i : cumulative[i] > cumulative[j];
+    });
+    for (int rank = 0; rank < a.keep; ++rank) {
+      const int place = order[static_cast<size_t>(rank)];
+      const int64_t at = static_cast<int64_t>(row) * a.keep + rank;
+      a.best_scores[at] = cumulative[place];
+      a.tokens[at] = a.ids[offset + place];
+      a.parents[at] = place / a.k;
+      a.places[at] = place;
+    }
+  }
+}
+
+}  // namespace vf

@@ -1,0 +1,243 @@
+"""The draft head's answer: reference, CPU implementation and emulated kernel agree with a sort in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.ops.draft_topk import draft_topk
+
+INF, NAN = float("inf"), float("nan")
+Answer = tuple[Tensor, Tensor]
+
+
+class Case(NamedTuple):
+    """Arguments of one call."""
+
+    logits: Tensor
+    k: int
+    ids: Tensor | None = None
+    target_ids: Tensor | None = None
+
+    def ask(self, backend: str) -> Answer:
+        return draft_topk(self.logits, self.k, ids=self.ids, target_ids=self.target_ids, backend=backend)
+
+
+def by_sorting(case: Case) -> list[list[tuple[float, int]]]:
+    """The answer by Python's sort and exact sums."""
+    answers = []
+    for n, row in enumerate(case.logits.float().tolist()):
+        ids = list(range(len(row)))
+        if case.ids is not None:
+            ids = (case.ids if case.ids.dim() == 1 else case.ids[n]).tolist()
+        entries = []
+        for value, one in zip(row, ids):
+            known = case.target_ids is None or one < len(case.target_ids)
+            if one >= 0 and known and value > -INF:
+                entries.append((-value, one if case.target_ids is None else int(case.target_ids[one])))
+        entries.sort()
+        top = -entries[0][0] if entries else 0.0
+        total = math.fsum(math.exp(-value - top) for value, _ in entries) if top < INF else INF
+        found = [(min(0.0, -value - top - math.log(total)), one) for value, one in entries[: case.k]]
+        if top == INF:
+            found = [(-INF, one) for _, one in found]
+        answers.append(found + [(-INF, 0)] * (case.k - len(found)))
+    return answers
+
+
+def random_case(
+    seed: int, rows: int, columns: int, k: int, dtype: torch.dtype = torch.float32, kind: str = "plain"
+) -> Case:
+    """Logits of which many are equal, with -inf, NaN and an empty row; ids as ``kind`` says."""
+    stream = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(rows, columns, generator=stream) * 8).round() / 4
+    odd = torch.rand(rows, columns, generator=stream)
+    logits[odd < 0.05], logits[odd > 0.97] = -INF, NAN
+    if rows > 2:
+        logits[1] = -INF
+        logits[2, columns // 3 :] = -INF
+    size = columns + 17
+    ids = torch.stack([torch.randperm(size, generator=stream)[:columns] for _ in range(rows)])
+    ids[torch.rand(rows, columns, generator=stream) < 0.1] = -1
+    target_ids = torch.randperm(3 * size, generator=stream)[: size - 5]  # some ids lie outside
+    shared = ids[0].contiguous()
+    choices: dict[str, tuple[Tensor | None, Tensor | None]] = {
+        "plain": (None, None),
+        "shared": (shared, None),
+        "shared32": (shared.int(), target_ids),
+        "own": (ids, target_ids),
+        "own32": (ids.int(), None),
+        "mapped": (None, target_ids),
+        "short map": (None, target_ids[: columns // 2 + 1].contiguous()),
+    }
+    return Case(logits.to(dtype), k, *choices[kind])
+
+
+def assert_right(case: Case, answer: Answer) -> None:
+    logprobs, ids = answer
+    expected = by_sorting(case)
+    assert logprobs.dtype == torch.float32
+    assert ids.dtype == torch.int64
+    assert ids.tolist() == [[one for _, one in row] for row in expected]
+    torch.testing.assert_close(
+        logprobs, torch.tensor([[value for value, _ in row] for row in expected]), rtol=1e-5, atol=2e-6
+    )
+    assert not logprobs.isnan().any()
+    assert (logprobs <= 0).all()
+
+
+KINDS = ("plain", "shared", "shared32", "own", "own32", "mapped", "short map")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_sorts(kind: str) -> None:
+    for seed, (rows, columns, k) in enumerate([(1, 1, 1), (5, 40, 7), (3, 40, 64), (4, 300, 10)]):
+        case = random_case(seed, rows, columns, k, kind=kind)
+        assert_right(case, case.ask("reference"))
+
+
+def test_a_known_answer() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, -INF, NAN, 3.0]])
+    ids = torch.tensor([5, 4, 2, 1, 0, -1])
+    logprobs, chosen = draft_topk(logits, 5, ids=ids, target_ids=torch.tensor([60, 50, 40, 30, 20, 10]))
+    total = math.log(2 * math.exp(3) + math.exp(1))
+    assert chosen.tolist() == [[20, 40, 10, 0, 0]]  # ties to the lower final id, whatever the column
+    torch.testing.assert_close(
+        logprobs, torch.tensor([[3 - total, 3 - total, 1 - total, -INF, -INF]]), rtol=1e-6, atol=1e-6
+    )
+
+
+# Columns around the kernel's slices of 1,024 and 2,048; an emulated device has 4 multiprocessors.
+SHAPES = [(1, 1, 1), (1, 1023, 10), (2, 2048, 33), (1, 2049, 64), (5, 2050, 10), (3, 4700, 64), (1, 6000, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_emulated_kernel_sorts(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int]
+) -> None:
+    emulated("draft_topk")
+    seed = schedule * 100 + shape[1]
+    case = random_case(seed, *shape, kind=KINDS[seed % len(KINDS)])
+    assert_right(case, case.ask("emulated"))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_emulated_kernel_sorts_everything(
+    emulated: Callable[[str], None], schedule: int, kind: str, dtype: torch.dtype
+) -> None:
+    emulated("draft_topk")
+    stream = torch.Generator().manual_seed(schedule)
+    shapes = [(64, 40, 64), (7, 9000, 10), (1, 10_000, 64)]
+    shapes += [
+        (int(torch.randint(1, 9, (), generator=stream)), columns, 64) for columns in (3, 65, 2047, 4096)
+    ]
+    for seed, (rows, columns, most) in enumerate(shapes):
+        k = int(torch.randint(1, most + 1, (), generator=stream))
+        case = random_case(schedule * 50 + seed, rows, columns, k, dtype, kind)
+        assert_right(case, case.ask("emulated"))
+
+
+def odd_cases() -> list[Case]:
+    """Rows that a kernel could stumble over."""
+    equal = torch.zeros(2, 2600)
+    falling = torch.linspace(9, -9, 3000)[None]
+    one = torch.full((1, 2500), -INF)
+    one[0, 2222] = -3e38
+    infinite = torch.randn(1, 2100, generator=torch.Generator().manual_seed(0))
+    infinite[0, 2060], infinite[0, 7] = INF, INF
+    zeros = torch.zeros(1, 50)
+    zeros[0, ::3] = -0.0
+    huge = torch.full((1, 2100), 3e38)
+    return [
+        Case(equal, 40),
+        Case(equal, 64, ids=torch.arange(2600).flip(0)),
+        Case(falling, 64),
+        Case(falling.flip(1).contiguous(), 64),
+        Case(one, 3),
+        Case(torch.full((1, 2500), -INF), 5),
+        Case(torch.full((1, 30), NAN), 2),
+        Case(infinite, 4),
+        Case(zeros, 20),
+        Case(huge, 3),
+        Case(torch.tensor([[200.0, -200.0, 200.0]]), 3, ids=torch.tensor([-1, -1, -1])),
+    ]
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_odd_rows(emulated: Callable[[str], None], native_cpu: None, number: int) -> None:
+    emulated("draft_topk")
+    case = odd_cases()[number]
+    for backend in ("reference", "native", "emulated"):
+        assert_right(case, case.ask(backend))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_cpu_implementation_sorts(native_cpu: None, dtype: torch.dtype) -> None:
+    for seed, kind in enumerate(KINDS):
+        case = random_case(seed, 4, 90 * (seed + 1), 20, dtype, kind)
+        assert_right(case, case.ask("native"))
+
+
+def test_same_input_same_bits(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    emulated("draft_topk")
+    logits = torch.randn(2, 5000, generator=torch.Generator().manual_seed(3))
+    answers = []
+    for seed in ("4", "5"):
+        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", seed)
+        answers.append(draft_topk(logits, 10, backend="emulated"))
+    for first, second in zip(*answers):
+        assert torch.equal(first, second)
+
+
+def test_an_id_given_twice_is_no_danger(emulated: Callable[[str], None]) -> None:
+    """Distinct ids are the caller's promise; a broken one may repeat an answer, and write nowhere else."""
+    emulated("draft_topk")
+    logits = torch.zeros(1, 9000)
+    logits[0, 5] = 1.0
+    _, ids = draft_topk(logits, 64, ids=torch.full((9000,), 7), backend="emulated")
+    assert (ids == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": torch.zeros(4)}, "shape"),
+        ({"logits": torch.zeros(2, 4, dtype=torch.float64)}, "dtype"),
+        ({"logits": torch.zeros(2, 0)}, "range"),
+        ({"k": 65}, "range"),
+        ({"k": 0}, "range"),
+        ({"ids": torch.zeros(3, dtype=torch.int64)}, "shape"),
+        ({"ids": torch.zeros(3, 4, dtype=torch.int64)}, "shape"),
+        ({"ids": torch.zeros(4)}, "dtype"),
+        ({"target_ids": torch.zeros(9, dtype=torch.int32)}, "dtype"),
+        ({"target_ids": torch.zeros(0, dtype=torch.int64)}, "name nothing"),
+        ({"backend": "opencl"}, "backend"),
+    ],
+)
+def test_mistakes_are_refused(change: dict[str, Tensor | int | str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        draft_topk(**{"logits": torch.zeros(2, 4), "k": 2} | change)  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_cuda_kernel_sorts(native_cuda: None, kind: str, dtype: torch.dtype) -> None:
+    for seed, (rows, columns, k) in enumerate(
+        [(1, 1, 1), (1, 151_936, 10), (10, 128_257, 64), (60, 32_768, 10), (64, 2048, 64), (3, 2049, 33)]
+    ):
+        case = random_case(seed, rows, columns, k, dtype, kind)
+        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
+        answer, again = moved.ask("native"), moved.ask("native")
+        for first, second in zip(answer, again):
+            assert torch.equal(first, second)
+        for got, expected in zip(answer, case.ask("reference")):
+            torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)

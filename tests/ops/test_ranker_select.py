@@ -1,0 +1,313 @@
+"""The ranker's candidates: reference, CPU implementation and emulated kernels give one set, whatever ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from vocabforge.core.errors import UsageError
+from vocabforge.ops.fp8 import FP8, quantise_rows, restore_rows
+from vocabforge.ops.ranker_select import ranker_select
+
+INF, NAN = float("inf"), float("nan")
+
+
+class Case(NamedTuple):
+    """Arguments of one call."""
+
+    projected: Tensor
+    vocab: Tensor
+    k: int
+    scale: Tensor | None = None
+
+    def ask(self, backend: str) -> Tensor:
+        return ranker_select(self.projected, self.vocab, self.k, scale=self.scale, backend=backend)
+
+    def scores(self) -> Tensor:
+        found = self.projected.double() @ self.vocab.double().T
+        return found if self.scale is None else found * self.scale.double()
+
+
+def by_sorting(case: Case) -> list[list[int]]:
+    """The set by Python's sort: NaN last, ties to the lower id."""
+    answers = []
+    for row in case.scores().tolist():
+        order = sorted(range(len(row)), key=lambda one: (row[one] != row[one], -row[one], one))
+        answers.append(sorted(order[: case.k]))
+    return answers
+
+
+def whole(
+    seed: int,
+    rows: int,
+    size: int,
+    rank: int,
+    k: int,
+    dtype: torch.dtype,
+    largest: int = 2,
+    fp8: bool = False,
+) -> Case:
+    """Small integers: sums are exact in any order, and many scores are equal."""
+    stream = torch.Generator().manual_seed(seed)
+    projected = torch.randint(-largest, largest + 1, (rows, rank), generator=stream).to(dtype)
+    vocab = torch.randint(-largest, largest + 1, (size, rank), generator=stream)
+    scale = 2.0 ** torch.randint(-2, 3, (size,), generator=stream).float() if fp8 else None
+    return Case(projected, vocab.to(FP8 if fp8 else dtype), k, scale)
+
+
+def noise(
+    seed: int, rows: int, size: int, rank: int, k: int, dtype: torch.dtype, spread: float, fp8: bool
+) -> Case:
+    """Gaussian numbers."""
+    stream = torch.Generator().manual_seed(seed)
+    projected = (torch.randn(rows, rank, generator=stream) * spread).to(dtype)
+    vocab = torch.randn(size, rank, generator=stream).to(dtype)
+    return Case(
+        projected, *((lambda pair: (pair[0], k, pair[1]))(quantise_rows(vocab)) if fp8 else (vocab, k))
+    )
+
+
+def assert_exact(case: Case, found: Tensor) -> None:
+    assert found.dtype == torch.int32
+    assert found.sort(-1).values.tolist() == by_sorting(case)
+
+
+def assert_best(case: Case, found: Tensor) -> None:
+    """Distinct ids, and none of a score below the border by more than fp32 sums differ in."""
+    assert found.shape == (len(case.projected), case.k)
+    assert all(len(set(row)) == case.k for row in found.tolist())
+    scores = case.scores()
+    border = scores.topk(case.k, dim=-1).values[:, -1:]
+    size = (case.projected.double().abs() @ case.vocab.double().abs().T).amax(-1, keepdim=True)
+    if case.scale is not None:
+        size *= case.scale.amax()
+    assert (scores.gather(-1, found.long()) >= border - 1e-6 * size).all()
+
+
+def test_reference_sorts() -> None:
+    for seed, (rows, size, k) in enumerate([(1, 1, 1), (3, 50, 20), (5, 300, 300), (2, 300, 7)]):
+        case = whole(seed, rows, size, 8, k, torch.float32)
+        assert_exact(case, case.ask("reference"))
+
+
+def test_a_known_set() -> None:
+    scores = torch.tensor([3.0, NAN, 5.0, 3.0, -INF, 3.0, -0.0, 0.0])
+    vocab = torch.zeros(8, 8)
+    vocab[:, 0] = scores
+    projected = torch.zeros(1, 8)
+    projected[0, 0] = 1.0
+    sets = [[2], [0, 2], [0, 2, 3], [0, 2, 3, 5], [0, 2, 3, 5, 6], [0, 2, 3, 5, 6, 7], [0, 2, 3, 4, 5, 6, 7]]
+    for k, expected in enumerate(sets, 1):
+        assert ranker_select(projected, vocab, k)[0].tolist() == expected
+
+
+# Around the chunks of 2,048 scores; the tile's heights are 16 to 128.
+SHAPES = [
+    (1, 1, 8, 1),
+    (1, 2047, 8, 100),
+    (2, 2048, 24, 2048),
+    (9, 2049, 16, 1),
+    (1, 4500, 40, 1000),
+    (33, 300, 16, 77),
+]
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_emulated_kernels_sort(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int], fp8: bool
+) -> None:
+    emulated("ranker_select")
+    rows, size, rank, k = shape
+    dtype = (torch.bfloat16, torch.float16)[schedule % 2]
+    case = whole(schedule, rows, size, -(-rank // 16) * 16 if fp8 else rank, k, dtype, fp8=fp8)
+    assert_exact(case, case.ask("emulated"))
+
+
+def columns(*rows: list[float]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Projected rows and a vocabulary whose scores are the given ones, exactly."""
+    for scores in rows:
+        vocab, projected = torch.zeros(len(scores), 8), torch.zeros(1, 8)
+        vocab[:, 0], projected[0, 0] = torch.tensor(scores), 1.0
+        yield projected.bfloat16(), vocab.bfloat16()
+
+
+def odd_cases() -> list[Case]:
+    """Scores that a selection by bins could stumble over."""
+    tail = torch.randn(700, generator=torch.Generator().manual_seed(1)).tolist()
+    rows: list[list[float]] = [
+        [1.0] * 5000,
+        [NAN] * 40 + [1.0, NAN, -INF, -INF, 0.0] + [NAN] * 40,
+        [INF, -INF, INF, 3e38, -3e38, 0.0, -0.0, 1e-40, -1e-40, 5.0] * 30,
+        [-33.0 - one for one in tail],  # a row far from 0: few bins hold all
+        [one * 1e-9 for one in tail],
+        [one * 1e9 for one in tail],
+        [float(i % 3 - 1) for i in range(9000)],
+    ]
+    found = list(columns(*rows))
+    wanted = [
+        (1, 1000, 4999),
+        (1, 3, 85),
+        (20, 60, 100),
+        (1, 50, 699),
+        (5, 350, 690),
+        (5, 350, 690),
+        (2999, 3001, 8999),
+    ]
+    return [Case(*found[i], k) for i, ks in enumerate(wanted) for k in ks]
+
+
+@pytest.mark.parametrize("number", range(21))
+def test_odd_scores(emulated: Callable[[str], None], native_cpu: None, number: int) -> None:
+    emulated("ranker_select")
+    case = odd_cases()[number]
+    for backend in ("reference", "native", "emulated"):
+        assert_exact(case, case.ask(backend))
+
+
+def test_more_ties_than_shared_memory_keeps(emulated: Callable[[str], None]) -> None:
+    """Above 8,192 keys in the border's bin the last kernel reads the scores again."""
+    emulated("ranker_select")
+    stream = torch.Generator().manual_seed(0)
+    few = torch.tensor([1.0, 1.0, 1.0, 1.015625, 0.5])  # 1 and 1 + 1/64 lie in one bin
+    scores = few[torch.randint(5, (13_000,), generator=stream)]
+    ((projected, vocab),) = columns(scores.tolist())
+    # What follows the first row's scores are the second's: none of those may be taken for its own.
+    case = Case(projected.repeat(2, 1), vocab, 5000)
+    assert_exact(case, case.ask("emulated"))
+
+
+def test_gaussian_scores(emulated: Callable[[str], None], native_cpu: None) -> None:
+    emulated("ranker_select")
+    for seed, fp8 in enumerate([False, True]):
+        case = noise(seed, 3, 3000, 64, 500, torch.bfloat16, 0.3, fp8)
+        for backend in ("reference", "native", "emulated"):
+            assert_best(case, case.ask(backend))
+
+
+def test_cpu_implementation_sorts(native_cpu: None) -> None:
+    for seed, dtype in enumerate([torch.float32, torch.bfloat16, torch.float16]):
+        for fp8 in (False, True):
+            case = whole(seed, 4, 500, 16, 123, dtype, fp8=fp8)
+            assert_exact(case, case.ask("native"))
+
+
+def test_same_input_same_bits(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    emulated("ranker_select")
+    case = whole(0, 2, 4200, 16, 900, torch.bfloat16)
+    answers = []
+    for seed in ("4", "5"):
+        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", seed)
+        answers.append(case.ask("emulated"))
+    assert torch.equal(*answers)  # their order, too
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("fp8", [False, True])
+def test_emulated_kernels_sort_everything(emulated: Callable[[str], None], schedule: int, fp8: bool) -> None:
+    emulated("ranker_select")
+    stream = torch.Generator().manual_seed(schedule)
+    for number in range(8):
+        many = 9 if number % 4 else 65
+        rows, size = (int(torch.randint(1, most, (), generator=stream)) for most in (many, 2500))
+        k, rank = int(torch.randint(1, size + 1, (), generator=stream)), 16 * (1 + number % 5)
+        dtype = (torch.bfloat16, torch.float16)[number % 2]
+        case = whole(number, rows, size, rank, k, dtype, largest=1 + number % 4, fp8=fp8)
+        assert_exact(case, case.ask("emulated"))
+        case = noise(number, rows, size, rank, k, dtype, 10.0 ** (number % 7 - 3), fp8)
+        assert_best(case, case.ask("emulated"))
+
+
+@pytest.mark.proof
+def test_a_vocabulary_beyond_the_counters(
+    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One multiprocessor would count more than 16 bits hold: the product then runs in parts."""
+    emulated("ranker_select")
+    monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "1")
+    case = Case(torch.ones(1, 8).bfloat16(), torch.ones(70_000, 8).bfloat16(), 66_000)
+    case.vocab[69_000:] *= 2
+    assert_exact(case, case.ask("emulated"))
+
+
+def test_rows_in_8_bits() -> None:
+    stream = torch.Generator().manual_seed(0)
+    weight = torch.randn(40, 64, generator=stream) * 10.0 ** torch.linspace(-6, 6, 40)[:, None]
+    weight[3] = 0.0
+    weight[4] = 1e-44
+    rows, scale = quantise_rows(weight)
+    assert rows.dtype == FP8
+    assert (scale > 0).all()
+    restored = restore_rows(rows, scale)
+    error = (restored - weight).norm(dim=-1) / weight.norm(dim=-1).clamp(min=1e-30)
+    assert (error[torch.arange(40) != 4] < 0.035).all()  # 2.6% expected
+    torch.testing.assert_close(restored.abs().amax(-1), weight.abs().amax(-1), rtol=1e-6, atol=1e-30)
+    again, same = quantise_rows(restored)
+    assert torch.equal(restore_rows(again, same), restored)
+
+
+def test_recall_of_8_bits() -> None:
+    """Of the candidates that the 16-bit ranker names, the 8-bit one names nearly all, and the best ones for sure."""
+    case = noise(1, 8, 8000, 64, 256, torch.bfloat16, 1.0, False)
+    rows, scale = quantise_rows(case.vocab)
+    wanted, best = (set_of(ranker_select(case.projected, case.vocab, k)) for k in (256, 32))
+    found = set_of(ranker_select(case.projected, rows, 256, scale=scale))
+    recall = (wanted & found).sum() / wanted.sum()
+    assert 0.93 < recall < 1.0  # 0.97 of this noise
+    assert not (best & ~found).any()
+
+
+def set_of(ids: Tensor) -> Tensor:
+    """bool (N, 8000)."""
+    return torch.zeros(len(ids), 8000, dtype=torch.bool).scatter_(1, ids.long(), True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"projected": torch.zeros(8)}, "shape"),
+        ({"projected": torch.zeros(65, 8)}, "range"),
+        ({"vocab": torch.zeros(30, 16)}, "shape"),
+        ({"vocab": torch.zeros(30, 8).half()}, "dtype"),
+        ({"vocab": torch.zeros(30, 8).to(FP8)}, "dtype"),
+        ({"scale": torch.ones(30)}, "dtype"),
+        ({"vocab": torch.zeros(30, 8).to(FP8), "scale": torch.ones(30)}, "multiple of 16"),
+        ({"projected": torch.zeros(2, 12), "vocab": torch.zeros(30, 12)}, "multiple of 8"),
+        ({"k": 31}, "range"),
+        ({"k": 0}, "range"),
+        ({"backend": "opencl"}, "backend"),
+    ],
+)
+def test_mistakes_are_refused(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"projected": torch.zeros(2, 8), "vocab": torch.zeros(30, 8), "k": 3} | change
+    with pytest.raises(UsageError, match=message):
+        ranker_select(given.pop("projected"), given.pop("vocab"), given.pop("k"), **given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_cuda_kernels_sort(native_cuda: None, dtype: torch.dtype, fp8: bool) -> None:
+    for seed, (rows, size, rank, k) in enumerate(
+        [
+            (1, 151_936, 512, 2048),
+            (10, 128_256, 256, 4096),
+            (60, 151_936, 256, 512),
+            (64, 1 << 20, 64, 1000),
+            (3, 50, 16, 50),
+        ]
+    ):
+        case = noise(seed, rows, size, rank, k, dtype, 0.1, fp8)
+        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
+        found = moved.ask("native")
+        assert torch.equal(found, moved.ask("native"))
+        assert_best(moved, found)
+        case = whole(seed, rows, size, min(rank, 128), k, dtype, fp8=fp8)
+        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
+        assert torch.equal(moved.ask("native").sort(-1).values, moved.ask("reference"))
+    for case in odd_cases():
+        assert_exact(case, Case(case.projected.cuda(), case.vocab.cuda(), case.k).ask("native").cpu())

@@ -1,0 +1,88 @@
+"""Expansion of a draft tree's frontier: reference, CPU implementation and emulated kernel agree, ties included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.ops.trees_support import coarse, fine
+from vocabforge.core.errors import UsageError
+from vocabforge.ops.tree_expand import tree_expand
+
+SHAPES = [
+    (1, 1, 1, 1),
+    (2, 1, 10, 10),
+    (3, 10, 10, 10),
+    (2, 4, 7, 5),
+    (2, 20, 20, 20),
+    (1, 64, 64, 64),
+    (1, 8, 64, 512),
+]
+
+
+def inputs(rows: int, width: int, k: int, kind: str, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    stream = torch.Generator().manual_seed(seed)
+    make = coarse if kind == "ties" else fine
+    ids = torch.randint(2**40, (rows, width, k), generator=stream)
+    return make((rows, width), stream), make((rows, width, k), stream), ids
+
+
+def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str = "cpu") -> None:
+    rows, width, k, keep = shape
+    given = [one.to(device) for one in inputs(rows, width, k, kind, seed=width)]
+    got = tree_expand(*given, keep=keep, backend=backend)
+    for name, ours, theirs in zip(got._fields, got, tree_expand(*given, keep=keep, backend="reference")):
+        assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("kind", ["ties", "fine"])
+def test_the_reference_orders_by_score_and_place(kind: str) -> None:
+    scores, logprobs, ids = inputs(2, 4, 6, kind)
+    found = tree_expand(scores, logprobs, ids, keep=9)
+    for row in range(2):
+        sums = [float(scores[row, i // 6] + logprobs[row, i // 6, i % 6]) for i in range(24)]
+        best = sorted(range(24), key=lambda i: (-sums[i], i))[:9]
+        assert found.cumulative[row].tolist() == sums
+        assert found.places[row].tolist() == best
+        assert found.parents[row].tolist() == [i // 6 for i in best]
+        assert found.tokens[row].tolist() == [int(ids[row, i // 6, i % 6]) for i in best]
+        assert found.best_scores[row].tolist() == [sums[i] for i in best]
+
+
+@pytest.mark.parametrize("kind", ["ties", "fine"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_emulated_kernel_equals_the_reference(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int], kind: str
+) -> None:
+    emulated("tree_expand")
+    agree(shape, kind, "emulated")
+
+
+@pytest.mark.parametrize("kind", ["ties", "fine"])
+def test_cpu_implementation_equals_the_reference(native_cpu: None, kind: str) -> None:
+    for shape in SHAPES:
+        agree(shape, kind, "native")
+
+
+def test_wrong_calls_are_refused() -> None:
+    scores, logprobs, ids = inputs(2, 4, 6, "fine")
+    with pytest.raises(UsageError, match="keep"):
+        tree_expand(scores, logprobs, ids, keep=25)
+    with pytest.raises(UsageError, match="logprobs"):
+        tree_expand(scores, logprobs[:, :2], ids, keep=3)
+    with pytest.raises(UsageError, match="dtype"):
+        tree_expand(scores, logprobs, ids.int(), keep=3)
+    with pytest.raises(UsageError, match="dtype"):
+        tree_expand(scores.double(), logprobs, ids, keep=3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["ties", "fine"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cuda_kernel_equals_the_reference(
+    native_cuda: None, shape: tuple[int, int, int, int], kind: str
+) -> None:
+    agree(shape, kind, "native", "cuda")

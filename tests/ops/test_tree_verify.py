@@ -1,0 +1,103 @@
+"""Verification by the target's choices: the longest path, and every implementation finds the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.ops.trees_support import depths_and_ancestors, random_parents
+from vocabforge.core.errors import UsageError
+from vocabforge.ops.tree_verify import tree_verify
+
+# rows, nodes, levels
+SHAPES = [(2, 1, 3), (5, 2, 1), (20, 12, 3), (6, 60, 6), (4, 200, 5), (2, 256, 255), (1, 700, 3)]
+
+
+def trees(rows: int, nodes: int, levels: int, seed: int = 0, vocab: int = 2) -> dict[str, Any]:
+    """Random trees of few tokens, so that paths are long, siblings alike and equally long paths common."""
+    stream = torch.Generator().manual_seed(seed)
+    parents = random_parents(rows, nodes, levels, stream)
+    depths, ancestors = depths_and_ancestors(parents)
+    alive = torch.rand(rows, nodes, generator=stream) < 0.95
+    alive[:, 0] = True
+    return {
+        "tokens": torch.randint(vocab, (rows, nodes), generator=stream),
+        "parents": parents,
+        "depths": depths,
+        "ancestors": ancestors,
+        "choices": torch.randint(vocab, (rows, nodes), generator=stream),
+        "lawful": torch.rand(rows, nodes, generator=stream) < 0.8,
+        "alive": alive,
+        "levels": levels,
+    }
+
+
+def longest(tree: dict[str, Any], row: int) -> list[int]:
+    """The first of the longest accepted paths, by a search that knows nothing of tensors."""
+    parents, tokens = tree["parents"][row].tolist(), tree["tokens"][row].tolist()
+    choices, alive = tree["choices"][row].tolist(), tree["alive"][row].tolist()
+    paths = {0: [0]}
+    for node in range(1, len(parents)):
+        above = parents[node]
+        if above in paths and alive[node] and tokens[node] == choices[above]:
+            paths[node] = [*paths[above], node]
+    return max(paths.values(), key=lambda path: (len(path), -path[-1]))
+
+
+def agree(shape: tuple[int, int, int], backend: str, device: str = "cpu") -> None:
+    for seed, dead in ((0, True), (1, False)):
+        tree = trees(*shape, seed=seed)
+        tree = {name: one.to(device) if torch.is_tensor(one) else one for name, one in tree.items()}
+        if not dead:
+            tree["alive"] = None
+        for ours, theirs in zip(
+            tree_verify(**tree, backend=backend), tree_verify(**tree, backend="reference")
+        ):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 2), (200, 12, 3), (20, 60, 6)], ids=str)
+def test_the_reference_finds_the_longest_path(shape: tuple[int, int, int]) -> None:
+    tree = trees(*shape)
+    levels, lengths = shape[2], set()
+    for row, (path, numbers) in enumerate(zip(*(part.tolist() for part in tree_verify(**tree)))):
+        expected = longest(tree, row)
+        count = len(expected)
+        lengths.add(count)
+        assert path == expected + [expected[-1]] * (levels + 1 - count)
+        law = tree["lawful"][row, path].tolist()
+        assert numbers[:2] == [count - 1, law.index(False) if False in law else levels + 1]
+        assert numbers[2:] == tree["choices"][row, path].tolist()
+    assert shape[1] == 1 or len(lengths) > 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_emulated_kernel_equals_the_reference(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int]
+) -> None:
+    emulated("tree_verify")
+    agree(shape, "emulated")
+
+
+def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
+    for shape in SHAPES:
+        agree(shape, "native")
+
+
+def test_wrong_calls_are_refused() -> None:
+    tree = trees(2, 5, 2)
+    with pytest.raises(UsageError, match="choices"):
+        tree_verify(**tree | {"choices": tree["choices"][:, :3]})
+    with pytest.raises(UsageError, match="lawful"):
+        tree_verify(**tree | {"lawful": tree["choices"]})
+    with pytest.raises(UsageError, match="levels"):
+        tree_verify(**tree | {"levels": -1})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_cuda_kernel_equals_the_reference(native_cuda: None, shape: tuple[int, int, int]) -> None:
+    agree(shape, "native", "cuda")

@@ -1,0 +1,240 @@
+"""Sampled verification of point masses on the device: the decoder's decisions and law, the same bits everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.decode.chi_square import p_value
+from tests.decode.enumeration import AllBranches, all_ways, exactly, fractions
+from tests.ops.trees_support import random_parents
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.chance import Chance, SeededChance
+from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.row_tree import RowTree, Walk, children_of, walk_down
+from vocabforge.decode.sampling import TokenHistory
+from vocabforge.decode.verify_sampling import choose_point_mass
+from vocabforge.ops.tree_verify_point import PointVerdict, tree_verify_point, walk_point
+
+# rows, nodes, levels, vocabulary
+SHAPES = [(2, 1, 3, 5), (4, 2, 1, 3), (4, 12, 3, 4), (1, 70, 6, 5), (1, 7, 2, 9000)]
+LARGE = [(3, 60, 6, 5), (1, 256, 5, 3), (2, 30, 4, 20_000)]
+
+
+def trees(rows: int, nodes: int, levels: int, vocab: int, seed: int = 0) -> dict[str, Any]:
+    """Random trees whose siblings may be alike, and laws with zeros; a few nodes have no law, a few are dead."""
+    stream = torch.Generator().manual_seed(seed)
+    weights = (torch.rand(rows, nodes, vocab, generator=stream) * 64).ceil() / 64
+    weights *= torch.rand(rows, nodes, vocab, generator=stream) < 0.8
+    weights *= torch.rand(rows, nodes, 1, generator=stream) < 0.95
+    alive = torch.rand(rows, nodes, generator=stream) < 0.95
+    alive[:, 0] = True
+    return {
+        "tokens": torch.randint(min(vocab, 10), (rows, nodes), generator=stream),
+        "parents": random_parents(rows, nodes, levels, stream),
+        "alive": alive,
+        "weights": weights,
+        "seeds": torch.randint(2**62, (rows,), generator=stream),
+        "draws": torch.randint(9, (rows,), generator=stream),
+        "levels": levels,
+    }
+
+
+def skipped(seed: int, count: int) -> SeededChance:
+    """A stream whose first numbers are used up."""
+    chance = SeededChance(seed)
+    for _ in range(count):
+        chance._uniform()
+    return chance
+
+
+def decoder_walk(tree: dict[str, Any], row: int, chance: Chance, exact: bool = False) -> Walk:
+    """One row by the decoder's own walk, with the given laws in place of logits."""
+    laws = tree["weights"][row].double().numpy()
+    parents, alive = tree["parents"][row].tolist(), tree["alive"][row].tolist()
+    row_tree = RowTree(
+        tree["tokens"][row].tolist(), children_of(parents, alive), torch.zeros(1), SamplingParams(1.0), chance,
+        TokenHistory([0], laws.shape[1]),
+    )  # fmt: skip
+
+    def choose(row: RowTree, node: int, path: list[int]) -> tuple[int | None, int]:
+        return choose_point_mass(row, node, fractions(laws[node]) if exact else laws[node].copy())
+
+    return walk_down(row_tree, choose)
+
+
+def read(verdict: PointVerdict, row: int) -> tuple[list[int], list[int]]:
+    """Accepted nodes and tokens of a row, which must all have a law."""
+    depth, good, *tokens = verdict.numbers[row].tolist()
+    path = verdict.path[row].tolist()
+    assert good == len(path)
+    assert set(path[depth:]) == {path[depth]}
+    assert set(tokens[depth:]) == {tokens[depth]}
+    return path[: depth + 1], tokens[: depth + 1]
+
+
+def lawful(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same with a law everywhere."""
+    return tree | {"weights": torch.where(tree["weights"].sum(-1, keepdim=True) > 0, tree["weights"], 1.0)}
+
+
+def agree(shape: tuple[int, int, int, int], backend: str, device: str = "cpu") -> None:
+    for seed, dead in ((0, True), (1, False)):
+        tree = trees(*shape, seed=seed)
+        tree = {name: one.to(device) if torch.is_tensor(one) else one for name, one in tree.items()}
+        if not dead:
+            tree["alive"] = None
+        expected = tree_verify_point(**tree, backend="reference")
+        for name, ours, theirs in zip(expected._fields, tree_verify_point(**tree, backend=backend), expected):
+            assert torch.equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("shape", [(300, 1, 2, 6), (300, 12, 3, 4), (100, 40, 5, 3)], ids=str)
+def test_the_decisions_are_those_of_the_decoder(shape: tuple[int, int, int, int]) -> None:
+    tree = lawful(trees(*shape))
+    verdict, lengths = tree_verify_point(**tree), set()
+    for row in range(shape[0]):
+        chance = skipped(int(tree["seeds"][row]), int(tree["draws"][row]))
+        nodes, tokens = decoder_walk(tree, row, chance)
+        assert read(verdict, row) == (nodes, tokens)
+        lengths.add(len(nodes))
+        ours = skipped(int(tree["seeds"][row]), int(verdict.draws_after[row]))
+        assert ours._uniform() == chance._uniform()  # as many numbers were taken
+    assert shape[1] == 1 or len(lengths) > 2
+
+
+def test_a_node_without_a_law_ends_the_walk() -> None:
+    tree = trees(1, 4, 3, 3)
+    tree |= {"tokens": torch.tensor([[0, 1, 2, 2]]), "parents": torch.tensor([[0, 0, 1, 2]]), "alive": None}
+    tree["weights"] = torch.tensor([[[0.0, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 0]]])
+    verdict = tree_verify_point(**tree)
+    assert verdict.path.tolist() == [[0, 1, 2, 2]]
+    assert verdict.numbers.tolist() == [[2, 2, 1, 2, 0, 0]]
+    assert verdict.draws_after.tolist() == [int(tree["draws"]) + 2]
+
+
+class Recorded(AllBranches):
+    """Notes a number of the unit interval that takes the same way: the middle of the way's part."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        super().__init__(script)
+        self.numbers: list[float] = []
+
+    def happens(self, weight: Any, total: Any) -> bool:
+        p = exactly(weight) / exactly(total)
+        found = super().happens(weight, total)
+        self.numbers.append(float(p / 2 if found else (1 + p) / 2))
+        return found
+
+    def draw(self, weights: np.ndarray[Any, Any]) -> int:
+        found = super().draw(weights)
+        shares = [exactly(weight) for weight in weights]
+        self.numbers.append(float((sum(shares[:found], Fraction(0)) + shares[found] / 2) / sum(shares)))
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_output_has_exactly_the_target_s_law(seed: int) -> None:
+    """Every way that the decisions can go: the op goes it, too, and all ways together have the law of the target."""
+    tree = lawful(trees(1, 7, 2, 4, seed=seed))
+    ways = list(all_ways(lambda chance: (chance, decoder_walk(tree, 0, chance, exact=True)), Recorded))
+    numbers = torch.zeros(len(ways), 7, dtype=torch.float64)
+    for way, (_, (chance, _)) in enumerate(ways):
+        numbers[way, : len(chance.numbers)] = torch.tensor(chance.numbers, dtype=torch.float64)
+    many = {
+        name: tree[name].expand(len(ways), *tree[name].shape[1:])
+        for name in ("tokens", "parents", "weights", "alive")
+    }
+    verdict = walk_point(many["tokens"], many["parents"], many["weights"], numbers, 2, many["alive"])
+    law: dict[tuple[int, ...], Fraction] = {}
+    for way, (weight, (chance, walked)) in enumerate(ways):
+        assert read(verdict, way) == walked
+        assert int(verdict.draws_after[way]) == len(chance.numbers)
+        law[tuple(walked[1])] = law.get(tuple(walked[1]), Fraction(0)) + weight
+    assert sum(law.values()) == 1
+    root = fractions(tree["weights"][0, 0].double().numpy())
+    for token in range(4):
+        assert sum(p for tokens, p in law.items() if tokens[0] == token) == root[token] / root.sum()
+
+
+def repeated(rows: int) -> tuple[dict[str, Any], dict[int, float]]:
+    """One small tree many times with different streams, and the law of its first token."""
+    tree = lawful(trees(1, 7, 2, 4, seed=3))
+    many = {
+        name: one.expand(rows, *one.shape[1:]) if torch.is_tensor(one) else one for name, one in tree.items()
+    }
+    many |= {"seeds": torch.arange(rows) + 17, "draws": torch.full((rows,), 2)}
+    law = tree["weights"][0, 0].double()
+    return many, dict(enumerate((law / law.sum()).tolist()))
+
+
+def test_draws_follow_the_law() -> None:
+    many, law = repeated(20_000)
+    assert p_value(Counter(tree_verify_point(**many).numbers[:, 2].tolist()), law) > 1e-4
+
+
+@pytest.mark.proof
+def test_draws_of_the_emulated_kernel_follow_the_law(emulated: Callable[[str], None]) -> None:
+    emulated("tree_verify_point")
+    many, law = repeated(1000)
+    assert p_value(Counter(tree_verify_point(**many, backend="emulated").numbers[:, 2].tolist()), law) > 1e-4
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_emulated_kernels_equal_the_reference(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int]
+) -> None:
+    emulated("tree_verify_point")
+    agree(shape, "emulated")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_emulated_kernels_equal_the_reference_on_large_trees(
+    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int]
+) -> None:
+    emulated("tree_verify_point")
+    agree(shape, "emulated")
+
+
+def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
+    for shape in (*SHAPES, *LARGE[:2]):
+        agree(shape, "native")
+
+
+def test_wrong_calls_are_refused() -> None:
+    tree = trees(2, 5, 2, 4)
+    with pytest.raises(UsageError, match="weights"):
+        tree_verify_point(**tree | {"weights": tree["weights"][:, :3]})
+    with pytest.raises(UsageError, match="weights"):
+        tree_verify_point(**tree | {"weights": tree["weights"].double()})
+    with pytest.raises(UsageError, match="seeds"):
+        tree_verify_point(**tree | {"seeds": tree["seeds"][:1]})
+    with pytest.raises(UsageError, match="alive"):
+        tree_verify_point(**tree | {"alive": tree["tokens"]})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [*SHAPES, *LARGE, (1, 60, 6, 128_256)], ids=str)
+def test_cuda_kernels_equal_the_reference(native_cuda: None, shape: tuple[int, int, int, int]) -> None:
+    agree(shape, "native", "cuda")
+
+
+def test_the_walk_takes_a_tensor_of_numbers_in_order() -> None:
+    tokens, parents = torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, 0]])
+    weights = torch.tensor([[[1.0, 1.0], [0, 1], [1, 0]]])
+
+    def tokens_for(*numbers: float) -> list[int]:
+        given: Tensor = torch.tensor([numbers], dtype=torch.float64)
+        return walk_point(tokens, parents, weights, given, 1, None).numbers[0].tolist()
+
+    assert tokens_for(0.49, 0.5, 0.0) == [1, 2, 1, 1]
+    # The second sibling has the token that the first has lost: it never agrees, and takes a number.
+    assert tokens_for(0.5, 0.0, 0.9) == [0, 2, 0, 0]

@@ -1,0 +1,59 @@
+"""Benchmark of ``draft_topk``: what every draft head ends in, over its columns and mapped to target ids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...ops.draft_topk import draft_topk, draft_topk_reference
+from .types import Inputs, OpCase, Shape, close, distinct_ids, generator, integers, normal
+
+
+def cases(shape: Shape) -> list[OpCase]:
+    """The whole vocabulary, a static part of it with its map, and a ranker's candidates."""
+    found = [_case(shape, "whole vocabulary", shape.vocab), _case(shape, "static", shape.static, mapped=True)]
+    return found + [_case(shape, "candidates", size, own=True) for size in shape.shortlists]
+
+
+def _case(shape: Shape, kind: str, columns: int, mapped: bool = False, own: bool = False) -> OpCase:
+    rows, k = shape.rows, shape.topk
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        random = generator(device, seed)
+        ids = distinct_ids(shape.vocab, (rows, columns), random).int() if own else None
+        step = shape.vocab // columns
+        part = torch.arange(columns, device=device) * step + integers(step, (columns,), random)
+        return {
+            "logits": normal((rows, columns), random, dtype, 3.0),
+            "k": k,
+            "ids": ids,
+            "target_ids": part if mapped else None,
+        }
+
+    def check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
+        return close(got, expected, 1e-4)
+
+    # Each number once; of the ids and of the map only what is looked at.
+    moved = (
+        rows * columns * 4.0 + (rows * columns * 4.0 if own else 0.0) + rows * k * (20.0 if mapped else 12.0)
+    )
+    return OpCase(
+        name=f"draft_topk N={rows} C={columns} {kind}",
+        op="draft_topk",
+        sizes={"N": rows, "C": columns, "k": k},
+        make=make,
+        run=lambda inputs, backend: draft_topk(**inputs, backend=backend),
+        reference=lambda inputs: draft_topk_reference(**inputs),
+        floor_bytes=moved,
+        baselines={"log_softmax and topk": _torch},
+        check=check,
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    )
+
+
+def _torch(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """As PyTorch has it; its ties fall as they may."""
+    values, chosen = inputs["logits"].float().log_softmax(-1).topk(inputs["k"], dim=-1)
+    if inputs["ids"] is not None:
+        chosen = inputs["ids"].gather(-1, chosen).long()
+    return values, chosen if inputs["target_ids"] is None else inputs["target_ids"][chosen]

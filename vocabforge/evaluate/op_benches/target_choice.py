@@ -1,0 +1,36 @@
+"""Benchmark of ``target_choice``: the largest logit of each node of a tree."""
+
+from __future__ import annotations
+
+import torch
+
+from ...ops.target_choice import target_choice, target_choice_reference
+from .types import Inputs, OpCase, Shape, generator, normal
+
+
+def cases(shape: Shape) -> list[OpCase]:
+    """One row (plain decoding), and the nodes of a verified tree."""
+    return [_case(shape, rows) for rows in sorted({1, shape.nodes})]
+
+
+def _case(shape: Shape, rows: int) -> OpCase:
+    vocab = shape.vocab
+
+    def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+        return {"logits": normal((rows, vocab), generator(device, seed), dtype)}
+
+    def floor(inputs: Inputs) -> float:
+        return float(rows * vocab * inputs["logits"].element_size() + 9 * rows)
+
+    return OpCase(
+        name=f"target_choice R={rows} V={vocab}",
+        op="target_choice",
+        sizes={"R": rows, "V": vocab},
+        make=make,
+        run=lambda inputs, backend: target_choice(inputs["logits"], backend=backend),
+        reference=lambda inputs: target_choice_reference(inputs["logits"]),
+        floor_bytes=floor,
+        baselines={"argmax": lambda inputs: inputs["logits"].argmax(-1)},
+        tolerance=0.0,
+        dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    )

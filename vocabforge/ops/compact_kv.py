@@ -1,0 +1,69 @@
+"""Compaction of a key/value cache after verification: the accepted nodes move behind the prefix, in all layers.
+
+Four places: this file, ``kernels/compact_kv``, ``tests/ops/test_compact_kv.py`` and
+``evaluate/op_benches/compact_kv.py``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+
+MOST_PAIRS = 1024  # of the kernels
+
+
+def compact_kv_reference(keys: Tensor, values: Tensor, source: Tensor, destination: Tensor) -> None:
+    """As :func:`compact_kv`, in PyTorch."""
+    layers, _, heads, _, dim = keys.shape
+    shape = (layers, -1, heads, -1, dim)
+    taken, put = (slots[None, :, None, :, None].expand(shape) for slots in (source, destination))
+    for cache in (keys, values):
+        cache.scatter_(3, put, cache.gather(3, taken))
+
+
+_OP = Op("compact_kv", compact_kv_reference, FLOATS)
+
+
+def compact_kv(
+    keys: Tensor, values: Tensor, source: Tensor, destination: Tensor, *, backend: str = "auto"
+) -> None:
+    """Copy slots within a cache, in place: what lies in ``source`` then lies in ``destination``, too.
+
+    All sources of a head are read before its first destination is written, so the two may overlap. Pairs of one row
+    with the same destination must have the same source.
+
+    Args:
+        keys, values: (L, B, H, S, D) fp32, bf16 or fp16; in the kernels a slot is a multiple of 16 bytes, and the
+            slots of a head lie one behind the other (other dimensions may have any stride).
+        source, destination: (B, P) int64 slots, 0 to S - 1; the kernels leave out pairs beyond that.
+        backend: see ``ops/backend.py``; ``auto`` takes the reference where the layout does not fit the kernels.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    check_shape("compact_kv", "keys", keys, None, None, None, None, None)
+    check_shape("compact_kv", "values", values, *keys.shape)
+    check_shape("compact_kv", "source", source, keys.shape[1], None)
+    check_shape("compact_kv", "destination", destination, *source.shape)
+    check_dtype("compact_kv", "keys", keys, FLOATS)
+    check_dtype("compact_kv", "values", values, {keys.dtype})
+    check_dtype("compact_kv", "source", source, {torch.int64})
+    check_dtype("compact_kv", "destination", destination, {torch.int64})
+    check_together("compact_kv", (keys, values, source, destination))
+    check_range("compact_kv", "the number of pairs", source.numel(), 1, None)
+    if backend == "auto" and not (_fits(keys) and _fits(values) and source.shape[1] <= MOST_PAIRS):
+        backend = "reference"
+    _OP(backend, keys, values, source.contiguous(), destination.contiguous())
+
+
+def _fits(cache: Tensor) -> bool:
+    """Whether the kernels can copy 16 bytes at a time: slots one behind the other, all aligned."""
+    dim, size = cache.shape[4], cache.element_size()
+    return (
+        cache.stride()[3:] == (dim, 1)
+        and all(step * size % 16 == 0 for step in (dim, *cache.stride()[:3]))
+        and cache.data_ptr() % 16 == 0
+    )

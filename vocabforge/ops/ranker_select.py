@@ -1,0 +1,70 @@
+"""The ranker's candidates: the k best of all tokens by a low-rank score (METHODS: ranker; SpecVocab).
+
+Four places: this file, ``kernels/ranker_select``, ``tests/ops/test_ranker_select.py`` and
+``evaluate/op_benches/ranker_select.py``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UsageError
+from .backend import FLOATS, HALVES, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+from .fp8 import FP8
+from .ordering import top_set
+
+MOST_ROWS, MOST_VOCAB = 64, 1 << 20
+
+
+def ranker_select(
+    projected: Tensor, vocab: Tensor, k: int, *, scale: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
+    """The k best of ``s = (vocab @ projected) * scale`` for each row, summed in fp32; their order is free.
+
+    The set is exact: where scores tie at its border, the lower ids are in it. NaN ranks below -inf.
+
+    Args:
+        projected: (N, r) bf16 or fp16 (fp32 on the CPU), N from 1 to 64; ``W_down h``.
+        vocab: (V, r) of the same dtype, or float8_e4m3fn with ``scale`` (ops/fp8.py); V to 2**20. r is a multiple
+            of 8, of 16 in 8 bits.
+        k: 1 to V.
+        scale: (V,) fp32, of each row of ``vocab``.
+
+    Returns:
+        (N, k) int32, distinct in a row.
+
+    Raises:
+        UsageError: shapes, dtypes or devices that do not fit.
+    """
+    name = "ranker_select"
+    check_shape(name, "projected", projected, None, None)
+    check_dtype(name, "projected", projected, FLOATS)
+    check_shape(name, "vocab", vocab, None, projected.shape[1])
+    check_dtype(name, "vocab", vocab, {FP8} if scale is not None else {projected.dtype})
+    check_together(name, (projected, vocab, scale))
+    check_range(name, "rows", len(projected), 1, MOST_ROWS)
+    check_range(name, "vocabulary", len(vocab), 1, MOST_VOCAB)
+    check_range(name, "k", k, 1, len(vocab))
+    step = 16 if scale is not None else 8
+    if projected.shape[1] % step:
+        raise UsageError(
+            f"{name}: this rank has no kernel", got=projected.shape[1], expected=f"a multiple of {step}"
+        )
+    if scale is not None:
+        check_shape(name, "scale", scale, len(vocab))
+        check_dtype(name, "scale", scale, {torch.float32})
+        scale = scale.contiguous()
+    return _OP(backend, projected.contiguous(), vocab.contiguous(), k, scale)
+
+
+def ranker_select_reference(projected: Tensor, vocab: Tensor, k: int, scale: Tensor | None = None) -> Tensor:
+    """As :func:`ranker_select`, in PyTorch: ids ascending."""
+    scores = projected.float() @ vocab.float().T  # (N, V)
+    if scale is not None:
+        scores = scores * scale
+    return top_set(scores, k).int()
+
+
+_OP = Op("ranker_select", ranker_select_reference, HALVES)

@@ -1,0 +1,161 @@
+"""The target's law after temperature, top-k, top-p and min-p, and one draw from it a row.
+
+The transform of ``decode/sampling.py`` without penalties, and the draw of ``decode/chance.py``: the same tokens except
+where the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
+exact (``ops/masses.py``). So every implementation of this op gives the same bits.
+
+Four places: this file, ``kernels/target_sample``, ``tests/ops/test_target_sample.py`` and
+``evaluate/op_benches/target_sample.py``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+from .masses import draw_by_height, mass_heights
+from .philox import philox_uniform
+
+MOST_VOCAB = 1 << 20
+
+
+def target_weights_reference(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> Tensor:
+    """As :func:`target_weights_of`, in PyTorch."""
+    scores, best = logits.float(), logits.float().max(-1).indices[:, None]
+    highest = scores.gather(1, best)  # (R, 1), NaN where there is one
+    infinite = highest == torch.inf  # infinitely ahead: nothing else is possible
+    scores = torch.where(infinite, torch.where(scores == torch.inf, 0.0, -torch.inf), scores)
+    # The maximum goes first: a tiny temperature would otherwise make infinities, and those NaN.
+    ahead = (scores - torch.where(infinite, 0.0, highest)).double()
+    greedy = temperature[:, None] == 0
+    weights = (ahead / torch.where(greedy, 1.0, temperature[:, None])).float().double().exp().float()
+    weights = _most_probable(scores, weights, top_k[:, None], top_p[:, None])
+    weights = weights.masked_fill(
+        weights < min_p[:, None].float(), 0.0
+    )  # the most probable one's weight is 1
+    only = torch.zeros_like(weights).scatter(1, best, 1.0)
+    return torch.where(highest > -torch.inf, torch.where(greedy, only, weights), 0.0)
+
+
+def _most_probable(scores: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Weights without what top-k and, after it, top-p leave out; ties go to the lower id."""
+    order = scores.sort(dim=1, descending=True, stable=True).indices
+    ranks = torch.arange(scores.shape[1], device=scores.device)
+    ordered = weights.gather(1, order).masked_fill((top_k > 0) & (ranks >= top_k), 0.0)
+    heights = mass_heights(ordered)
+    enough = (heights < top_p * heights[:, -1:]).sum(1, keepdim=True)  # the first that reaches the share
+    ordered = ordered.masked_fill((top_p < 1) & (ranks > enough), 0.0)
+    return torch.zeros_like(weights).scatter(1, order, ordered)
+
+
+def target_sample_reference(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    draws: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """As :func:`target_sample`, in PyTorch."""
+    highest, best = logits.float().max(-1)
+    lawful = highest > -torch.inf
+    weights = target_weights_reference(logits, temperature, top_k, top_p, min_p)
+    drawn = draw_by_height(weights, philox_uniform(seeds, draws))
+    return torch.where(lawful & (temperature > 0), drawn, best), lawful
+
+
+_WEIGHTS = Op("target_weights_of", target_weights_reference, FLOATS)
+_SAMPLE = Op("target_sample", target_sample_reference, FLOATS)
+
+
+def target_weights_of(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """The target's law of each row after the transform, up to a factor.
+
+    Args:
+        logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
+        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is greedy.
+        top_k: (R,) int64, 0 keeps all.
+        backend: see ``ops/backend.py``.
+
+    Returns:
+        (R, V) fp32, the largest weight of a row 1, exactly 0 outside the support; all 0 where the row is no law (NaN,
+        or nothing above -inf).
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    settings = _checked("target_weights_of", logits, temperature, top_k, top_p, min_p)
+    weights: Tensor = _WEIGHTS(backend, logits.contiguous(), *settings)
+    return weights
+
+
+def target_sample(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    draws: Tensor,
+    *,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """One token a row from the target's law after the transform.
+
+    Args:
+        logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
+        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is greedy.
+        top_k: (R,) int64, 0 keeps all.
+        seeds: (R,) int64, of the rows' random streams.
+        draws: (R,) int64: which number of the stream decides. A number decides once: the caller counts.
+        backend: see ``ops/backend.py``.
+
+    Returns:
+        choices (R,) int64 and lawful (R,) bool, False where the row holds NaN or nothing above -inf: its choice then
+        means nothing.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p)
+    for name, tensor in (("seeds", seeds), ("draws", draws)):
+        check_shape("target_sample", name, tensor, len(logits))
+        check_dtype("target_sample", name, tensor, {torch.int64})
+    check_together("target_sample", (logits, seeds, draws))
+    choices, lawful = _SAMPLE(backend, logits.contiguous(), *settings, seeds.contiguous(), draws.contiguous())
+    return choices, lawful
+
+
+def _checked(
+    op: str, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The settings as the kernels take them."""
+    check_shape(op, "logits", logits, None, None)
+    check_dtype(op, "logits", logits, FLOATS)
+    check_range(op, "the number of rows", len(logits), 1, None)
+    check_range(op, "the vocabulary", logits.shape[1], 1, MOST_VOCAB)
+    for name, tensor in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
+        check_shape(op, name, tensor, len(logits))
+        check_dtype(op, name, tensor, {torch.float32, torch.float64})
+    check_shape(op, "top_k", top_k, len(logits))
+    check_dtype(op, "top_k", top_k, {torch.int64})
+    check_together(op, (logits, temperature, top_k, top_p, min_p))
+    return (
+        temperature.double().contiguous(),
+        top_k.contiguous(),
+        top_p.double().contiguous(),
+        min_p.double().contiguous(),
+    )

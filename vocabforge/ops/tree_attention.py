@@ -1,0 +1,162 @@
+"""Attention of a draft tree's nodes (or of one plain token) over a long prefix and, behind it, over their ancestors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UsageError
+from .backend import FLOATS, Op
+from .checks import check_dtype, check_range, check_shape, check_together
+
+HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # that the kernels are compiled for
+WORD = 64  # bits
+_NAME = "tree_attention"
+
+
+def visible_slots(
+    lengths: Tensor, words: Tensor, capacity: int, positions: Tensor | None, window: int
+) -> Tensor:
+    """What each query sees, bool (B, T, S); see :func:`tree_attention` for the arguments (window 0: none)."""
+    slots = torch.arange(capacity, device=lengths.device)
+    behind = slots - lengths.clamp(0, capacity)[:, None]  # (B, S)
+    bits = words.shape[2] * WORD
+    place = behind.clamp(0, bits - 1)[:, None].expand(-1, words.shape[1], -1)  # (B, T, S)
+    tree = (words.gather(2, place // WORD) >> place % WORD & 1).bool()
+    prefix = (behind < 0)[:, None]
+    if window > 0:
+        assert positions is not None
+        prefix = prefix & (positions[:, :, None] - slots < window)
+    return prefix | (tree & ((behind >= 0) & (behind < bits))[:, None])
+
+
+def tree_attention_reference(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    words: Tensor,
+    positions: Tensor | None,
+    window: int,
+    scale: float,
+) -> Tensor:
+    batch, queries, heads, size = q.shape
+    kv_heads, capacity = keys.shape[1], keys.shape[2]
+    seen = visible_slots(lengths, words, capacity, positions, window)  # (B, T, S)
+    read = seen.any(1)[:, None, :, None]  # (B, 1, S, 1); what no query sees may hold anything
+    k = keys.float().masked_fill(~read, 0.0)
+    v = values.float().masked_fill(~read, 0.0)
+    rows = q.float().view(batch, queries, kv_heads, heads // kv_heads, size).permute(0, 2, 3, 1, 4)
+    scores = rows @ k[:, :, None].transpose(-1, -2) * scale  # (B, Hkv, G, T, S)
+    weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
+    weights = weights.masked_fill(~seen.any(-1)[:, None, None, :, None], 0.0)  # a query that sees nothing
+    return (weights @ v[:, :, None]).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
+
+
+_OP = Op(_NAME, tree_attention_reference)
+
+
+def tree_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    words: Tensor,
+    *,
+    positions: Tensor | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Softmax attention over all committed slots of a row and over each query's ancestors behind them.
+
+    Query t of row b sees slots 0 .. lengths[b] - 1 and slot lengths[b] + j where bit j % 64 of words[b, t, j // 64]
+    is set (``DraftTree.ancestor_words``; a query's own slot is one of them). One plain token: T = 1 and the word 1.
+    How much is read follows from ``lengths`` and ``words`` on the device: no host synchronisation, and one captured
+    graph serves all lengths. Scores, softmax and sums are fp32; the same call gives the same bits (another batch size
+    or capacity may cut the keys up otherwise). After Flash-Decoding and FlashAttention (arXiv:2205.14135).
+
+    Args:
+        q: (B, T, Hq, D) fp32, bf16 or fp16.
+        keys: (B, Hkv, S, D) of the same dtype, a view of a cache whose last dimension has no gaps; Hkv divides Hq.
+        values: (B, Hkv, S, D). Slots up to the last one that a query of the row sees must be finite.
+        lengths: (B,) int64, committed slots; what lies outside 0 .. S is clamped.
+        words: (B, T, W) int64; bits of slots from S on mean nothing.
+        positions: (B, T) int64 of the queries, where a window is given.
+        window: a committed slot is seen only where position - slot is below it. Ancestors are always seen: clear
+            their bits where a window is smaller than the tree is deep.
+        scale: of the scores, above 0; None: D ** -0.5.
+        backend: see ``ops/backend.py``. The kernels take D of ``HEAD_SIZES``; ``auto`` uses the reference for others.
+
+    Returns:
+        (B, T, Hq, D) in q's dtype; zeros for a query that sees nothing.
+
+    Raises:
+        UsageError: other shapes, dtypes or devices, a window without positions, or a backend that is missing.
+    """
+    _check(q, keys, values, lengths, words)
+    if positions is not None:
+        check_shape(_NAME, "positions", positions, *q.shape[:2])
+        check_dtype(_NAME, "positions", positions, (torch.int64,))
+        check_together(_NAME, (q, positions))
+    if window is not None:
+        check_range(_NAME, "the window", window, 1, None)
+        if positions is None:
+            raise UsageError(
+                f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
+            )
+    size = q.shape[3]
+    scale = size**-0.5 if scale is None else float(scale)
+    if not scale > 0.0:
+        raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
+    if backend == "auto" and size not in HEAD_SIZES:
+        backend = "reference"
+    if backend in ("native", "emulated") and size not in HEAD_SIZES:
+        raise UsageError(
+            f"{_NAME}: no kernel for this head size",
+            got=size,
+            expected=", ".join(map(str, HEAD_SIZES)),
+            remedy="use backend auto or reference",
+        )
+    places = None if window is None or positions is None else positions.contiguous()
+    out: Tensor = _OP(
+        backend,
+        q.contiguous(),
+        keys,
+        values,
+        lengths.contiguous(),
+        words.contiguous(),
+        places,
+        window or 0,
+        scale,
+    )
+    return out
+
+
+def _check(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tensor) -> None:
+    check_shape(_NAME, "q", q, None, None, None, None)
+    batch, queries, heads, size = q.shape
+    check_shape(_NAME, "keys", keys, batch, None, None, size)
+    check_shape(_NAME, "values", values, *keys.shape)
+    check_shape(_NAME, "lengths", lengths, batch)
+    check_shape(_NAME, "words", words, batch, queries, None)
+    check_dtype(_NAME, "q", q, FLOATS)
+    for name, tensor in (("keys", keys), ("values", values)):
+        check_dtype(_NAME, name, tensor, (q.dtype,))
+        if tensor.stride(3) != 1:
+            raise UsageError(
+                f"{_NAME}: the last dimension of {name} has gaps",
+                got=tensor.stride(),
+                expected="stride 1 at the end",
+            )
+    for name, tensor in (("lengths", lengths), ("words", words)):
+        check_dtype(_NAME, name, tensor, (torch.int64,))
+    check_together(_NAME, (q, keys, values, lengths, words))
+    for name, value in (("B", batch), ("T", queries), ("S", keys.shape[2]), ("W", words.shape[2])):
+        check_range(_NAME, name, value, 1, None)
+    if keys.shape[1] < 1 or heads < 1 or heads % keys.shape[1] != 0:
+        raise UsageError(
+            f"{_NAME}: the heads cannot be shared out",
+            got=f"{heads} query heads, {keys.shape[1]} heads of keys",
+            expected="a multiple of the latter",
+        )

@@ -1,0 +1,89 @@
+"""One round of a dynamic draft tree: the children of W frontier nodes, and the best of them (EAGLE-2, Li et al. 2024).
+
+Four places: this file, ``kernels/tree_expand``, ``tests/ops/test_tree_expand.py`` and
+``evaluate/op_benches/tree_expand.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .backend import Op
+from .checks import check_dtype, check_range, check_shape, check_together
+
+FP32 = frozenset({torch.float32})
+MOST_KEPT = 1024
+
+
+class Expansion(NamedTuple):
+    """Children of a frontier. ``cumulative`` (B, W * k) fp32 of all children, in the order of (node, rank); of the
+    ``keep`` best, best first: ``best_scores`` (B, keep) fp32, ``tokens``, ``parents`` (which of the W nodes) and
+    ``places`` (which of the W * k children), each (B, keep) int64."""
+
+    cumulative: Tensor
+    best_scores: Tensor
+    tokens: Tensor
+    parents: Tensor
+    places: Tensor
+
+
+def tree_expand_reference(scores: Tensor, logprobs: Tensor, ids: Tensor, *, keep: int) -> Expansion:
+    """As :func:`tree_expand`, in PyTorch."""
+    k = ids.shape[2]
+    cumulative = (scores[:, :, None] + logprobs).flatten(1)  # (B, W * k)
+    ordered, order = cumulative.sort(dim=1, descending=True, stable=True)
+    places = order[:, :keep]
+    return Expansion(
+        cumulative,
+        ordered[:, :keep].contiguous(),
+        ids.flatten(1).gather(1, places),
+        places // k,
+        places.contiguous(),
+    )
+
+
+_OP = Op(
+    "tree_expand",
+    lambda scores, logprobs, ids, keep: tree_expand_reference(scores, logprobs, ids, keep=keep),
+    FP32,
+)
+
+
+def tree_expand(
+    scores: Tensor, logprobs: Tensor, ids: Tensor, *, keep: int, backend: str = "auto"
+) -> Expansion:
+    """Score the children of a frontier and take the ``keep`` best, ties to the lower (node, rank).
+
+    Args:
+        scores: (B, W) fp32 cumulative log-probabilities of the frontier's nodes.
+        logprobs: (B, W, k) fp32 of each node's children; no NaN.
+        ids: (B, W, k) int64 tokens of the children.
+        keep: children expanded next, at most W * k and 1,024.
+        backend: see ``ops/backend.py``.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    children = _check_children(scores, logprobs, ids)
+    check_range("tree_expand", "keep", keep, 1, min(children, MOST_KEPT))
+    return Expansion(*_OP(backend, scores.contiguous(), logprobs.contiguous(), ids.contiguous(), keep))
+
+
+def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:
+    """Children of a row, W * k.
+
+    Raises:
+        UsageError: they do not fit together.
+    """
+    check_shape("tree_expand", "scores", scores, None, None)
+    check_shape("tree_expand", "ids", ids, *scores.shape, None)
+    check_shape("tree_expand", "logprobs", logprobs, *ids.shape)
+    check_dtype("tree_expand", "scores", scores, FP32)
+    check_dtype("tree_expand", "logprobs", logprobs, FP32)
+    check_dtype("tree_expand", "ids", ids, {torch.int64})
+    check_together("tree_expand", (scores, logprobs, ids))
+    check_range("tree_expand", "the number of rows", len(ids), 1, None)
+    return ids.shape[1] * ids.shape[2]

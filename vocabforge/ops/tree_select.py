@@ -1,0 +1,128 @@
+"""The best nodes of a dynamic draft tree's history, as a tree of static size (EAGLE-2, Li et al. 2024).
+
+Four places: this file, ``kernels/tree_select``, ``tests/ops/test_tree_select.py`` and
+``evaluate/op_benches/tree_select.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .backend import Op
+from .checks import check_dtype, check_range, check_shape, check_together
+
+WORD = 64  # bits
+MOST_NODES, MOST_HISTORY = 256, 32_768  # of the kernels
+
+
+class SelectedTree(NamedTuple):
+    """B trees of N nodes, the root first, parents before children: ``tokens``, ``parents``, ``depths`` (B, N) int64,
+    ``ancestors`` bool (B, N, N), [b, i, j]: j is i or above it, and the same as bits, ``words`` (B, N, ceil(N / 64))
+    int64, bit j % 64 of word j // 64."""
+
+    tokens: Tensor
+    parents: Tensor
+    depths: Tensor
+    ancestors: Tensor
+    words: Tensor
+
+
+def tree_select_reference(
+    roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, *, nodes: int, levels: int
+) -> SelectedTree:
+    """As :func:`tree_select`, in PyTorch."""
+    batch, size = tokens.shape
+    order = scores.sort(dim=1, descending=True, stable=True).indices
+    chosen = order[:, : nodes - 1].sort(1).values  # history order: parents before children
+    place = torch.zeros(
+        (batch, size + 1), dtype=torch.int64, device=tokens.device
+    )  # the history's -1 is the root
+    place.scatter_(1, chosen, torch.arange(1, nodes, device=tokens.device).expand(batch, -1))
+    above = parents.gather(1, chosen)
+    above = place.gather(1, torch.where(above < 0, size, above))
+    above = torch.cat([torch.zeros_like(roots[:, None]), above], 1)  # (B, N)
+    ancestors = torch.eye(nodes, dtype=torch.bool, device=tokens.device).repeat(batch, 1, 1)
+    upper = above
+    for _ in range(levels):
+        ancestors.scatter_(2, upper[:, :, None], True)
+        upper = above.gather(1, upper)
+    kept = torch.cat([roots[:, None], tokens.gather(1, chosen)], 1)
+    return SelectedTree(kept, above, ancestors.sum(-1) - 1, ancestors, ancestor_words(ancestors))
+
+
+def ancestor_words(ancestors: Tensor) -> Tensor:
+    """Ancestors bool (B, N, N) as bits (B, N, ceil(N / 64)) int64, bit j % 64 of word j // 64."""
+    padded = torch.nn.functional.pad(ancestors, (0, -ancestors.shape[-1] % WORD)).long()
+    bits = torch.arange(WORD, device=padded.device)
+    return (padded.unflatten(-1, (-1, WORD)) << bits).sum(-1)  # the highest bit is the sign: it wraps
+
+
+def _reference(
+    roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, nodes: int, levels: int
+) -> SelectedTree:
+    return tree_select_reference(roots, tokens, scores, parents, nodes=nodes, levels=levels)
+
+
+_OP = Op("tree_select", _reference, frozenset({torch.int64}))
+
+
+def tree_select(
+    roots: Tensor,
+    tokens: Tensor,
+    scores: Tensor,
+    parents: Tensor,
+    *,
+    nodes: int,
+    levels: int,
+    backend: str = "auto",
+) -> SelectedTree:
+    """The root and the ``nodes - 1`` best nodes of a history, in the history's order; ties go to the earlier node.
+
+    No node may score above its parent, and each stands behind it: so every node that is kept has its parent kept.
+    It is asserted on the CPU; elsewhere a node without its parent hangs from the root.
+
+    Args:
+        roots: (B,) int64 tokens of the roots.
+        tokens: (B, n) int64 of the history's nodes.
+        scores: (B, n) fp32 cumulative log-probabilities; no NaN.
+        parents: (B, n) int64 places of parents in the history, -1 for the root.
+        nodes: N of the tree, root included; at most n + 1, and 256 in the kernels.
+        levels: of the tree, below the root.
+        backend: see ``ops/backend.py``; ``auto`` takes the reference for larger trees and histories than the kernels.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    _check_history(roots, tokens, scores, parents)
+    size = tokens.shape[1]
+    check_range("tree_select", "nodes", nodes, 2, size + 1)
+    check_range("tree_select", "levels", levels, 1, None)
+    if backend == "auto" and (nodes > MOST_NODES or size > MOST_HISTORY):
+        backend = "reference"
+    if not tokens.is_cuda and not torch.compiler.is_compiling():  # on CUDA it would stop the stream
+        _assert_closed(scores, parents)
+    history = (one.contiguous() for one in (roots, tokens, scores, parents))
+    return SelectedTree(*_OP(backend, *history, nodes, levels))
+
+
+def _check_history(roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
+    check_shape("tree_select", "tokens", tokens, None, None)
+    check_shape("tree_select", "roots", roots, len(tokens))
+    check_shape("tree_select", "scores", scores, *tokens.shape)
+    check_shape("tree_select", "parents", parents, *tokens.shape)
+    for name, tensor in (("roots", roots), ("tokens", tokens), ("parents", parents)):
+        check_dtype("tree_select", name, tensor, {torch.int64})
+    check_dtype("tree_select", "scores", scores, {torch.float32})
+    check_together("tree_select", (roots, tokens, scores, parents))
+    check_range("tree_select", "the number of rows", len(tokens), 1, None)
+
+
+def _assert_closed(scores: Tensor, parents: Tensor) -> None:
+    """A tree that keeps the best nodes of this history keeps their parents."""
+    above = scores.gather(1, parents.clamp(min=0))
+    places = torch.arange(parents.shape[1], device=parents.device)
+    fine = (parents < 0) | ((scores <= above) & (parents < places))
+    assert bool(fine.all()), "a draft node scores above its parent, or stands before it"

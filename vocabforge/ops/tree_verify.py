@@ -1,0 +1,132 @@
+"""Verification of draft trees by the target's own choices: greedy, or by match where the choices were drawn.
+
+Four places: this file, ``kernels/tree_verify``, ``tests/ops/test_tree_verify.py`` and
+``evaluate/op_benches/tree_verify.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .backend import Op
+from .checks import check_dtype, check_range, check_shape, check_together
+
+MOST_NODES = 1024  # of the kernels
+
+
+class Verdict(NamedTuple):
+    """Of B trees: ``path`` (B, levels + 1) int64, the accepted nodes from the root on, the last one repeated, and
+    ``numbers`` (B, levels + 3) int64: the accepted depth; how many nodes of the path stand above the first without a
+    law (levels + 1 where all have one); the target's own choice at each node of the path."""
+
+    path: Tensor
+    numbers: Tensor
+
+
+def tree_verify_reference(
+    tokens: Tensor,
+    parents: Tensor,
+    depths: Tensor,
+    ancestors: Tensor,
+    choices: Tensor,
+    lawful: Tensor,
+    *,
+    levels: int,
+    alive: Tensor | None = None,
+) -> Verdict:
+    """As :func:`tree_verify`, in PyTorch."""
+    agrees = tokens == choices.gather(1, parents)  # (B, N)
+    agrees = agrees | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
+    if alive is not None:
+        agrees = agrees & alive
+    accepted = (~ancestors | agrees[:, None, :]).all(-1)  # the node and all above it agree
+    depth, last = torch.where(accepted, depths, -1).max(-1, keepdim=True)  # (B, 1), the first of equal depths
+    nodes = torch.arange(tokens.shape[1], device=last.device)
+    above = ancestors.gather(1, last[:, :, None].expand(-1, -1, len(nodes)))[:, 0]  # (B, N)
+    # Each node above goes to the place of its depth; the others to one place more, which is cut off.
+    places = torch.where(above, depths, levels + 1)
+    path = last.repeat(1, levels + 2).scatter(1, places, nodes.expand_as(places))[:, :-1].contiguous()
+    good = lawful.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
+    return Verdict(path, torch.cat([depth, good, choices.gather(1, path)], 1))
+
+
+def _reference(
+    tokens: Tensor,
+    parents: Tensor,
+    depths: Tensor,
+    ancestors: Tensor,
+    choices: Tensor,
+    lawful: Tensor,
+    alive: Tensor | None,
+    levels: int,
+) -> Verdict:
+    return tree_verify_reference(
+        tokens, parents, depths, ancestors, choices, lawful, levels=levels, alive=alive
+    )
+
+
+_OP = Op("tree_verify", _reference, frozenset({torch.int64}))
+
+
+def tree_verify(
+    tokens: Tensor,
+    parents: Tensor,
+    depths: Tensor,
+    ancestors: Tensor,
+    choices: Tensor,
+    lawful: Tensor,
+    *,
+    levels: int,
+    alive: Tensor | None = None,
+    backend: str = "auto",
+) -> Verdict:
+    """The longest path from the root whose tokens are the target's choices at their parents; the first of equal ones.
+
+    Args:
+        tokens, parents, depths: (B, N) int64 of B trees; node 0 is the root and its own parent, parents come first.
+        ancestors: bool (B, N, N), [b, i, j]: j is i or above it. The kernel walks along ``parents``, which say
+            the same.
+        choices: (B, N) int64 of the target at each node: its argmax, or what was drawn there.
+        lawful: bool (B, N), False where the target's logits at a node are no law.
+        levels: of the trees, below the root.
+        alive: bool (B, N), False where a node only pads; None: all are alive.
+        backend: see ``ops/backend.py``; ``auto`` takes the reference for more than 1,024 nodes.
+
+    Raises:
+        UsageError: another shape or dtype, or a backend that is missing.
+    """
+    check_tree("tree_verify", tokens, parents, alive, levels)
+    check_shape("tree_verify", "ancestors", ancestors, *tokens.shape, tokens.shape[1])
+    for name, tensor, dtype in (
+        ("depths", depths, torch.int64),
+        ("choices", choices, torch.int64),
+        ("lawful", lawful, torch.bool),
+    ):
+        check_shape("tree_verify", name, tensor, *tokens.shape)
+        check_dtype("tree_verify", name, tensor, {dtype})
+    check_dtype("tree_verify", "ancestors", ancestors, {torch.bool})
+    check_together("tree_verify", (tokens, parents, depths, ancestors, choices, lawful, alive))
+    if backend == "auto" and tokens.shape[1] > MOST_NODES:
+        backend = "reference"
+    given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, lawful))
+    return Verdict(*_OP(backend, *given, None if alive is None else alive.contiguous(), levels))
+
+
+def check_tree(op: str, tokens: Tensor, parents: Tensor, alive: Tensor | None, levels: int) -> None:
+    """What trees of both verifications must be.
+
+    Raises:
+        UsageError: another shape or dtype.
+    """
+    check_shape(op, "tokens", tokens, None, None)
+    check_shape(op, "parents", parents, *tokens.shape)
+    check_dtype(op, "tokens", tokens, {torch.int64})
+    check_dtype(op, "parents", parents, {torch.int64})
+    if alive is not None:
+        check_shape(op, "alive", alive, *tokens.shape)
+        check_dtype(op, "alive", alive, {torch.bool})
+    check_range(op, "the number of nodes", tokens.numel(), 1, None)
+    check_range(op, "levels", levels, 0, None)
