@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tests.decode.engine_support import CASES, Pair, make_pair
-from tests.models.lean_support import build
+if TYPE_CHECKING:  # tests on a machine with a GPU do without transformers
+    from tests.decode.engine_support import Pair
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    from tests.decode.engine_support import CASES, make_pair
+    from tests.models.lean_support import build
+
     made = {}
     for case in CASES:
         folder = tmp_path_factory.mktemp(case)

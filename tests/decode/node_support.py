@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.decode.trace_recorder import TraceRecorder
 from tests.support import tiny_target
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, DraftStep, Plan
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.graphs import GraphCapture
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_model import ModelProposer
 from vocabforge.decode.proposers import DraftOptions, ProposerParts
 from vocabforge.decode.request import Request
 from vocabforge.decode.shapes import from_paths
-from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel, load_target
 
@@ -168,40 +168,10 @@ def check_paths(
     return count
 
 
-class Captured:
-    """Stands for a capture: a pass is traced once, then its tensor operations alone are run again."""
-
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def __call__(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        if "drafting" not in name:
-            return function
-        traced: dict[Any, Any] = {}
-
-        def run(*args: Tensor) -> DraftTree:
-            key = tuple(arg.shape for arg in args)
-            if key not in traced:
-                trees: list[DraftTree] = []
-
-                def fields(*given: Tensor) -> tuple[Tensor, ...]:
-                    trees.append(function(*given))
-                    return trees[0].tokens, trees[0].parents, trees[0].depths, trees[0].ancestors
-
-                traced[key] = make_fx(fields)(*args), trees[0]
-            graph, tree = traced[key]
-            self.replays += 1
-            tokens, parents, depths, ancestors = graph(*args)
-            return replace(tree, tokens=tokens, parents=parents, depths=depths, ancestors=ancestors)
-
-        return run
-
-
-def check_captured(target: LeanModel, make: Callable[[], ModelProposer], monkeypatch: Any) -> None:
+def check_captured(target: LeanModel, make: Callable[[], ModelProposer]) -> None:
     """A captured drafting gives the same trees: nothing of it is decided in Python."""
     results = []
-    capture = Captured()
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # no checks that read tensors
+    capture = GraphCapture(TraceRecorder)
     for wrap in (None, capture):
         proposer = make()
         control = Alternating(proposer.plans(), (True, True, True, False, False, True, False))
@@ -210,4 +180,4 @@ def check_captured(target: LeanModel, make: Callable[[], ModelProposer], monkeyp
     for one, again in zip(*results):
         assert one.token_ids == again.token_ids
         assert one.accept_lengths == again.accept_lengths
-    assert capture.replays > 4
+    assert any("drafting" in one.name for one in capture.done)

@@ -151,8 +151,8 @@ def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: Lean
 
 
 @pytest.mark.parametrize("shape", ["chain", "dynamic"])
-def test_drafting_can_be_captured(shape: str, target: LeanModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_captured(target, lambda: made(target, shape), monkeypatch)
+def test_drafting_can_be_captured(shape: str, target: LeanModel) -> None:
+    check_captured(target, lambda: made(target, shape))
 
 
 def test_which_layers(target: LeanModel) -> None:

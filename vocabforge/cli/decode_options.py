@@ -118,6 +118,13 @@ CompileOption = Annotated[
     bool,
     typer.Option("--compile", help="Compile the passes first (a minute or so); each is faster afterwards."),
 ]
+GraphsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--graphs/--no-graphs",
+        help="Replay cycles as CUDA graphs [default: on CUDA devices].",
+    ),
+]
 
 TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")]
 SeedOption = Annotated[
@@ -169,14 +176,34 @@ def parse_ngram(text: str | None) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[-1])
 
 
-def wrap_for(compiled: bool, device: str | None) -> Wrap | None:
-    """What makes passes faster, where it is asked for."""
-    if not compiled:
-        return None
-    from ..decode.compiled import compile_passes
+def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
+    """What makes passes faster.
+
+    Args:
+        graphs: None where nothing was said: on CUDA devices only.
+
+    Raises:
+        UsageError: both, or one that the device does not have.
+    """
+    from ..core.errors import UsageError
     from ..models.device import choose_device
 
-    return compile_passes(choose_device(device))
+    if compiled and graphs:
+        raise UsageError(
+            "passes are either compiled or captured",
+            got="--compile and --graphs",
+            expected="one of them: --compile on a CPU, --graphs on a CUDA device",
+        )
+    chosen = choose_device(device)
+    if compiled:
+        from ..decode.compiled import compile_passes
+
+        return compile_passes(chosen)
+    if graphs or (graphs is None and chosen.type == "cuda"):
+        from ..decode.graphs import capture_passes
+
+        return capture_passes(chosen)
+    return None
 
 
 def draft_options(tree: Tree | None, ngram: str | None, **others: Any) -> DraftOptions:

@@ -92,6 +92,7 @@ def evaluate(
     drafter_tokenizer: decoding.DrafterTokenizerOption = None,
     control: decoding.ControlOption = decoding.ControlName.fixed,
     compiled: decoding.CompileOption = False,
+    graphs: decoding.GraphsOption = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one].")
@@ -160,7 +161,7 @@ def evaluate(
             draft=draft,
             heads=head_request(head, shortlist, budget, head_rows, dynamic),
             control=control.value,
-            wrap=decoding.wrap_for(compiled, device),
+            wrap=decoding.wrap_for(compiled, graphs, device),
             sampled=temperature > 0,
             overlaps=overlap or [],
             drafter_tokenizer=drafter_tokenizer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,7 @@ def generate(
     drafter_tokenizer: decoding.DrafterTokenizerOption = None,
     control: decoding.ControlOption = decoding.ControlName.fixed,
     compiled: decoding.CompileOption = False,
+    graphs: decoding.GraphsOption = None,
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 …")] = None,
     as_json: JsonOption = False,
@@ -108,6 +110,7 @@ def generate(
         frequency_penalty,
         seed,
     )
+    wrap = decoding.wrap_for(compiled, graphs, device)
     method = build_methods(
         target,
         [str(drafter)] if drafter else [],
@@ -133,16 +136,15 @@ def generate(
                 [str(head)] if head else None, shortlist, budget, head_rows, [dynamic] if dynamic else None
             ),
             control=control.value,
-            wrap=decoding.wrap_for(compiled, device),
+            wrap=wrap,
             sampled=temperature > 0,
             overlaps=[overlap] if overlap else [],
             drafter_tokenizer=drafter_tokenizer,
         ),
     )[-1]
     asked = _Asked(load_tokenizer(tokenizer or target), prompt, prompt_format)
-    result, text = _stream(
-        method, asked, (max_new_tokens, sampling, stop or []), warm=compiled, quiet=as_json
-    )
+    limits = (max_new_tokens, sampling, stop or [])
+    result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
     if as_json:
         print_json(_facts(method, result, text))
     else:
@@ -219,7 +221,7 @@ def _stream(
 
     Args:
         limits: most new tokens, how they are chosen, texts that end the output.
-        warm: passes are compiled first, not while the text is being shown and not in its time.
+        warm: passes are compiled or captured first, not while the text is being shown and not in its time.
     """
     from ..decode.engine import Decoder
     from ..decode.request import Request
@@ -234,7 +236,9 @@ def _stream(
     request = Request(asked.ids, most, set(asked.tokenizer.eos_ids), sampling, stops)
     check_request(request, decoder.context, decoder.target.config.vocab_size)
     if warm:
-        decoder.generate(asked.ids, max_new_tokens=min(8, most), stop_ids=())
+        # The same size of cache and the same kind of choice; three cycles meet every pass.
+        for _ in islice(decoder.stream(Request(asked.ids, most, (), sampling), Generation()), 4):
+            pass
     if not quiet and not asked.chat:
         typer.echo(asked.prompt, nl=False)
     result, shown = Generation(), _Shown(quiet)

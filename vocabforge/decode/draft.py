@@ -160,6 +160,35 @@ class PureBackend(Protocol):
 
 
 @runtime_checkable
+class DeviceBackend(PureBackend, Protocol):
+    """A pure backend that can also commit on the device, so that a whole cycle can be captured.
+
+    ``commit`` of what was drafted is ``advance`` and ``note``.
+    """
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        """The device's half: changes its tensors in place; see :class:`Commit`."""
+        ...
+
+    def note(self, counts: Sequence[int]) -> None:
+        """The host's half: committed positions of each row."""
+        ...
+
+    def device_state(self) -> Sequence[Tensor]:
+        """Tensors that ``advance`` reads and changes, beside key caches."""
+        ...
+
+
+@runtime_checkable
+class FeedsAhead(Protocol):
+    """A backend that knows what a step is fed before its pass."""
+
+    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
+        """``previous`` (B, W, H) of the step that expands ``frontier``, children of ``step``'s."""
+        ...
+
+
+@runtime_checkable
 class WrapsPasses(Protocol):
     """What has passes of its own to be made faster."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -20,20 +19,19 @@ from ..models.lean import LeanModel
 from .chance import Chance, SeededChance
 from .clock import PREFILL, Clock, total_up
 from .control import Control, CycleFigures, make_control
-from .draft import PLAIN_PLAN, Commit, Draw, Plan, Wrap, WrapsPasses
+from .cycle import Cycle, SteppedCycle
+from .cycle_device import check_window, device_cycle, serves
+from .draft import PLAIN_PLAN, Wrap, WrapsPasses
+from .graphs import GraphCapture
 from .proposers import Counts, Proposer
 from .request import Request, SamplingParams, StopRule
 from .result import Generation
 from .sampling import TokenHistory
-from .target_side import TargetPass, TargetSide
-from .tree import DraftTree
-from .verifiers import VERIFIERS, RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
-from .work import Waiting, Work, check_layers, check_request, offered, roots_alone
+from .target_side import TargetSide
+from .verifiers import VERIFIERS, RowVerification, verify
+from .work import Waiting, Work, check_layers, check_request, roots_alone
 
 FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
-
-
-_IDLE = Draw(SamplingParams(), SeededChance(0))
 
 
 # A proposer's memory belongs to the decoder that used it last.
@@ -50,11 +48,13 @@ class Decoder:
         rows: requests that run side by side.
         control: ``fixed`` drafts the proposer's full size in every cycle, ``adaptive`` what pays; or an object.
         verifier: a name of ``verifiers.VERIFIERS``; None chooses by request and tree.
-        wrap: makes passes faster, see ``compiled.py``; caches then have their full size from the start.
+        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``; with the first, caches have their full size
+            from the start.
         chance: from a seed, a request's random stream.
 
     Raises:
         UsageError: ``context`` beyond the target's positions, or a verifier or control of no such name.
+        UsageError: with captured passes, trees deeper than the target's attention window.
         MismatchError: the proposer reads layers that the target does not have.
     """
 
@@ -88,18 +88,27 @@ class Decoder:
         check_layers(aux, target.config.num_layers)
         self._reads = proposer.reads if proposer else "none"
         self._scratch = max(self._plan.nodes, proposer.scratch if proposer else 0)
+        if isinstance(wrap, GraphCapture):
+            wrap = wrap.own()  # dropped when the caches move
+            check_window(target, self._plan.levels)
+        self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self._side = TargetSide(target, aux, rows, wrap)
         if wrap is not None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
-        self._plain, self._single = roots_alone(rows, target.device), roots_alone(1, target.device)
+        self._single = roots_alone(1, target.device)
+        self._stepped = SteppedCycle(self._side, proposer, verifier)
+        self._whole = device_cycle(self._side, proposer, self.control, self._capture)
+        self._cycles: Cycle = self._stepped  # what runs the requests in work
         self._serial, self._damaged = 0, False
-        self._allocate(self.context if wrap else min(self.context, FIRST_POSITIONS))
+        compiled = wrap is not None and self._capture is None  # made for one size of cache
+        self._allocate(self.context if compiled else min(self.context, FIRST_POSITIONS))
 
     def _allocate(self, positions: int) -> None:
         """Caches for requests of this many positions; what the old ones hold is lost."""
         self._positions = positions
+        if self._capture is not None:
+            self._capture.forget()
         self._side.allocate(positions, self._scratch)
-        self._roots = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         if self.proposer is not None:
             self.proposer.allocate(self.rows, positions, self._side.cache)
             _OWNERS[self.proposer] = ref(self)
@@ -156,6 +165,8 @@ class Decoder:
         if not requests:
             return
         rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
+        whole = self._whole if serves(requests, self._verifier, self._chance) else None
+        self._cycles = whole or self._stepped
         self._claim(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
         serial = self._serial
@@ -184,6 +195,7 @@ class Decoder:
         self._reserve(positions)
         for row in range(self.rows):
             self._side.set_length(row, 0)
+            self._cycles.end(row)
         self.control.begin()
 
     def _serve(self, waiting: deque[Waiting]) -> Iterator[tuple[int, list[int]]]:
@@ -223,7 +235,7 @@ class Decoder:
                 self.proposer.prefill(row, part, chunk.states)
         else:
             result.accept_lengths.append(1)
-        self._roots[row] = first
+        self._cycles.begin(row, first, request.sampling)
         history.add([first])
         result.target_forwards = len(chunks)
         one = Work(asked.number, request, result, asked.room, judge)
@@ -236,11 +248,8 @@ class Decoder:
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
         plan, began = self.control.plan(), clock.now()
-        tree = self._draft(plan, work, clock)
-        output, verdicts = self._verify(plan, tree, [one.judge if one is not None else None for one in work])
-        clock.lap("verify")
-        self._commit(plan, tree, output, verdicts)
-        deepest, drafted = offered(tree)
+        judges = [one.judge if one is not None else None for one in work]
+        verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
         for row, one in enumerate(work):
             if one is not None:
@@ -251,45 +260,6 @@ class Decoder:
         accepted = [count for count in verdicts.accepted if count >= 0]
         self.control.observe(CycleFigures(plan, accepted, clock.now() - began))
         return fresh
-
-    def _draft(self, plan: Plan, work: Sequence[Work | None], clock: Clock) -> DraftTree:
-        if plan.levels == 0 or self.proposer is None:
-            return replace(self._plain, tokens=self._roots[:, None])
-        draws = None
-        if self.proposer.samples:
-            draws = [Draw(one.judge.sampling, one.judge.chance) if one else _IDLE for one in work]
-        tree = self.proposer.propose(self._roots, plan, draws, clock.lap)
-        clock.lap("draft")
-        return tree
-
-    def _verify(
-        self, plan: Plan, tree: DraftTree, judges: Sequence[RowVerification | None]
-    ) -> tuple[TargetPass, Verdicts]:
-        """One target pass over all nodes, and the walk."""
-        if all(one is None or by_argmax(one.sampling) for one in judges):
-            output, decision = self._side.judged_pass(tree, plan.levels)
-            return output, greedy_verdicts(*decision, judges)
-        output = self._side.verify_pass(tree)
-        assert output.logits is not None
-        return output, verify(tree, output.logits, judges, plan.levels, self._verifier)
-
-    def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
-        """Keep the accepted path in the target's cache and tell the proposer of it."""
-        path = verdicts.path  # (B, L)
-        lengths = [count + 1 for count in verdicts.accepted]
-        counts = torch.tensor(lengths, device=path.device)
-        self._side.keep(tree, path, counts, lengths)
-        last = torch.tensor([tokens[-1] if tokens else 0 for tokens in verdicts.tokens], device=path.device)
-        self._roots = last
-        if self.proposer is None:
-            return
-        following = tree.tokens.gather(1, path).roll(-1, 1)
-        following.scatter_(1, (counts - 1).clamp(min=0)[:, None], last[:, None])
-        states = output.states(self._reads)
-        if states is not None and not (tree.chain and path.shape[1] == states.shape[1]):
-            states = states.gather(1, path[:, :, None].expand(-1, -1, states.shape[-1]))
-        drafted = None if plan.levels == 0 else path
-        self.proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
 
     def _deliver(
         self, work: list[Work | None], fresh: dict[int, list[int]], clock: Clock
@@ -305,5 +275,6 @@ class Decoder:
                 total_up(one.result)
                 work[row] = None
                 self._side.set_length(row, 0)
+                self._cycles.end(row)
             yield one.number, tokens
         clock.resume()

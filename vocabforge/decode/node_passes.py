@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
+from ..models.sight import WORD, Sight, bits_of, line_sight
 from .draft import Frontier
 from .masks import block_mask, view_length
 
@@ -52,6 +53,7 @@ class NodePasses:
 
     def __init__(self, model: LeanModel, layers: range | None = None, reach: int | None = None) -> None:
         self.model, self.layers, self.reach = model, layers, reach
+        self.bits = False  # what nodes see is told by lengths and bits, not by masks
 
     def allocate(self, cache: KVCache, rows: int, positions: int, scratch: int) -> None:
         """Draft in this cache, which has room for the root and ``scratch`` nodes behind all positions."""
@@ -86,16 +88,19 @@ class NodePasses:
         for memory in (self.cache.k, self.cache.v):
             memory[:, row, :, :used] = 0
 
-    def add(self, counts: Tensor, tokens: Sequence[Sequence[int]]) -> None:
-        """More committed positions: ``counts`` (B,), and as many tokens of each row on the host."""
+    def add(self, counts: Tensor) -> None:
+        """More committed positions: ``counts`` (B,). The host must :meth:`note` them, too."""
         # A row whose request has ended may lie beyond its positions; its nodes must still find room.
         self.committed.add_(counts).clamp_(max=self._most)
-        self.lengths = [min(old + len(new), self._most) for old, new in zip(self.lengths, tokens)]
+
+    def note(self, counts: Sequence[int]) -> None:
+        """The same on the host."""
+        self.lengths = [min(old + new, self._most) for old, new in zip(self.lengths, counts)]
 
     def view(self, used: int | None = None) -> Tensor:
         """(S',) slots that a pass looks at: the first ``used``, or all that a drafting uses now."""
         if used is None:
-            used = max(self.lengths) + 1 + self._scratch
+            used = self.cache.capacity if self.bits else max(self.lengths) + 1 + self._scratch
         return self.slots[: view_length(used, self.cache.capacity)]
 
     def line(self, tokens: Tensor, slots: Tensor, view: Tensor, cache: KVCache | None = None) -> NodeStates:
@@ -104,7 +109,9 @@ class NodePasses:
         Args:
             cache: instead of the whole cache, a part of its rows.
         """
-        return self._run(tokens, slots, slots, self._line_masks(slots, view), cache)
+        # A part of a prompt is too long for bits.
+        masks = self._line_masks(slots, view, self.bits and cache is None and slots.shape[1] <= WORD)
+        return self._run(tokens, slots, slots, masks, cache)
 
     def begin(self, view: Tensor) -> NodeCarry:
         """A drafting without nodes."""
@@ -117,7 +124,7 @@ class NodePasses:
         width = tokens.shape[1]
         slots = (self.committed[:, None] + 1) + self.slots[used : used + width]  # (B, W)
         if width == 1 and used == level - 1:  # a line sees all nodes before it
-            states = self._run(tokens, slots, slots, self._line_masks(slots, view))
+            states = self._run(tokens, slots, slots, self._line_masks(slots, view, self.bits))
             return states, NodeCarry(view, used + 1, None, (*before.line, tokens))
         above = self._own[used : used + width].expand(len(tokens), -1, -1)
         if used:
@@ -172,7 +179,7 @@ class NodePasses:
         tokens: Tensor,
         positions: Tensor,
         slots: Tensor,
-        masks: tuple[Tensor, Tensor | None],
+        masks: tuple[Tensor | Sight, Tensor | None],
         cache: KVCache | None = None,
     ) -> NodeStates:
         fed = self.model.embed(tokens)
@@ -188,11 +195,17 @@ class NodePasses:
         )
         return NodeStates(output.hidden, fed)
 
-    def _line_masks(self, slots: Tensor, view: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _line_masks(self, slots: Tensor, view: Tensor, bits: bool) -> tuple[Tensor | Sight, Tensor | None]:
+        if bits:
+            return line_sight(slots, self._reach), None
         queries = slots[:, :, None]  # (B, T, 1)
         return self._limited(view <= queries, queries, view)
 
-    def _tree_masks(self, above: Tensor, positions: Tensor, view: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _tree_masks(
+        self, above: Tensor, positions: Tensor, view: Tensor
+    ) -> tuple[Tensor | Sight, Tensor | None]:
+        if self.bits:
+            return Sight(self.committed + 1, bits_of(above), positions, self._reach), None
         mask = block_mask(above, self.committed + 1, len(view))
         if self._reach is None and self._window is None:
             return mask, None

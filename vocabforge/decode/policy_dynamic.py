@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from ..models.heads import DraftHead, DraftState
+from ..ops.tree_expand import tree_expand
+from ..ops.tree_select import tree_select
 from .draft import Draw, Frontier, Growth, Plan
-from .tree import DraftTree, TreeSettings, build_tree
+from .tree import DraftTree, TreeSettings
 
 
 class DynamicPolicy:
@@ -68,19 +70,15 @@ class DynamicGrowth:
             self._record(tokens, scores, torch.full_like(ids, -1))
             self._index = torch.arange(k, device=ids.device).expand(batch, -1)
             self._frontier_scores, parents = scores, torch.zeros_like(ids)
-            frontier = tokens
         else:
-            scores = (self._frontier_scores[:, :, None] + logprobs.unflatten(0, (batch, k))).flatten(1)
-            tokens = ids.unflatten(0, (batch, k)).flatten(1)  # (B, k * k)
+            logprobs, ids = logprobs.unflatten(0, (batch, k)), ids.unflatten(0, (batch, k))  # (B, k, k)
+            grown = tree_expand(self._frontier_scores, logprobs, ids, keep=k)
             first = self._size
-            self._record(tokens, scores, self._index.repeat_interleave(k, 1))
-            if self._rounds == self.settings.depth:
-                return None
-            self._frontier_scores, best = _stable_top(scores, k)
-            frontier, parents = tokens.gather(1, best), best // k
-            self._index = first + best
+            self._record(ids.flatten(1), grown.cumulative, self._index.repeat_interleave(k, 1))
+            self._frontier_scores, tokens, parents = grown.best_scores, grown.tokens, grown.parents
+            self._index = first + grown.places
         self._rounds += 1
-        return None if self._rounds > self.settings.depth else Frontier(frontier, parents)
+        return None if self._rounds > self.settings.depth else Frontier(tokens, parents)
 
     def _record(self, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
         self._tokens.append(tokens)
@@ -91,25 +89,7 @@ class DynamicGrowth:
     def finish(self, roots: Tensor) -> DraftTree:
         """The best ``total_nodes - 1`` nodes of the history under each root (B,)."""
         tokens, scores, parents = (torch.cat(part, 1) for part in (self._tokens, self._scores, self._parents))
-        keep, batch = self.settings.total_nodes - 1, len(roots)
-        chosen = _stable_top(scores, keep)[1].sort(1).values  # history order: parents before children
-        place = torch.full((batch, self._size + 1), -1, dtype=torch.int64, device=tokens.device)
-        place.scatter_(1, chosen, torch.arange(1, keep + 1, device=tokens.device).expand(batch, -1))
-        place[:, -1] = 0  # the history's -1 is the root
-        above = parents.gather(1, chosen)
-        above = place.gather(1, torch.where(above < 0, self._size, above))
-        if (
-            above.device.type == "cpu" and not torch.compiler.is_compiling()
-        ):  # elsewhere it would stop the stream
-            assert int(above.min()) >= 0, "a draft node was kept without its parent"
-        return build_tree(
-            torch.cat([roots[:, None], tokens.gather(1, chosen)], 1),
-            torch.cat([torch.zeros_like(above[:, :1]), above], 1),
-            self.settings.levels,
-        )
-
-
-def _stable_top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row of scores (B, n), ties to the lower index."""
-    values, order = scores.sort(dim=1, descending=True, stable=True)
-    return values[:, :k], order[:, :k]
+        nodes, levels = self.settings.total_nodes, self.settings.levels
+        tree = tree_select(roots, tokens, scores, parents, nodes=nodes, levels=levels)
+        words = tree.words if tokens.is_cuda else None  # for kernels
+        return DraftTree(tree.tokens, tree.parents, tree.depths, tree.ancestors, words=words)

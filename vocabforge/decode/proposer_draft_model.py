@@ -21,6 +21,7 @@ from ..corpus.tokenizer import TextTokenizer
 from ..models.heads import FullHead, HeadBase
 from ..models.lean import LeanModel
 from .draft import Commit, DraftStep, Frontier, Wrap
+from .graphs import GraphCapture
 from .node_passes import NodePasses
 from .policies import choose_policy
 from .proposer_model import ModelProposer
@@ -57,6 +58,7 @@ class DraftModelBackend:
 
     def wrap(self, wrap: Wrap) -> None:
         """There is no pass that recurs beside the drafting itself."""
+        self.passes.bits = isinstance(wrap, GraphCapture)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self.passes.forget(row, CATCH_UP)
@@ -78,18 +80,35 @@ class DraftModelBackend:
 
     def commit(self, commit: Commit) -> None:
         """Note the text; keys of an accepted path move to their positions."""
-        following, passes = commit.following, self.passes
+        counts = [len(tokens) for tokens in commit.tokens]
+        if commit.path is not None:
+            self.advance(commit.following, None, commit.counts)
+            self.note(counts)
+            return
+        self._write(commit.following)
+        self.passes.add(commit.counts)
+        self.passes.note(counts)
+        self._unread = [old + count for old, count in zip(self._unread, counts)]
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        self._write(following)
+        self.passes.compact(following)
+        self.passes.add(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.passes.note(counts)
+        # Every accepted node but the last has children, so it was expanded.
+        self._unread = [int(count > 1) for count in counts]
+
+    def device_state(self) -> Sequence[Tensor]:
+        return (self.passes.committed,)
+
+    def _write(self, following: Tensor) -> None:
+        """Tokens (B, L) behind the roots."""
+        passes = self.passes
         places = (passes.committed[:, None] + 1) + passes.slots[: following.shape[1]]
         # Padding of a row may reach beyond the text; what it writes there is never read.
         self._text.scatter_(1, places.clamp_(max=self._text.shape[1] - 1), self._known(following))
-        counts = [len(tokens) for tokens in commit.tokens]
-        if commit.path is not None:
-            passes.compact(following)
-            # Every accepted node but the last has children, so it was expanded.
-            self._unread = [int(count > 1) for count in counts]
-        else:
-            self._unread = [old + count for old, count in zip(self._unread, counts)]
-        passes.add(commit.counts, commit.tokens)
 
     def rewrite(self, row: int, start: int, ids: Sequence[int]) -> None:
         """The text of a row is ``ids`` now, the root last, and the keys of the first ``start`` of them hold."""

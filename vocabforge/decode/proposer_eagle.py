@@ -18,7 +18,9 @@ from torch import Tensor
 from ..models.drafter import CachedDrafter
 from ..models.heads import exact_head
 from ..models.kv_cache import KVCache
+from ..models.sight import WORD, Sight, bits_of, line_sight
 from .draft import Commit, DraftStep, Frontier, Wrap
+from .graphs import GraphCapture
 from .masks import block_mask, view_length
 from .policies import choose_policy
 from .proposer_model import ModelProposer
@@ -26,8 +28,8 @@ from .proposers import ProposerParts
 
 
 class _Carry(NamedTuple):
-    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain;
-    ``used`` draft slots; ``view`` the slots that are looked at."""
+    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain, or
+    the same as bits, int64 (B, W, words); ``used`` draft slots; ``view`` the slots that are looked at."""
 
     g: Tensor
     above: Tensor | None
@@ -50,6 +52,8 @@ class EagleBackend:
         self.reads, self.aux_layers = drafter.reads, tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
+        self._bits = False  # what a pass sees is told by lengths and bits, not by masks
+        self._run_extend = self._extend
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         # Behind the committed rows: a padded path while committing, or the nodes of a tree while drafting. A row whose
@@ -59,7 +63,8 @@ class EagleBackend:
         self.cache = KVCache(1, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
         self.drafter.ensure_positions(capacity)
         self._scratch = max(scratch, 1)
-        self._columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
+        columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
+        self._columns = bits_of(columns) if self._bits else columns
         self._slots = torch.arange(capacity, device=self._device)
         self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
         self.lengths = [0] * rows  # the same on the host
@@ -91,32 +96,41 @@ class EagleBackend:
     def commit(self, commit: Commit) -> None:
         """One pass over the committed positions with the target's own states."""
         assert commit.states is not None
-        view = self._view(commit.following.shape[1])
-        self._g, self._fed = self._extend(commit.following, commit.states, commit.counts, view)
-        self.rows = self.rows + commit.counts
-        self.lengths = [old + len(new) for old, new in zip(self.lengths, commit.tokens)]
+        self.advance(commit.following, commit.states, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
 
-    def _extend(
-        self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        assert states is not None
+        self._run_extend(following, states, counts, self._view(following.shape[1]))
+        self.rows.add_(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.lengths = [old + new for old, new in zip(self.lengths, counts)]
+
+    def device_state(self) -> Sequence[Tensor]:
+        return self.rows, self._g, self._fed
+
+    def _extend(self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor) -> None:
+        """Write the keys of committed positions, and ``_g`` and ``_fed`` of the last ones."""
         steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
         fused = self.drafter.fuse(states)
-        g = self.drafter.extend(
-            following, fused, steps, cache=self.cache, slots=steps, mask=view <= steps[:, :, None]
-        )
+        bits = self._bits and steps.shape[1] <= WORD
+        mask = line_sight(steps) if bits else view <= steps[:, :, None]
+        g = self.drafter.extend(following, fused, steps, cache=self.cache, slots=steps, mask=mask)
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, g.shape[-1])
         idle = (counts == 0)[:, None]
-        return (
-            torch.where(idle, self._g, g.gather(1, last)[:, 0]),
-            torch.where(idle, self._fed, fused.gather(1, last)[:, 0]),
-        )
+        self._g.copy_(torch.where(idle, self._g, g.gather(1, last)[:, 0]))
+        self._fed.copy_(torch.where(idle, self._fed, fused.gather(1, last)[:, 0]))
 
     def _view(self, ahead: int) -> Tensor:
         """Slots that a pass of ``ahead`` new ones looks at."""
+        if self._bits:
+            return self._slots
         return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
 
     def wrap(self, wrap: Wrap) -> None:
-        self._extend = wrap(f"{self.kind} commit", self._extend)  # type: ignore[method-assign]
+        self._bits = isinstance(wrap, GraphCapture)
+        self._run_extend = wrap(f"{self.kind} commit", self._extend)
 
     def view(self) -> Tensor:
         return self._view(self._scratch)
@@ -128,32 +142,42 @@ class EagleBackend:
         g = self._g[:, None]
         return DraftStep(self.drafter.read(g), roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
 
+    def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
+        g: Tensor = step.carry.g
+        if g.shape[1] == frontier.tokens.shape[1] == 1:
+            return g
+        return g.gather(1, frontier.parents[:, :, None].expand(-1, -1, g.shape[-1]))
+
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         carry: _Carry = step.carry
         width = frontier.tokens.shape[1]
         view = carry.view
         slots = self.rows[:, None] + self._slots[carry.used : carry.used + width]  # (B, W)
+        position = (self.rows + (level - 1))[:, None].expand(-1, width)
         above: Tensor | None = None
         if width == 1 and carry.used == level - 1:  # a chain sees all nodes before it
-            g, mask = carry.g, view <= slots[:, :, None]
+            mask: Tensor | Sight = line_sight(slots) if self._bits else view <= slots[:, :, None]
         else:
             pick = frontier.parents[:, :, None]
-            g = carry.g.gather(1, pick.expand(-1, -1, carry.g.shape[-1]))
             own = self._columns[carry.used : carry.used + width]
-            before = self._above(carry, level).gather(1, pick.expand(-1, -1, self._scratch))
+            before = self._above(carry).gather(1, pick.expand(-1, -1, own.shape[-1]))
             above = before | own
-            mask = block_mask(above, self.rows, len(view))
-        position = (self.rows + (level - 1))[:, None].expand(-1, width)
+            if self._bits:
+                mask = Sight(self.rows, above, position)
+            else:
+                mask = block_mask(above, self.rows, len(view))
+        g = self.fed(frontier, step)
         state = self.drafter.extend(frontier.tokens, g, position, cache=self.cache, slots=slots, mask=mask)
         return DraftStep(
             self.drafter.read(state), frontier.tokens, g, _Carry(state, above, carry.used + width, view)
         )
 
-    def _above(self, carry: _Carry, level: int) -> Tensor:
-        """bool (B, W, scratch) of the last frontier; where that was a chain, all its nodes."""
+    def _above(self, carry: _Carry) -> Tensor:
+        """``above`` of the last frontier; where that was a chain, all its nodes."""
         if carry.above is not None:
             return carry.above
-        seen = self._columns[: carry.used].any(0)
+        some = self._columns[: carry.used]
+        seen = some.sum(0) if self._bits else some.any(0)  # no two columns share a bit
         return seen.expand(len(self.rows), 1, -1)
 
 

@@ -20,6 +20,7 @@ from ..models.heads import FullHead
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
 from .draft import Commit, DraftStep, Frontier, Wrap
+from .graphs import GraphCapture
 from .node_passes import NodePasses
 from .policies import choose_policy
 from .proposer_model import ModelProposer
@@ -52,6 +53,7 @@ class EarlyExitBackend:
 
     def wrap(self, wrap: Wrap) -> None:
         """There is no pass beside the drafting itself."""
+        self.passes.bits = isinstance(wrap, GraphCapture)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self.passes.set_length(row, 0)
@@ -61,7 +63,17 @@ class EarlyExitBackend:
 
     def commit(self, commit: Commit) -> None:
         """Count: the keys are in the target's cache."""
-        self.passes.add(commit.counts, commit.tokens)
+        self.advance(commit.following, None, commit.counts)
+        self.note([len(tokens) for tokens in commit.tokens])
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        self.passes.add(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        self.passes.note(counts)
+
+    def device_state(self) -> Sequence[Tensor]:
+        return (self.passes.committed,)
 
     def view(self) -> Tensor:
         return self.passes.view()

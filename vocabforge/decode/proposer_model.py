@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import UsageError
+from ..models.head_types import PreparesSteps
 from ..models.heads import DraftHead, DraftState
 from ..models.kv_cache import KVCache
 from .context import ContextTokens
 from .draft import (
     Commit,
+    DeviceBackend,
     DraftBackend,
     DraftPolicy,
     DraftStep,
     Draw,
+    FeedsAhead,
+    Frontier,
     Plan,
     PureBackend,
     SharesCache,
@@ -83,15 +87,18 @@ class ModelProposer:
 
     def commit(self, commit: Commit) -> None:
         """Keep what was accepted; positions that were not drafted wait until the next drafting needs them."""
-        if self._context is not None:
-            for row, tokens in enumerate(commit.tokens):
-                self._context.add(row, tokens)
+        self._meet(commit.tokens)
         if commit.path is None:
             self._pending.append(commit)
             if sum(one.following.shape[1] for one in self._pending) >= MOST_PENDING:
                 self._flush()
         else:
             self.backend.commit(commit)
+
+    def _meet(self, tokens: Sequence[Sequence[int]]) -> None:
+        if self._context is not None:
+            for row, found in enumerate(tokens):
+                self._context.add(row, found)
 
     def _flush(self) -> None:
         if not self._pending:
@@ -106,39 +113,92 @@ class ModelProposer:
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         """Trees under the last committed tokens (B,)."""
         self._flush()
+        context = None if self._context is None else self._context.tensor
         whole = self._whole_pass(plan)
         if whole is not None and self._pure is not None:
-            tree: DraftTree = whole(roots, self._pure.view())
+            tree: DraftTree = whole(roots, self._pure.view(), context)
             lap("layers")
             return tree
-        return self._draft(self.backend.start(roots), roots, plan, draws, lap)
+        return self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
 
     def _draft(
-        self, step: DraftStep, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap
+        self,
+        step: DraftStep,
+        roots: Tensor,
+        context: Tensor | None,
+        plan: Plan,
+        draws: Sequence[Draw] | None,
+        lap: Lap,
     ) -> DraftTree:
         growth = self.policy.grow(len(roots), plan, draws)
-        context = None if self._context is None else self._context.tensor
         level = 0
+        state = DraftState(0, step.tokens.flatten(), step.previous.flatten(0, 1), len(roots), context)
         lap("layers")
         while True:
-            state = DraftState(level, step.tokens.flatten(), step.previous.flatten(0, 1), len(roots), context)
             frontier = growth.add(self.head, step.hidden, state)
             lap("head")
             if frontier is None:
                 break
             level += 1
+            ahead = self._prepared(frontier, step, state)
             step = self.backend.expand(frontier, step, level)
+            fed = step.tokens.flatten(), step.previous.flatten(0, 1)
+            state = ahead or DraftState(level, *fed, len(roots), context)
             lap("layers")
         tree = growth.finish(roots)
         lap("draft")
         return tree
 
+    def _prepared(self, frontier: Frontier, step: DraftStep, state: DraftState) -> DraftState | None:
+        """The state of the step after ``state``, where the head can begin with it before the backend's pass."""
+        if not isinstance(self.head, PreparesSteps) or not isinstance(self.backend, FeedsAhead):
+            return None
+        previous = self.backend.fed(frontier, step).flatten(0, 1)
+        fed = DraftState(state.step + 1, frontier.tokens.flatten(), previous, state.requests, state.context)
+        return self.head.prepare(fed)
+
+    def on_device(self) -> bool:
+        """Whether drafting and committing can be parts of one captured cycle."""
+        return isinstance(self.backend, DeviceBackend) and self._static()
+
+    def _static(self) -> bool:
+        """All drafting is a function of tensors with static shapes."""
+        return getattr(self.head, "static_shapes", False) and not self.samples
+
+    def prepare(self) -> None:
+        """Before a cycle on the device: what the host still holds goes there."""
+        self._flush()
+        self._told = None if self._context is None else self._context.tensor  # always the same tensor
+        assert isinstance(self.backend, PureBackend)
+        self._view = self.backend.view()
+
+    def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
+        """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
+        assert isinstance(self.backend, PureBackend)
+        return self._draft(self.backend.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
+
+    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
+        """Commit what was drafted, on the device; see ``draft.DeviceBackend``."""
+        assert isinstance(self.backend, DeviceBackend)
+        self.backend.advance(following, states, counts)
+
+    def note(self, tokens: Sequence[Sequence[int]]) -> None:
+        """The same on the host: the committed tokens of each row."""
+        assert isinstance(self.backend, DeviceBackend)
+        self._meet(tokens)
+        self.backend.note([len(found) for found in tokens])
+
+    def device_state(self) -> Sequence[Tensor]:
+        """What :meth:`advance` changes beside key caches."""
+        assert isinstance(self.backend, DeviceBackend)
+        return self.backend.device_state()
+
     def wrap(self, wrap: Wrap) -> None:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
+        self._whole = {}
         if isinstance(self.backend, WrapsPasses):
             self.backend.wrap(wrap)
-        # A head that is no module has shapes or tensors that change from call to call.
-        if isinstance(self.backend, PureBackend) and isinstance(self.head, nn.Module) and not self.samples:
+        if isinstance(self.backend, PureBackend) and self._static():
             self._wrap, self._pure = wrap, self.backend
 
     def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
@@ -149,8 +209,8 @@ class ModelProposer:
             backend = self._pure
             assert backend is not None
 
-            def draft(roots: Tensor, view: Tensor) -> DraftTree:
-                return self._draft(backend.start_in(roots, view), roots, plan, None, _no_lap)
+            def draft(roots: Tensor, view: Tensor, context: Tensor | None) -> DraftTree:
+                return self._draft(backend.start_in(roots, view), roots, context, plan, None, _no_lap)
 
             self._whole[plan] = self._wrap(f"{self.kind} drafting of {plan.nodes} nodes", draft)
         return self._whole[plan]

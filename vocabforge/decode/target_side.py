@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel
+from ..models.sight import Sight, line_sight
 from .draft import Wrap
+from .graphs import GraphCapture
 from .masks import block_mask, near_mask, view_length
 from .tree import DraftTree
 from .verify import decide_greedy
@@ -52,6 +54,9 @@ class TargetSide:
     ) -> None:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
         self._wrap = wrap
+        self._bits = isinstance(
+            wrap, GraphCapture
+        )  # what nodes see is told by lengths and bits, not by masks
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
@@ -108,7 +113,10 @@ class TargetSide:
 
     def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
         count = tree.tokens.shape[1]
-        view = self._slots[: view_length(max(self.lengths) + count, self.cache.capacity)]
+        used = (
+            self.cache.capacity if self._bits else view_length(max(self.lengths) + count, self.cache.capacity)
+        )
+        view = self._slots[:used]
         key = levels, tree.chain
         if key not in self._passes:
             made = self._make_pass(levels, tree.chain)
@@ -120,7 +128,6 @@ class TargetSide:
 
     def _make_pass(self, levels: int | None, chain: bool) -> Callable[..., Any]:
         """A pure function of trees; everything else that it reads stays where it is."""
-        window = self.target.config.sliding_window
 
         def run(
             tokens: Tensor,
@@ -130,42 +137,62 @@ class TargetSide:
             view: Tensor,
             alive: Tensor | None = None,
         ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
-            slots = self.committed[:, None] + self._slots[: tokens.shape[1]]  # (B, N)
-            near: Tensor | None = None
-            if chain:
-                mask = view <= slots[:, :, None]
-            else:
-                mask = block_mask(ancestors, self.committed, view.shape[0])
-            # By the cache's size, not by the view: that changes in a compiled pass.
-            if window is not None and self.cache.capacity > window:
-                near = mask & near_mask(depths, self.committed, view, window)
-            output = self.target.forward(
-                tokens,
-                self.committed[:, None] + depths,
-                cache=self.cache,
-                slots=slots,
-                mask=mask,
-                window_mask=near,
-                aux_layers=self.aux_layers,
-            )
-            logits = self.target.logits(output.hidden)
+            tree = DraftTree(tokens, parents, depths, ancestors, alive, chain)
+            output = self.look(tree, view)
             if levels is None:
-                return TargetPass(output.hidden, output.aux, logits), None
-            tree = DraftTree(tokens, parents, depths, ancestors, alive)
-            return TargetPass(output.hidden, output.aux), decide_greedy(tree, logits, levels)
+                return output, None
+            assert output.logits is not None
+            return output._replace(logits=None), decide_greedy(tree, output.logits, levels)
 
         return run
 
-    def keep(self, tree: DraftTree, path: Tensor, counts: Tensor, lengths: list[int]) -> None:
-        """Compaction: the accepted path moves right behind the committed slots.
+    def look(self, tree: DraftTree, view: Tensor) -> TargetPass:
+        """Run all nodes of trees, looking at the slots ``view``; keys and values go behind the committed ones."""
+        slots = self.committed[:, None] + self._slots[: tree.tokens.shape[1]]  # (B, N)
+        mask, near = self._masks(tree, slots, view)
+        output = self.target.forward(
+            tree.tokens,
+            self.committed[:, None] + tree.depths,
+            cache=self.cache,
+            slots=slots,
+            mask=mask,
+            window_mask=near,
+            aux_layers=self.aux_layers,
+        )
+        return TargetPass(output.hidden, output.aux, self.target.logits(output.hidden))
+
+    def look_at_all(self, tree: DraftTree) -> TargetPass:
+        """:meth:`look` for a pass that holds at all lengths."""
+        return self.look(tree, self._slots)
+
+    def _masks(self, tree: DraftTree, slots: Tensor, view: Tensor) -> tuple[Tensor | Sight, Tensor | None]:
+        if self._bits and tree.chain:
+            return line_sight(slots), None
+        if self._bits:
+            return Sight(self.committed, tree.ancestor_words(), self.committed[:, None] + tree.depths), None
+        if tree.chain:
+            mask = view <= slots[:, :, None]
+        else:
+            mask = block_mask(tree.ancestors, self.committed, view.shape[0])
+        window = self.target.config.sliding_window
+        # By the cache's size, not by the view: that changes in a compiled pass.
+        if window is not None and self.cache.capacity > window:
+            return mask, mask & near_mask(tree.depths, self.committed, view, window)
+        return mask, None
+
+    def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:
+        """Compaction: the accepted path moves right behind the committed slots. The host must :meth:`note` it, too.
 
         Args:
             path: (B, L) nodes of the path, the last repeated.
-            counts: (B,) how many of them are real; ``lengths`` the same on the host.
+            counts: (B,) how many of them are real.
         """
         if not tree.chain:  # a chain's path lies where it belongs
             self.cache.move(
                 self.committed[:, None] + path, self.committed[:, None] + self._slots[: path.shape[1]]
             )
-        self.committed = self.committed + counts
-        self.lengths = [old + more for old, more in zip(self.lengths, lengths)]
+        self.committed.add_(counts)
+
+    def note(self, counts: Sequence[int]) -> None:
+        """Committed positions of each row, on the host."""
+        self.lengths = [old + more for old, more in zip(self.lengths, counts)]

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from ..models.sight import bits_of
 from .chance import Weights
-
-WORD = 64  # bits
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,7 @@ class DraftTree:
         ancestors: bool (B, N, N), ancestors[b, i, j]: j is i or above it.
         alive: bool (B, N), False where a node only pads a smaller tree to N; None: all are alive.
         chain: every node is the child of the one before it.
+        words: ``ancestors`` as bits, (B, N, W) int64, where they are known already.
         laws: for each row, node -> law of its children; None where drafts are a function of the context.
     """
 
@@ -116,13 +116,11 @@ class DraftTree:
     alive: Tensor | None = None
     chain: bool = False
     laws: Sequence[Mapping[int, Law]] | None = None
+    words: Tensor | None = None
 
     def ancestor_words(self) -> Tensor:
         """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""
-        count = self.ancestors.shape[-1]
-        padded = torch.nn.functional.pad(self.ancestors, (0, -count % WORD)).long()
-        bits = torch.arange(WORD, device=padded.device)
-        return (padded.unflatten(-1, (-1, WORD)) << bits).sum(-1)  # the highest bit is the sign: it wraps
+        return bits_of(self.ancestors) if self.words is None else self.words
 
     def leaf_paths(self) -> list[list[list[int]]]:
         """For each row, the nodes of each path from the root to a leaf, on the host."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from ..ops.target_choice import target_choice
+from ..ops.tree_verify import tree_verify
 from .row_tree import RowTree, Verifier, Walk, walk_down
 from .sampling import target_weights
 from .tree import DraftTree
@@ -42,15 +43,13 @@ def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor,
     Numbers: the accepted depth, the nodes of the path above the first whose logits hold no largest number, and the
     target's own choice at each node of the path.
     """
-    highest, best = logits.max(-1)  # (B, N), the first of equal maxima; NaN is the largest
-    lawful = highest > -torch.inf
-    if tree.tokens.shape[1] == 1:
-        path = torch.zeros_like(best).expand(-1, levels + 1)
-        depth = torch.zeros_like(best)
-    else:
-        path, depth = _longest(tree, best, levels)
-    above = lawful.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
-    return path, torch.cat([depth, above, best.gather(1, path)], 1)
+    choices, lawful = target_choice(logits.flatten(0, 1))
+    shape = tree.tokens.shape
+    given = choices.view(shape), lawful.view(shape)
+    path, numbers = tree_verify(
+        tree.tokens, tree.parents, tree.depths, tree.ancestors, *given, levels=levels, alive=tree.alive
+    )
+    return path, numbers
 
 
 def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
@@ -62,22 +61,6 @@ def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
         [tokens[: count + 1] for count, _, *tokens in rows],
         [-1 if good > levels else good for _, good, *_ in rows],
     )
-
-
-def _longest(tree: DraftTree, best: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """The accepted path (B, levels + 1), its last node repeated, and that node's depth (B, 1)."""
-    agrees = tree.tokens == best.gather(1, tree.parents)  # (B, N)
-    agrees[:, 0] = True
-    if tree.alive is not None:
-        agrees &= tree.alive
-    accepted = (~tree.ancestors | agrees[:, None, :]).all(-1)  # the node and all above it agree
-    depth, last = torch.where(accepted, tree.depths, -1).max(-1, keepdim=True)  # (B, 1)
-    nodes = torch.arange(tree.tokens.shape[1], device=last.device)
-    above = tree.ancestors.gather(1, last[:, :, None].expand(-1, -1, len(nodes)))[:, 0]  # (B, N)
-    # Each node above goes to the place of its depth; the others to one place more, which is cut off.
-    places = torch.where(above, tree.depths, levels + 1)
-    path = last.repeat(1, levels + 2).scatter(1, places, nodes.expand_as(places))
-    return path[:, :-1], depth
 
 
 def walk_greedy(row: RowTree) -> Walk:

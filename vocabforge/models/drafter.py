@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 
 from .kv_cache import KVCache
+from .sight import Sight
 from .ttt_attention import TTTState
 
 
@@ -106,7 +107,14 @@ class CachedDrafter(Drafter, Protocol):
         ...
 
     def extend(
-        self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
     ) -> Tensor:
         """One cached step: tokens (B, N), hidden states (B, N, H), positions (B, N) -> next g (B, N, H)."""
         ...

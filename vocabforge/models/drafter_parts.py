@@ -14,6 +14,7 @@ from ..core.errors import ConfigError, MismatchError
 from .drafter import DrafterSizes
 from .kv_cache import KVCache
 from .rope import RopeSettings, parse_rope, rope_tables
+from .sight import Sight, sight_attention
 
 _Sizes = TypeVar("_Sizes")
 
@@ -210,17 +211,21 @@ def lengthen_tables(drafter: Any, rope: RopeSettings, head_dim: int, count: int)
             drafter.cos, drafter.sin = cos.to(drafter.cos), sin.to(drafter.sin)
 
 
-def cached_attention(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor) -> Tensor:
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, slots: Tensor, mask: Tensor | Sight
+) -> Tensor:
     """Attention of one decoding step against a one-layer cache, which takes the step's keys.
 
     Args:
         q: (B, h, N, D); k, v: (B, kv, N, D), written to ``slots`` (N,) or (B, N).
-        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible.
+        mask: bool (N, S') or (B, N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
 
     Returns:
         (B, h, N, D).
     """
     keys, values = cache.write(0, k, v, slots)
+    if isinstance(mask, Sight):
+        return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
     view = mask.shape[-1]
     mask = mask if mask.dim() == 2 else mask.unsqueeze(1)
     return F.scaled_dot_product_attention(

@@ -24,6 +24,7 @@ from . import drafter_parts as parts
 from .eagle3_layers import PlainLayer
 from .kv_cache import KVCache
 from .rope import RopeSettings, rope_tables
+from .sight import Sight
 from .ttt_attention import TTTState, ttt_attention
 
 _TINY = 1e-12
@@ -187,7 +188,14 @@ class Eagle1Drafter(nn.Module):
         return layer.finish(x, ttt_attention(q, state))
 
     def extend(
-        self, ids: Tensor, g: Tensor, position: Tensor, *, cache: KVCache, slots: Tensor, mask: Tensor
+        self,
+        ids: Tensor,
+        g: Tensor,
+        position: Tensor,
+        *,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | Sight,
     ) -> Tensor:
         """One cached step of decoding.
 
@@ -197,7 +205,7 @@ class Eagle1Drafter(nn.Module):
             position: (B, N) rotary positions.
             cache: one-layer cache; this step's keys go to ``slots``.
             slots: (N,) int64.
-            mask: bool (N, S') over the first S' cache slots, True = visible.
+            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
 
         Returns:
             (B, N, H) the next g.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class DraftState:
             is shared between requests.
         context: (B, C) int64 distinct tokens of each request's text, padded with -1; None where no head asks
             for it (``DraftHead.context_size``).
+        prepared: what :class:`PreparesSteps` computed of this step ahead; None where it was not asked to.
     """
 
     step: int
@@ -32,10 +33,18 @@ class DraftState:
     previous: Tensor
     requests: int = 1
     context: Tensor | None = None
+    prepared: Any = None
 
     def part(self, rows: slice) -> DraftState:
         """Some of the rows of one request."""
         return DraftState(self.step, self.tokens[rows], self.previous[rows], 1, self.context)
+
+    def of_requests(self, first: int, last: int) -> DraftState:
+        """The rows of the requests from ``first`` to before ``last``; nothing of them is prepared."""
+        each = len(self.tokens) // self.requests
+        rows = slice(first * each, last * each)
+        context = None if self.context is None else self.context[first:last]
+        return DraftState(self.step, self.tokens[rows], self.previous[rows], last - first, context)
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,10 @@ class HeadOptions:
             a context or hybrid head.
         schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) ids of ``ranked``.
         context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
+        fp8: a ranker's scorer is read in 8 bits a weight (float8_e4m3fn, one scale a token), half the bytes of
+            bf16; candidates change a little, logits do not.
+        ops: ``topk`` on the ops (vocabforge/ops), in the form that a CUDA graph can capture; None: where the
+            weights are on a CUDA device.
     """
 
     shortlist: int | None = None
@@ -114,6 +127,8 @@ class HeadOptions:
     ranked: tuple[int, ...] | None = None
     schedule: tuple[int, ...] | None = None
     context: int | None = None
+    fp8: bool | None = None
+    ops: bool | None = None
 
 
 class DraftHead(Protocol):
@@ -124,6 +139,11 @@ class DraftHead(Protocol):
         target_ids: (size,) int64 ascending ids of those tokens.
         context_size: most tokens C of the request's own text that it reads from ``DraftState.context``; 0: none.
         by_step: its answer depends on ``DraftState.step``, so rows of several steps need a call each.
+
+    A head with ``static_shapes`` true answers :meth:`topk` with operations whose shapes depend on the shapes of what
+    it is asked alone, and without reading a tensor on the host: it can be compiled or captured. Its tensors are
+    buffers of a module then, whose addresses stay. On the ops that holds for up to 64 tokens, and up to 64 rows of a
+    request; a ranker or a router that is asked for more takes the plain form.
     """
 
     @property
@@ -166,6 +186,18 @@ class DraftHead(Protocol):
 
         Each row is a draft step of its own: nothing is shared between rows. The reference of :meth:`topk`,
         and what reports read.
+        """
+        ...
+
+
+@runtime_checkable
+class PreparesSteps(Protocol):
+    """A head that can begin with what the drafter is fed, before the drafter's own pass."""
+
+    def prepare(self, state: DraftState) -> DraftState:
+        """The same state with ``prepared`` filled; on a GPU its work runs beside what is launched next.
+
+        The state goes to :meth:`DraftHead.topk` once, in the same stream and the same capture.
         """
         ...
 

@@ -15,23 +15,27 @@ MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
 LEAST_CONTEXT = 256
 
 
-class ContextHead:
+class ContextHead(nn.Module):
     """NanoSpec: what a text has used it is likely to use again (METHODS section 7).
 
     Args:
         base: the exact head.
         ranked: target ids of the hot core, in rank order; those without a head row are dropped.
         context: tokens of the text, those met last.
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "context"
-    by_step = False
+    by_step, static_shapes = False, True
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], context: int | None = None) -> None:
+    def __init__(
+        self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
+    ) -> None:
+        super().__init__()
         size = default_context(len(ranked), len(base.embedding)) if context is None else context
         check_context(size, len(base.embedding))
-        self._parts = CoreAndTail(base, ranked, ContextTail(size))
-        self.target_ids, self.size = base.target_ids, len(base.target_ids)
+        self._parts = CoreAndTail(base, ranked, ContextTail(size), ops)
+        self.size = len(base.target_ids)
         self.core_size, self.context_size = self._parts.core.size, size
 
     @classmethod
@@ -41,7 +45,11 @@ class ContextHead:
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("ranked", "context"))
-        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context)
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._parts.target_ids
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self._parts.topk(hidden, k, state)

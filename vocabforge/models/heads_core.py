@@ -10,42 +10,58 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import MismatchError, UsageError
+from ..ops.draft_topk import draft_topk
+from ..ops.indexed_logits import indexed_logits
+from . import head_ops
+from .head_ops import of_rows
 from .head_types import DraftState, HeadBase
-from .heads_exact import answer, masked, of_rows, requests_of
+from .heads_exact import answer, masked, requests_of
 from .heads_low_rank import scorer_rows
+from .heads_selector import Selector
 from .low_rank import LowRankScorer
 from .topk import top_set
 
 
-class HotCore:
+class HotCore(nn.Module):
     """Head rows that are always scored.
 
     Args:
         base: the exact head.
-        rows: (C,) int64 ascending.
+        rows: (C,) int64 head rows, ascending.
 
     Attributes:
         weight: (C, H) a slab of their own.
-        ids: (C,) int64 ascending.
+        rows: (C,) int32 ascending.
+        outside: (R - C,) int32 the other head rows, ascending.
         inside: bool (R,), by head row.
-        others: (V + 1,) int64 the head row of each id that is not inside, -1 for all others; the last place
+        others: (V + 1,) int32 the head row of each id that is not inside, -1 for all others; the last place
             is -1 and stands for ids that are none.
     """
 
+    weight: Tensor
+    rows: Tensor
+    outside: Tensor
+    inside: Tensor
+    others: Tensor
+
     def __init__(self, base: HeadBase, rows: Tensor) -> None:
+        super().__init__()
         self.size = len(rows)
-        self.weight, self.ids = base.weight[rows], base.target_ids[rows]
         device = base.target_ids.device
-        self.inside = torch.zeros(len(base.target_ids), dtype=torch.bool, device=device)
-        self.inside[rows] = True
+        inside = torch.zeros(len(base.target_ids), dtype=torch.bool, device=device)
+        inside[rows] = True
         known = max(len(base.embedding), int(base.target_ids[-1]) + 1)
-        self.others = torch.full((known + 1,), -1, dtype=torch.int64, device=device)
-        self.others[base.target_ids] = torch.arange(len(base.target_ids), device=device)
-        self.others[self.ids] = -1
+        others = torch.full((known + 1,), -1, dtype=torch.int32, device=device)
+        others[base.target_ids] = torch.arange(len(base.target_ids), dtype=torch.int32, device=device)
+        others[base.target_ids[rows]] = -1
+        parts = {"weight": base.weight.detach()[rows], "rows": rows.int(), "inside": inside, "others": others}
+        parts["outside"] = (~inside).nonzero()[:, 0].int()
+        for name, tensor in parts.items():
+            self.register_buffer(name, tensor, persistent=False)
 
 
 class Tail(Protocol):
@@ -59,10 +75,14 @@ class Tail(Protocol):
     context_size: int
     fills: bool
 
+    def over(self, core: HotCore, ops: bool) -> None:
+        """The core that it will stand beside, and whether ``rows`` is to use the ops."""
+        ...
+
     def rows(
         self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
     ) -> Tensor:
-        """(G, T) int64 head rows outside the core, once each, -1 for padding.
+        """(G, T) int head rows outside the core, once each, -1 for padding.
 
         Group g has the N / G hidden rows (N, H) from g * N / G on. With ``fills`` core and tail have at least k
         tokens. ``alone``: rows share only what belongs to their request, nothing of each other's.
@@ -78,6 +98,9 @@ class ContextTail:
     def __init__(self, size: int) -> None:
         self.context_size = size
 
+    def over(self, core: HotCore, ops: bool) -> None:
+        """One indexing, static as it is."""
+
     def rows(
         self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
     ) -> Tensor:
@@ -90,8 +113,11 @@ class ContextTail:
         return core.others[state.context.clamp(max=len(core.others) - 1)]  # (B, C)
 
 
-class RankerTail:
+class RankerTail(nn.Module):
     """The best tokens outside the core by a low-rank scorer.
+
+    On the ops, own tails are selected from a copy of the scorer's rows outside the core: (R - C) * d' weights more.
+    A shared tail is selected in plain operations in both forms: it needs every row's normaliser, core included.
 
     Args:
         base: the exact head.
@@ -99,48 +125,85 @@ class RankerTail:
         size: tokens.
         shared: the rows of a request share one tail, of the tokens that are likeliest in any of them; else each
             row has its own.
+        fp8: see ``HeadOptions.fp8``.
     """
 
     fills = True
     context_size = 0
 
-    def __init__(self, base: HeadBase, scorer: LowRankScorer, size: int, shared: bool) -> None:
+    def __init__(
+        self, base: HeadBase, scorer: LowRankScorer, size: int, shared: bool, fp8: bool = False
+    ) -> None:
+        super().__init__()
         self.scorer, self.size, self.shared = scorer, size, shared
-        self._rows = scorer_rows(base, scorer)
+        self._fp8 = fp8
+        self._all = Selector(scorer_rows(base, scorer), fp8=fp8, ops=False)
+        self._outside: Selector | None = None
+
+    def over(self, core: HotCore, ops: bool) -> None:
+        if ops and not self.shared:
+            rows = self._all.original[core.outside]
+            self._outside = Selector(rows, fp8=self._fp8, ops=True)
 
     def rows(
         self, core: HotCore, hidden: Tensor, k: int, state: DraftState | None, alone: bool = False
     ) -> Tensor:
-        scores = F.linear(self.scorer.project(hidden), self._rows).float()  # (N, R)
+        projected = self.scorer.project(hidden)
+        count = min(max(self.size, k - core.size), len(core.outside))
+        if self._outside is not None and len(hidden) <= head_ops.MOST_ROWS:
+            return core.outside[self._outside.select(projected, count)]  # (N, T)
+        scores = self._all.scores(projected)  # (N, R)
         if self.shared and not alone:
             scores = scores.log_softmax(-1)  # so that rows can be compared
             scores = scores.view(requests_of(state), -1, scores.shape[-1]).amax(1)  # (B, R)
-        scores = scores.masked_fill(core.inside, float("-inf"))
-        return top_set(scores, min(max(self.size, k - core.size), len(core.inside) - core.size))
+        return top_set(scores.masked_fill(core.inside, float("-inf")), count)
 
 
-class CoreAndTail:
+class CoreAndTail(nn.Module):
     """Scores over a core and a tail.
 
     Args:
         base: the exact head.
         ranked: target ids of the core, in rank order; those without a head row are dropped.
         tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
 
     Raises:
         MismatchError: the exact head has a row for none of them.
     """
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail) -> None:
-        self.base, self.tail = base, tail
-        self._cores = {0: HotCore(base, rows_of(base, ranked)[0].sort().values)}
+    weight: Tensor
+    target_ids: Tensor
 
-    @property
-    def core(self) -> HotCore:
-        return self._cores[0]
+    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
+        super().__init__()
+        self.register_buffer("weight", base.weight.detach(), persistent=False)
+        self.register_buffer("target_ids", base.target_ids, persistent=False)
+        self.on_ops = head_ops.chosen(base.weight, ops)
+        self.core, self.tail = HotCore(base, rows_of(base, ranked)[0].sort().values), tail
+        tail.over(self.core, self.on_ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        """As ``DraftHead.topk``."""
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
         return answer(*self._scored(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        spare, tail = self._spare_and_tail(hidden, k, state)
+        parts = [F.linear(hidden, self.core.weight).float()]
+        rows = [self.core.rows]
+        if len(spare):
+            parts.append(F.linear(hidden, self.weight[spare]).float())
+            rows.append(spare)
+        if len(tail) == len(hidden) > 1:
+            parts.append(indexed_logits(hidden, self.weight, tail))
+            columns = torch.cat([*(part.expand(len(tail), -1) for part in rows), tail], -1)  # (N, C)
+        else:
+            logits, union = head_ops.shared_logits(hidden, self.weight, tail, len(tail), distinct=True)
+            parts.append(logits)
+            columns = torch.cat([*rows, union])  # (C,)
+        return draft_topk(torch.cat(parts, -1), k, ids=columns, target_ids=self.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and their ids, ascending."""
@@ -153,29 +216,37 @@ class CoreAndTail:
         tail = self.tail.rows(self.core, hidden, 1, state, alone=True)  # (G, T)
         size = len(self.core.inside)
         inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding
-        inside.scatter_(-1, torch.where(tail < 0, size, tail), True)
-        logits = F.linear(hidden, self.base.weight).float()
+        inside.scatter_(-1, torch.where(tail < 0, size, tail).long(), True)
+        logits = F.linear(hidden, self.weight).float()
         return masked(logits, of_rows(inside[:, :size], len(logits)))
 
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         """Logits (N, C) fp32 and their ids, (C,) or (N, C), the core first, then the tail."""
-        core = self.core if self.tail.fills or k <= self.core.size else self._widened(k)
-        tail = self.tail.rows(core, hidden, k, state)  # (G, T)
+        spare, tail = self._spare_and_tail(hidden, k, state)
         places = tail.clamp(min=0)
         grouped = hidden.reshape(len(tail), -1, hidden.shape[-1])  # (G, N / G, H)
-        beside = torch.bmm(grouped, self.base.weight[places].transpose(1, 2)).float()
+        beside = torch.bmm(grouped, self.weight[places].transpose(1, 2)).float()
         beside = beside.masked_fill((tail < 0)[:, None], float("-inf")).flatten(0, 1)
-        logits = torch.cat([F.linear(hidden, core.weight).float(), beside], -1)
-        ids = torch.cat([core.ids.expand(len(tail), -1), self.base.target_ids[places]], -1)  # (G, C)
+        always = [F.linear(hidden, self.core.weight).float()]
+        if len(spare):
+            always.append(F.linear(hidden, self.weight[spare]).float())
+        logits = torch.cat([*always, beside], -1)
+        rows = torch.cat([self.core.rows, spare]).expand(len(tail), -1)
+        ids = self.target_ids[torch.cat([rows, places], -1)]  # (G, C)
         return logits, ids[0] if len(tail) == 1 else of_rows(ids, len(logits))
 
-    def _widened(self, k: int) -> HotCore:
-        """The core with the lowest ids outside it, k in all: a text may be too short for k tokens."""
-        if k not in self._cores:
-            rest = (~self.core.inside).nonzero()[: k - self.core.size, 0]
-            rows = torch.cat([self.core.inside.nonzero()[:, 0], rest]).sort().values
-            self._cores[k] = HotCore(self.base, rows)
-        return self._cores[k]
+    def _spare_and_tail(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        """Head rows beside the core: such that every hidden row has (n,), and the tail (G, T) without them.
+
+        A text may be too short for k tokens; where the core is smaller than that, the lowest ids outside it join it.
+        """
+        tail = self.tail.rows(self.core, hidden, k, state)
+        spare = self.core.outside[: 0 if self.tail.fills else max(0, k - self.core.size)]
+        if len(spare):
+            tail = tail.masked_fill(
+                tail <= spare[-1], -1
+            )  # all rows up to it outside of the core are spare ones
+        return spare, tail
 
 
 def rows_of(base: HeadBase, ids: Sequence[int]) -> tuple[Tensor, Tensor]:

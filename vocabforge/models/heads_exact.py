@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import MismatchError, UsageError
+from ..ops.draft_topk import draft_topk
+from . import head_ops
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
 from .topk import topk_by_id, topk_lowest_id
 
@@ -18,16 +20,18 @@ class FullHead(nn.Module):
 
     Args:
         weight: (V, H).
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "full"
-    context_size, by_step = 0, False
+    context_size, by_step, static_shapes = 0, False, True
 
     weight: Tensor
     target_ids: Tensor
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, ops: bool | None = None) -> None:
         super().__init__()
+        self.on_ops = head_ops.chosen(weight, ops)
         self.register_buffer("weight", weight.detach(), persistent=False)
         self.register_buffer("target_ids", full_ids(weight), persistent=False)
         self.size = int(weight.shape[0])
@@ -45,10 +49,13 @@ class FullHead(nn.Module):
                 got=f"{len(base.weight):,} rows of {len(base.embedding):,}",
                 expected="a static head over them",
             )
-        return cls(base.weight)
+        return cls(base.weight, options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        values, places = topk_lowest_id(logits := F.linear(hidden, self.weight).float(), k)
+        logits = F.linear(hidden, self.weight)
+        if self.on_ops and k <= head_ops.MOST_K:
+            return draft_topk(logits, k)
+        values, places = topk_lowest_id(logits := logits.float(), k)
         return normalised(values, logits), places
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
@@ -64,16 +71,17 @@ class StaticHead(nn.Module):
     Args:
         weight: (R, H), row j scores ``target_ids[j]``.
         target_ids: (R,) int64, ascending (so that ties go to the lower target id).
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "static"
-    context_size, by_step = 0, False
+    context_size, by_step, static_shapes = 0, False, True
 
     target_ids: Tensor
 
-    def __init__(self, weight: Tensor, target_ids: Tensor) -> None:
+    def __init__(self, weight: Tensor, target_ids: Tensor, ops: bool | None = None) -> None:
         super().__init__()
-        self._inner = FullHead(weight)
+        self._inner = FullHead(weight, ops)
         self.register_buffer("target_ids", target_ids, persistent=False)
         self.size = int(weight.shape[0])
 
@@ -88,9 +96,11 @@ class StaticHead(nn.Module):
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ())
-        return cls(base.weight, base.target_ids)
+        return cls(base.weight, base.target_ids, options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self._inner.on_ops and k <= head_ops.MOST_K:
+            return draft_topk(F.linear(hidden, self.weight), k, target_ids=self.target_ids)
         logprobs, rows = self._inner.topk(hidden, k)
         return logprobs, self.target_ids[rows]
 
@@ -124,12 +134,6 @@ def requests_of(state: DraftState | None) -> int:
     return 1 if state is None else state.requests
 
 
-def of_rows(values: Tensor, rows: int) -> Tensor:
-    """What requests (B, C) share, for each of their rows: (N, C), N / B rows of each."""
-    requests, columns = values.shape
-    return values[:, None].expand(-1, rows // requests, -1).reshape(rows, columns)
-
-
 def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
     """Dense log-probabilities (N, R) over shortlists, bool (N, R)."""
     return logits.masked_fill(~shortlist, float("-inf")).log_softmax(-1)
@@ -147,7 +151,7 @@ def check_width(what: str, width: int, base: HeadBase) -> None:
 def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
     """An option without meaning for a kind is a mistake, not to be ignored."""
     given: dict[str, Any] = {name: value for name, value in vars(options).items() if value is not None}
-    unknown = [name for name in given if name not in known]
+    unknown = [name for name in given if name not in (*known, "ops")]  # how, not what: of every kind
     if unknown:
         raise UsageError(
             f"a {kind} head has no such setting",

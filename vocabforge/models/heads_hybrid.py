@@ -16,21 +16,23 @@ from .low_rank import LowRankScorer
 DEFAULT_TAIL = 512
 
 
-class HybridHead:
+class HybridHead(nn.Module):
     """A hot core that needs no gather and no scorer, and a small tail for what it lacks (METHODS section 7).
 
     Args:
         base: the exact head.
         ranked: target ids of the hot core, in rank order; those without a head row are dropped.
         tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "hybrid"
-    by_step = False
+    by_step, static_shapes = False, True
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail) -> None:
-        self._parts = CoreAndTail(base, ranked, tail)
-        self.target_ids, self.size = base.target_ids, len(base.target_ids)
+    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
+        super().__init__()
+        self._parts = CoreAndTail(base, ranked, tail, ops)
+        self.size = len(base.target_ids)
         self.core_size, self.context_size = self._parts.core.size, tail.context_size
         self.tail_size = tail.size if isinstance(tail, RankerTail) else None
 
@@ -47,11 +49,16 @@ class HybridHead:
             ranked = ranked_ids(cls.KIND, options.ranked)
             size = default_context(len(ranked), vocab_size) if options.context is None else options.context
             check_context(size, vocab_size)
-            return cls(base, ranked, ContextTail(size))
-        refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows"))
+            return cls(base, ranked, ContextTail(size), options.ops)
+        refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows", "fp8"))
         check_shortlist(options.shortlist, vocab_size)
         ranked, size = ranked_ids(cls.KIND, options.ranked), options.shortlist or DEFAULT_TAIL
-        return cls(base, ranked, RankerTail(base, as_scorer(module), size, options.rows == "shared"))
+        tail = RankerTail(base, as_scorer(module), size, options.rows == "shared", bool(options.fp8))
+        return cls(base, ranked, tail, options.ops)
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._parts.target_ids
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self._parts.topk(hidden, k, state)

@@ -7,15 +7,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError, MismatchError, UsageError
+from ..ops.draft_topk import draft_topk
+from ..ops.indexed_logits import indexed_logits
+from . import head_ops
+from .head_ops import of_rows
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_exact import StaticHead, answer, check_width, masked, of_rows, refuse_options, requests_of
+from .heads_exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
+from .heads_selector import Selector
 from .low_rank import LowRankScorer
 from .topk import top_set
 
 DEFAULT_SHORTLIST = 2048
 
 
-class RankerHead:
+class RankerHead(nn.Module):
     """SpecVocab: a low-rank scorer names candidates, the exact head decides among them (METHODS section 6).
 
     Args:
@@ -23,24 +28,38 @@ class RankerHead:
         scorer: the trained ranker.
         shortlist: candidates a row, at most R.
         rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
+        fp8, ops: see ``HeadOptions``.
     """
 
     KIND = "ranker"
     context_size, by_step = 0, False
 
+    weight: Tensor
+    target_ids: Tensor
+
     def __init__(
-        self, base: HeadBase, scorer: LowRankScorer, shortlist: int = DEFAULT_SHORTLIST, rows: str = "own"
+        self,
+        base: HeadBase,
+        scorer: LowRankScorer,
+        shortlist: int = DEFAULT_SHORTLIST,
+        rows: str = "own",
+        *,
+        fp8: bool = False,
+        ops: bool | None = None,
     ) -> None:
+        super().__init__()
         if shortlist < 1:
             raise UsageError(
                 "a ranker needs candidates", got=f"a shortlist of {shortlist}", expected="1 or more"
             )
-        self.base, self.scorer = base, scorer
-        self.target_ids = base.target_ids
+        self.scorer = scorer
+        self.register_buffer("weight", base.weight.detach(), persistent=False)
+        self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.size = int(base.weight.shape[0])
         self.shortlist = min(shortlist, self.size)
-        self.shared = rows == "shared"
-        self._rows = scorer_rows(base, scorer)
+        self.shared, self.fp8 = rows == "shared", fp8
+        self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
+        self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
@@ -48,25 +67,43 @@ class RankerHead:
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        refuse_options(cls.KIND, options, ("shortlist", "rows"))
+        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8"))
         if (
             options.shortlist != DEFAULT_SHORTLIST
         ):  # configurations carry it without anyone having asked for it
             check_shortlist(options.shortlist, len(base.embedding))
-        return cls(base, as_scorer(module), options.shortlist or DEFAULT_SHORTLIST, options.rows or "own")
+        return cls(
+            base,
+            as_scorer(module),
+            options.shortlist or DEFAULT_SHORTLIST,
+            options.rows or "own",
+            fp8=bool(options.fp8),
+            ops=options.ops,
+        )
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
         """Head rows (N, max(shortlist, k)) int64 of each row's candidates, ascending."""
-        scores = F.linear(self.scorer.project(hidden), self._rows).float()  # (N, R)
-        return top_set(scores, max(self.shortlist, k))
+        return top_set(self._selector.scores(self.scorer.project(hidden)), max(self.shortlist, k))
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(
+                lambda some, state: self._topk_on_ops(some, k, requests_of(state)), hidden, state
+            )
         return answer(*self.scores(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, requests: int) -> tuple[Tensor, Tensor]:
+        rows = self._selector.select(self.scorer.project(hidden), max(self.shortlist, k))  # (N, n)
+        if self.shared and len(hidden) > 1:
+            logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests)
+        else:
+            logits = indexed_logits(hidden, self.weight, rows)
+        return draft_topk(logits, k, ids=rows, target_ids=self.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)
         union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
-        logits = F.linear(hidden, self.base.weight[union]).float()  # (N, C)
+        logits = F.linear(hidden, self.weight[union]).float()  # (N, C)
         if len(own) == 1:
             return logits, self.target_ids[union]
         places = torch.searchsorted(union, own)  # (N, k)
@@ -80,26 +117,32 @@ class RankerHead:
         return logits, self.target_ids[union]
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        logits = F.linear(hidden, self.base.weight).float()
+        logits = F.linear(hidden, self.weight).float()
         mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
         return masked(logits, mask)
 
 
-class LowRankHead:
+class LowRankHead(nn.Module):
     """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather (METHODS section 7).
 
     Args:
         base: names the tokens that may be proposed; its weight is not read.
         scorer: the trained scorer.
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "low-rank"
-    context_size, by_step = 0, False
+    context_size, by_step, static_shapes = 0, False, True
 
-    def __init__(self, base: HeadBase, scorer: LowRankScorer) -> None:
+    def __init__(self, base: HeadBase, scorer: LowRankScorer, ops: bool | None = None) -> None:
+        super().__init__()
         self.scorer = scorer
-        self._inner = StaticHead(scorer_rows(base, scorer), base.target_ids)
-        self.target_ids, self.size = base.target_ids, self._inner.size
+        self._inner = StaticHead(scorer_rows(base, scorer), base.target_ids, ops)
+        self.size = self._inner.size
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._inner.target_ids
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
@@ -108,7 +151,7 @@ class LowRankHead:
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ())
-        return cls(base, as_scorer(module))
+        return cls(base, as_scorer(module), options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.topk(self.scorer.project(hidden), k)

@@ -3,31 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError, UsageError
+from ..ops.cluster_logits import cluster_logits, tiles_bound
+from ..ops.draft_topk import draft_topk
+from . import head_ops
+from .head_ops import of_rows
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_exact import answer, check_width, masked, of_rows, refuse_options, requests_of
-from .router import Router, cluster_rows, top_clusters
+from .heads_exact import answer, check_width, masked, refuse_options, requests_of
+from .router import Router, cluster_rows, first_clusters, most_clusters, ranked_clusters
 
 
-class RouterHead:
+@dataclass
+class _Ranking:
+    """The clusters in the order of their scores, as ``router.ranked_clusters`` says.
+
+    Attributes:
+        fed: what the scores were made of.
+        stream: a side stream that computes them; None: they are there.
+    """
+
+    order: Tensor
+    before: Tensor
+    fed: DraftState
+    stream: torch.cuda.Stream | None
+
+    def join(self) -> tuple[Tensor, Tensor]:
+        """Clusters (N, M) and tokens before them (N, M), for the current stream."""
+        # The tensors need no further note of the other stream: what was fed is held until here, and the side stream
+        # begins every step by waiting for the current one, so that it never writes over what is still read.
+        if self.stream is not None:
+            torch.cuda.current_stream(self.order.device).wait_stream(self.stream)
+        return self.order, self.before
+
+
+class ClusterSlabs(nn.Module):
+    """A copy of head rows, sorted by cluster: the rows of a cluster are one slab.
+
+    Args:
+        weight: (R', H).
+        target_ids: (R',) int64.
+        cluster: (R',) int64 cluster of each row.
+        clusters: M.
+
+    Attributes:
+        weight, target_ids: the same, sorted.
+        offsets: (M + 1,) int32 where each slab begins; the last is R'.
+        sizes: M, rows of each, on the host.
+    """
+
+    weight: Tensor
+    target_ids: Tensor
+    offsets: Tensor
+
+    def __init__(self, weight: Tensor, target_ids: Tensor, cluster: Tensor, clusters: int) -> None:
+        super().__init__()
+        order, sizes = cluster.argsort(stable=True), cluster.bincount(minlength=clusters)
+        self.register_buffer("weight", weight.detach()[order], persistent=False)
+        self.register_buffer("target_ids", target_ids[order], persistent=False)
+        self.register_buffer("offsets", F.pad(sizes.cumsum(0), (1, 0)).int(), persistent=False)
+        self.sizes: list[int] = sizes.tolist()
+        self._tiles: dict[tuple[int, int, int], int] = {}
+
+    def most_tiles(self, rows: int, budget: int, k: int) -> int:
+        """Most tiles that ``rows`` hidden rows can open with a budget, ``k`` tokens of each needed."""
+        key = (rows, budget, k)
+        if key not in self._tiles:
+            clusters = min(rows * most_clusters(self.sizes, budget, k), len(self.sizes))
+            self._tiles[key] = tiles_bound(self.sizes, clusters)
+        return self._tiles[key]
+
+
+class RouterHead(nn.Module):
     """DynaSpec: the shortlist is the union of the tokens of the best clusters (METHODS section 5).
+
+    On the ops it reads a copy of the head, sorted by cluster: R' * H weights more on the device (1 GiB for 128k
+    rows of 4,096 in bf16), shared by :meth:`with_budgets`.
 
     Args:
         base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
         router: the trained router.
         budgets: clusters at draft step 0, 1, ...; the last holds for deeper steps.
         rows: one ``shared`` union for the rows of a step of a request, or their ``own``.
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "router"
     context_size = 0
 
-    def __init__(self, base: HeadBase, router: Router, budgets: Sequence[int], rows: str = "shared") -> None:
+    target_ids: Tensor
+    cluster: Tensor
+    _weight: Tensor
+    _embedding: Tensor
+    _sizes: Tensor
+
+    def __init__(
+        self,
+        base: HeadBase,
+        router: Router,
+        budgets: Sequence[int],
+        rows: str = "shared",
+        ops: bool | None = None,
+    ) -> None:
+        super().__init__()
         if not budgets or min(budgets) < 1:
             raise UsageError(
                 "a router needs a budget of clusters", got=list(budgets), expected="1 or more a step"
@@ -36,11 +119,18 @@ class RouterHead:
         check_width("router", router.hidden_size, base)
         self.base, self.router, self.budgets = base, router, tuple(budgets)
         self.shared = rows == "shared"
-        self.cluster = cluster_rows(router.assignment, base.target_ids)  # (R',)
-        self.size = len(self.cluster)
-        self._weight, self.target_ids = base.weight[: self.size], base.target_ids[: self.size]
-        self._embedding = base.embedding
-        self._sizes = self.cluster.bincount(minlength=router.clusters)  # (M,)
+        self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
+        cluster = cluster_rows(router.assignment, base.target_ids)  # (R',)
+        self.size = len(cluster)
+        self.register_buffer("cluster", cluster, persistent=False)
+        self.register_buffer("_weight", base.weight.detach()[: self.size], persistent=False)
+        self.register_buffer("target_ids", base.target_ids[: self.size], persistent=False)
+        self.register_buffer("_embedding", base.embedding.detach(), persistent=False)
+        self.register_buffer("_sizes", cluster.bincount(minlength=router.clusters), persistent=False)  # (M,)
+        self._slabs = (
+            ClusterSlabs(self._weight, self.target_ids, cluster, router.clusters) if self.on_ops else None
+        )
+        self._side: torch.cuda.Stream | None = None
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> Router:
@@ -53,18 +143,33 @@ class RouterHead:
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("budgets", "rows"))
         assert isinstance(module, Router)
-        return cls(
-            base, module, options.budgets or default_budgets(module.clusters), options.rows or "shared"
-        )
+        budgets = options.budgets or default_budgets(module.clusters)
+        return cls(base, module, budgets, options.rows or "shared", options.ops)
 
     def with_budgets(self, budgets: Sequence[int]) -> RouterHead:
         """The same head with other budgets."""
-        return RouterHead(self.base, self.router, budgets, "shared" if self.shared else "own")
+        found = RouterHead(self.base, self.router, budgets, "shared" if self.shared else "own", ops=False)
+        found.on_ops = found.static_shapes = self.on_ops
+        found._slabs = self._slabs
+        return found
 
     @property
     def by_step(self) -> bool:
         """Whether the budget changes from step to step."""
         return len(set(self.budgets)) > 1
+
+    def prepare(self, state: DraftState) -> DraftState:
+        """Score the clusters ahead: on a GPU beside what is launched next, in a stream of its own."""
+        if len(state.tokens) > head_ops.MOST_ROWS:  # asked in parts, which score for themselves
+            return state
+        if not state.tokens.is_cuda:
+            return replace(state, prepared=_Ranking(*self._ranked(state), state, None))
+        if self._side is None:
+            self._side = torch.cuda.Stream(state.tokens.device)
+        self._side.wait_stream(torch.cuda.current_stream(state.tokens.device))
+        with torch.cuda.stream(self._side):
+            ranking = _Ranking(*self._ranked(state), state, self._side)
+        return replace(state, prepared=ranking)
 
     def cluster_scores(self, state: DraftState | None) -> Tensor:
         """(N, M) fp32 scores of the clusters."""
@@ -77,13 +182,35 @@ class RouterHead:
 
     def clusters(self, state: DraftState | None, k: int = 1) -> Tensor:
         """bool (N, M): the clusters each row opens."""
-        scores = self.cluster_scores(state)
+        prepared = None if state is None else state.prepared
+        ranked = prepared.join() if isinstance(prepared, _Ranking) else self._ranked(state)
+        return first_clusters(*ranked, self._budget(state), k)
+
+    def _ranked(self, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        return ranked_clusters(self.cluster_scores(state), self._sizes)
+
+    def _budget(self, state: DraftState | None) -> int:
         assert state is not None
-        budget = self.budgets[min(state.step, len(self.budgets) - 1)]
-        return top_clusters(scores, self._sizes, budget, k)
+        return self.budgets[min(state.step, len(self.budgets) - 1)]
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
         return answer(*self.scores(hidden, k, state), k)
+
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        opened, slabs = self.clusters(state, k), self._slabs  # (N, M)
+        assert slabs is not None
+        if self.shared:
+            opened = of_rows(opened.view(requests_of(state), -1, opened.shape[-1]).any(1), len(hidden))
+        logits, rows = cluster_logits(
+            hidden,
+            slabs.weight,
+            slabs.offsets,
+            opened,
+            most_tiles=slabs.most_tiles(len(hidden), self._budget(state), k),
+        )
+        return draft_topk(logits, k, ids=rows, target_ids=slabs.target_ids)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         opened = self.clusters(state, k)  # (N, M)

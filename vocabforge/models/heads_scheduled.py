@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ops.draft_topk import draft_topk
+from . import head_ops
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .heads_core import ranked_ids, rows_of
 from .heads_exact import answer, refuse_options
 
 
-class ScheduledHead:
+class ScheduledHead(nn.Module):
     """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted (METHODS
     section 2).
 
@@ -24,19 +26,33 @@ class ScheduledHead:
         ranked: target ids in rank order; those without a head row are dropped.
         schedule: B(0), B(1), ...: step t may use the first B(t) of ``ranked``, and at least one; the last holds
             for deeper steps. Empty: all of them at every step.
+        ops: see ``HeadOptions.ops``.
     """
 
     KIND = "scheduled"
-    context_size, by_step = 0, True
+    context_size, by_step, static_shapes = 0, True, True
 
-    def __init__(self, base: HeadBase, ranked: Sequence[int], schedule: Sequence[int] = ()) -> None:
+    target_ids: Tensor
+    _slab: Tensor
+    _ids: Tensor
+
+    def __init__(
+        self,
+        base: HeadBase,
+        ranked: Sequence[int],
+        schedule: Sequence[int] = (),
+        ops: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.on_ops = head_ops.chosen(base.weight, ops)
         rows, known = rows_of(base, ranked)
         self.size = len(rows)
         before = known.cumsum(0).tolist()
         self.sizes = tuple(max(1, before[min(n, len(before)) - 1]) for n in schedule) or (self.size,)
-        self._slab, self._ids = base.weight[rows], base.target_ids[rows]  # in rank order
+        self.register_buffer("_slab", base.weight.detach()[rows], persistent=False)  # in rank order
+        self.register_buffer("_ids", base.target_ids[rows], persistent=False)
         self._orders: dict[int, Tensor] = {}
-        self.target_ids = self._ids[self._order(self.size)]
+        self.register_buffer("target_ids", self._ids[self._order(self.size)], persistent=False)
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
@@ -45,10 +61,13 @@ class ScheduledHead:
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("ranked", "schedule"))
-        return cls(base, ranked_ids(cls.KIND, options.ranked), options.schedule or ())
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.schedule or (), options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         count = self._count(state, k)
+        if self.on_ops and k <= head_ops.MOST_K:
+            logits = F.linear(hidden, self._slab[:count])
+            return draft_topk(logits, k, target_ids=self._ids[:count])
         return answer(self._logits(hidden, count), self._ids[:count], k)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..ops.compact_kv import compact_kv
+
 
 class KVCache:
     """Keys (after RoPE) and values of every layer, allocated once.
@@ -67,6 +69,10 @@ class KVCache:
 
         Reads all sources before writing, so the two may overlap.
         """
+        if self.k.is_cuda:
+            every = self.k.shape[1], -1
+            compact_kv(self.k, self.v, source.expand(every), destination.expand(every))
+            return
         if source.dim() == 2 and len(source) > 1:
             for cache in (self.k, self.v):
                 cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]

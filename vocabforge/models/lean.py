@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from . import checkpoint
 from .kv_cache import KVCache
 from .lean_config import LeanConfig
-from .lean_layers import LeanLayer, StepInputs, rms_norm
+from .lean_layers import LeanLayer, StepInputs, fits_ops, rms_norm, sum_and_norm
 from .rope import inverse_frequencies, rope_at
+from .sight import Sight
 from .target import read_target_config
 
 
@@ -93,7 +94,7 @@ class LeanModel(nn.Module):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor,
+        mask: Tensor | Sight,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
@@ -107,7 +108,8 @@ class LeanModel(nn.Module):
             cache: from ``new_cache``.
             slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each must be below ``view``.
             mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row
-                without any visible slot gives finite nonsense, so padding rows do no harm.
+                without any visible slot gives finite nonsense, so padding rows do no harm. Or a ``Sight`` of the
+                whole cache, which knows of windows itself.
             window_mask: the same for the layers with a sliding window; None where there are none, or
                 where all ``view`` slots lie within the window.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
@@ -118,25 +120,50 @@ class LeanModel(nn.Module):
         if (
             window_mask is None
             and config.sliding_window is not None
+            and isinstance(mask, Tensor)
             and mask.shape[-1] > config.sliding_window
         ):
             raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
         cos, sin = rope_at(positions.unsqueeze(2), self.inverse, self.dtype)  # (B, T, 1, D)
-        bias = self._additive(mask)
+        bias = mask if isinstance(mask, Sight) else self._additive(mask)
         window_bias = bias if window_mask is None else self._additive(window_mask)
         step = StepInputs(self.eps, cos, sin, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
         x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
-        outputs: dict[int, Tensor] = {}
-        stack = self._layers()
-        for index in layers or range(len(stack)):
-            x = stack[index].forward(x, index, step)
-            if index in aux_layers:
-                outputs[index] = x
+        run = layers or range(len(self.layers))
+        if isinstance(bias, Sight) and fits_ops(config):
+            hidden, outputs = self._on_ops(x, run, step, bias, aux_layers)
+        else:
+            hidden, outputs = self._stack(x, run, step, aux_layers)
         aux = torch.cat([outputs[index] for index in aux_layers], -1) if aux_layers else None
-        hidden = rms_norm(x, self.norm, self.eps)
         shape = ids.shape
         return LeanOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
+
+    def _stack(
+        self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """(B * T, H) embeddings -> hidden states after the final norm, and the outputs of the wanted layers."""
+        outputs: dict[int, Tensor] = {}
+        stack = self._layers()
+        for index in layers:
+            x = stack[index].forward(x, index, step)
+            if index in wanted:
+                outputs[index] = x
+        return rms_norm(x, self.norm, self.eps), outputs
+
+    def _on_ops(
+        self, x: Tensor, layers: range, step: StepInputs, sight: Sight, wanted: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """:meth:`_stack` in few kernels: what a block adds is added by the norm that follows it."""
+        outputs: dict[int, Tensor] = {}
+        stack = self._layers()
+        change: Tensor | None = None
+        for index in layers:
+            change, x = stack[index].on_ops(change, x, index, step, sight)
+            if index in wanted:
+                outputs[index] = x = x + change
+                change = None
+        return sum_and_norm(change, x, self.norm, self.config.rms_norm_eps)[0], outputs
 
     def _layers(self) -> list[LeanLayer]:
         return cast("list[LeanLayer]", list(self.layers))

@@ -8,9 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.add_rms_norm import add_rms_norm
+from ..ops.rope_store import rope_store
+from ..ops.silu_mul import silu_mul
 from .kv_cache import KVCache
 from .lean_config import LeanConfig
 from .rope import apply_rope
+from .sight import Sight, sight_attention
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
@@ -36,7 +40,7 @@ class StepInputs(NamedTuple):
 
     ``eps`` of the norms, 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D) from ``rope_at``; ``slots`` (T,) or
     (B, T) of the cache that this pass writes; ``bias`` and ``window_bias`` (T, view) or (B, 1, T, view): 0 where
-    visible, else the lowest finite number.
+    visible, else the lowest finite number; or a ``Sight`` of the whole cache in place of both.
     """
 
     eps: Tensor
@@ -44,8 +48,20 @@ class StepInputs(NamedTuple):
     sin: Tensor
     cache: KVCache
     slots: Tensor
-    bias: Tensor
-    window_bias: Tensor
+    bias: Tensor | Sight
+    window_bias: Tensor | Sight
+
+
+def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm of ``x + change`` (None: of ``x``), and that sum; all (R, H)."""
+    return add_rms_norm(x, None, weight, eps) if change is None else add_rms_norm(change, x, weight, eps)
+
+
+def fits_ops(config: LeanConfig) -> bool:
+    """Whether :meth:`LeanLayer.on_ops` computes this family: norms before the blocks, SwiGLU, no norms within."""
+    family = config.family
+    pre = family.norm_placement == "pre" and family.qk_norm in (None, "head")
+    return pre and not family.sub_norms and config.hidden_act == "silu"
 
 
 def _empty(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
@@ -66,6 +82,7 @@ class LeanLayer(nn.Module):
         hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
         self.q_width, self.kv_width = config.num_heads * head, config.num_kv_heads * head
         self.qkv_widths = (self.q_width, self.kv_width, self.kv_width)
+        self._window = config.sliding_window if sliding else None
         shapes: dict[str, tuple[int, ...]] = {
             "qkv": (sum(self.qkv_widths), hidden),
             "o": (hidden, self.q_width),
@@ -134,6 +151,29 @@ class LeanLayer(nn.Module):
         x = x + rms_norm(self._attend(x, index, step), w["attention_norm"], eps)
         return x + rms_norm(self._mlp(x, eps), w["mlp_norm"], eps)
 
+    def on_ops(
+        self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, sight: Sight
+    ) -> tuple[Tensor, Tensor]:
+        """:meth:`forward` in few kernels, for the families of :func:`fits_ops`.
+
+        Args:
+            change: (B * T, H) what the block before adds to the residual stream ``x``; None where that is done.
+
+        Returns:
+            what this layer's MLP adds to the residual stream, and the stream without it.
+        """
+        config, w, eps, cache = self.config, self._tensors(), self.config.rms_norm_eps, step.cache
+        normed, x = sum_and_norm(change, x, w["attention_norm"], eps)
+        qkv = F.linear(normed, w["qkv"], w.get("qkv_bias")).view(*step.slots.shape, -1)
+        keys, values = cache.k_layers[index], cache.v_layers[index]
+        cos, sin, norm = step.cos.squeeze(2), step.sin.squeeze(2), w.get("qk_norm")  # (B, T, D)
+        q = rope_store(qkv, cos, sin, keys, values, step.slots, heads=config.num_heads, qk_norm=norm, eps=eps)
+        attended = sight_attention(q, keys, values, sight, self._window).flatten(0, 1).flatten(1)
+        attended = F.linear(attended, w["o"], w.get("o_bias"))
+        normed, x = add_rms_norm(attended, x, w["mlp_norm"], eps)
+        inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
+        return F.linear(inner, w["down"], w.get("down_bias")), x
+
     def _attend(self, x: Tensor, index: int, step: StepInputs) -> Tensor:
         config, w, eps = self.config, self._tensors(), step.eps
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -150,11 +190,14 @@ class LeanLayer(nn.Module):
         v = v.view(batch, length, kv_heads, head_dim).transpose(1, 2)
         keys, values = step.cache.write(index, k, v, step.slots)
         bias = step.window_bias if self.sliding else step.bias
-        view = bias.shape[-1]
-        out = F.scaled_dot_product_attention(
-            q, keys[:, :, :view], values[:, :, :view], attn_mask=bias, enable_gqa=heads != kv_heads
-        )
-        out = out.transpose(1, 2).reshape(batch * length, self.q_width)
+        if isinstance(bias, Sight):
+            out = sight_attention(q.transpose(1, 2), keys, values, bias, self._window)
+        else:
+            view = bias.shape[-1]
+            out = F.scaled_dot_product_attention(
+                q, keys[:, :, :view], values[:, :, :view], attn_mask=bias, enable_gqa=heads != kv_heads
+            ).transpose(1, 2)
+        out = out.reshape(batch * length, self.q_width)
         if config.family.sub_norms:
             out = rms_norm(out, w["attention_sub_norm"], eps)
         return F.linear(out, w["o"], w.get("o_bias"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -122,9 +123,32 @@ def top_clusters(scores: Tensor, sizes: Tensor, budget: int, k: int) -> Tensor:
     Returns:
         bool (N, M).
     """
+    return first_clusters(*ranked_clusters(scores, sizes), budget, k)
+
+
+def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """What :func:`top_clusters` knows before it is told how many.
+
+    Returns:
+        clusters (N, M) int64 of each row, best first, and the tokens (N, M) int64 in better clusters than each.
+    """
     order = scores.sort(dim=-1, descending=True, stable=True).indices  # (N, M)
     ordered = sizes[order]
-    before = ordered.cumsum(-1) - ordered  # tokens in better clusters
-    place = torch.arange(scores.shape[-1], device=scores.device)
+    return order, ordered.cumsum(-1) - ordered
+
+
+def first_clusters(order: Tensor, before: Tensor, budget: int, k: int) -> Tensor:
+    """The rest of :func:`top_clusters`: bool (N, M)."""
+    place = torch.arange(order.shape[-1], device=order.device)
     take = (place < budget) | (before < k)
     return torch.zeros_like(take).scatter_(-1, order, take)
+
+
+def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
+    """Most clusters that :func:`top_clusters` opens for a row, whatever its scores: the smallest ones come first."""
+    needed, tokens = 0, 0
+    for size in sorted(sizes):
+        if tokens >= k:
+            break
+        needed, tokens = needed + 1, tokens + size
+    return max(budget, needed)

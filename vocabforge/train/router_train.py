@@ -141,7 +141,8 @@ class RouterTrainer:
 
     def head(self) -> RouterHead:
         """The router as a draft head, each row with a shortlist of its own."""
-        return RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own")
+        # For reports, which ask for probabilities only: without the sorted copy of the head that drafting reads.
+        return RouterHead(self._base, self.router, default_budgets(self.router.clusters), "own", ops=False)
 
     def report(self, *, schedules: bool) -> dict[str, Any]:
         """Held-out figures; with ``schedules`` the budgets are compared too."""

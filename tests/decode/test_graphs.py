@@ -1,0 +1,253 @@
+"""Captured passes: whole requests through recordings give what eager passes give, token by token.
+
+The recorder here plays a tape of tensor operations (``trace_recorder.py``); ``test_graphs_gpu.py`` runs CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.drafter_support import make_drafter
+from tests.decode.graph_support import SAMPLED, outcome, requests, same_as_eager, traced
+from tests.decode.node_support import Alternating, load_tiny
+from tests.decode.trace_recorder import Forbidden, TraceRecorder
+from tests.models.lean_support import build as build_family
+from tests.support import tiny_target
+from vocabforge.core.errors import UsageError
+from vocabforge.core.extension import resolve
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.graphs import GraphCapture, capture_passes
+from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.result import Generation
+from vocabforge.models.heads import HEADS, HeadOptions, HeadSizes, base_of, build_head
+from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.target import HFTarget
+
+TREE = DraftOptions("dynamic", depth=2, topk=3, total_nodes=9)
+CHAIN = DraftOptions("chain", depth=2)
+STATIC = DraftOptions("static", depth=2, topk=2, total_nodes=7)
+PATTERN = (True, False, False, None, True, False)
+
+
+class FromStart(Alternating):
+    """The same plans for each batch."""
+
+    def begin(self) -> None:
+        self.cycles = 0
+
+
+class Models:
+    """A target, what drafts for it, and proposers of them."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        tiny_target(folder, num_hidden_layers=3)
+        self.target = load_target(folder)
+        hf = HFTarget(AutoModelForCausalLM.from_pretrained(folder))
+        self.drafters: dict[str, Any] = {
+            kind: make_drafter(kind, folder, hf) for kind in ("eagle3", "eagle1", "medusa")
+        }
+        self.drafters["draft-model"] = noisy_copy(self.target)
+
+    def parts(self, name: str, options: DraftOptions, **more: Any) -> Callable[[], tuple[LeanModel, Any]]:
+        drafter = self.drafters.get(name, self.drafters["eagle1"] if name == "eagle2" else None)
+        return lambda: (
+            self.target,
+            make_proposer(name, ProposerParts(self.target, drafter, options=options, **more)),
+        )
+
+
+def noisy_copy(model: LeanModel) -> LeanModel:
+    """A model that agrees often, not always."""
+    other = copy.deepcopy(model)
+    torch.manual_seed(7)
+    for weight in other.parameters():
+        weight.add_(torch.randn_like(weight) * 0.01)
+    return other
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rows"),
+    [
+        ("eagle3", TREE, 1),
+        ("eagle3", TREE, 3),
+        ("eagle3", CHAIN, 2),
+        ("eagle2", TREE, 2),
+        ("eagle1", STATIC, 1),
+        ("eagle1", STATIC, 2),
+        ("draft-model", TREE, 1),
+        ("draft-model", TREE, 3),
+        ("draft-model", CHAIN, 2),
+        ("early-exit", TREE, 2),
+        ("early-exit", CHAIN, 1),
+    ],
+)
+def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: DraftOptions, rows: int) -> None:
+    capture, found = same_as_eager(models.parts(name, options), requests(rows + 1), rows=rows)
+    assert len(capture.done) == 1, "one recording serves all lengths"
+    if name == "draft-model":
+        assert any(max(one[1]) > 2 for one in found), "nothing was accepted"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_plain_decoding_is_captured(models: Models, rows: int) -> None:
+    same_as_eager(lambda: (models.target, None), requests(3), rows=rows)
+
+
+@pytest.mark.parametrize("name", ["draft-model", None])
+def test_sampled_tokens_are_those_of_the_eager_engine(models: Models, name: str | None) -> None:
+    """Each request draws number n of its stream for token n, greedy ones beside it draw none."""
+    make = models.parts(name, TREE) if name else lambda: (models.target, None)
+    _, found = same_as_eager(make, requests(4, *SAMPLED), rows=2)
+    greedy = outcome(Decoder(models.target).generate_batch(requests(4)))
+    assert [one[0] for one in found] != [one[0] for one in greedy]
+
+
+@pytest.mark.parametrize("case", ["mistral-window", "qwen3-bias-window", "olmo2"])
+def test_families_and_windows(case: str, tmp_path: Path) -> None:
+    """On the ops where a family fits them (a window, norms of heads), else layer by layer under bits."""
+    build_family(case, tmp_path)
+    target = load_target(tmp_path)
+
+    def make() -> tuple[LeanModel, Any]:
+        options = DraftOptions("dynamic", depth=1, topk=3, total_nodes=7, layers=1)
+        return target, make_proposer("early-exit", ProposerParts(target, options=options))
+
+    same_as_eager(make, requests(3), rows=2)
+
+
+def test_a_draft_model_with_a_short_context(models: Models, tmp_path: Path) -> None:
+    """It sees its last positions only: a window for all its layers."""
+    small = load_tiny(tmp_path, num_hidden_layers=1, max_position_embeddings=12)
+    models.drafters["draft-model"], kept = small, models.drafters["draft-model"]
+    try:
+        same_as_eager(models.parts("draft-model", TREE), requests(3), rows=2)
+    finally:
+        models.drafters["draft-model"] = kept
+
+
+@pytest.mark.parametrize("kind", ["context", "router", "ranker"])
+def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
+    """The tokens of the text change between replays, at one place; a router begins before the drafter's pass."""
+    drafter, vocab = models.drafters["eagle3"], models.target.config.vocab_size
+    options = {
+        "context": HeadOptions(ranked=tuple(range(8)), context=6, ops=True),
+        "router": HeadOptions(budgets=(4, 3), ops=True),
+        "ranker": HeadOptions(shortlist=12, ops=True),
+    }[kind]
+    clusters = 8 if kind == "router" else None
+    torch.manual_seed(3)
+    sizes = HeadSizes(32, vocab, rank=6, clusters=clusters, width=8, depth=1)
+    module = resolve(HEADS, kind, "draft head").new_module(sizes)
+
+    def make() -> tuple[LeanModel, Any]:
+        head = build_head(kind, base_of(drafter), module, options)
+        return models.target, make_proposer("eagle3", ProposerParts(models.target, drafter, head, TREE))
+
+    same_as_eager(make, requests(3), rows=2)
+
+
+@pytest.mark.parametrize("name", ["eagle3", "draft-model", "n-gram", "medusa"])
+def test_other_cycles_are_captured_in_parts(models: Models, name: str) -> None:
+    """Penalties are the host's work: drafting and target pass are captured by themselves."""
+    penalised = SamplingParams(0.0, repetition_penalty=1.3)
+    options = {"n-gram": DraftOptions(), "medusa": STATIC}.get(name, TREE)
+    capture, _ = same_as_eager(models.parts(name, options), requests(3, penalised), whole=False, rows=2)
+    assert "target" in [one.name for one in capture.done]
+
+
+def test_changing_plans_are_captured_in_parts(models: Models) -> None:
+    make = models.parts("eagle3", TREE)
+    plans = make()[1].plans()
+    same_as_eager(make, requests(2), whole=False, rows=1, control=FromStart(plans, PATTERN))
+
+
+def test_one_decoder_serves_all_kinds_of_requests(models: Models) -> None:
+    """Whole cycles, cycles in parts, and whole ones again, with caches that grow in between."""
+    plain, penalised = requests(2), requests(2, SamplingParams(0.0, repetition_penalty=1.3))
+    long = [Request(one.prompt_ids * 9, 9, ()) for one in requests(2)]
+    make = models.parts("draft-model", CHAIN)
+    found, eager = Decoder(*make(), rows=2, wrap=traced()), Decoder(*make(), rows=2)
+    found._allocate(32)
+    for asked in (plain, penalised, long, plain):
+        assert outcome(found.generate_batch(asked)) == outcome(eager.generate_batch(asked))
+
+
+def test_an_abandoned_stream_leaves_nothing(models: Models) -> None:
+    target, proposer = models.parts("draft-model", TREE)()
+    decoder = Decoder(target, proposer, rows=2, wrap=traced())
+    asked = requests(3)
+    expected = outcome(decoder.generate_batch(asked))
+    for _ in zip(range(3), decoder.stream_batch(asked, [Generation() for _ in asked])):
+        pass
+    assert outcome(decoder.generate_batch(asked[:1])) == expected[:1]
+    assert outcome(decoder.generate_batch(asked)) == expected
+
+
+def test_recordings_keep_the_state_that_they_name() -> None:
+    """A warm-up run and, here, the recording itself count; the first replay must still be the first."""
+    state = torch.zeros(2)
+
+    def step(more: torch.Tensor) -> torch.Tensor:
+        state.add_(more)
+        return state * 1
+
+    capture = GraphCapture(TraceRecorder)
+    run = capture("step", step, lambda: [state])
+    first = run(torch.ones(2))
+    assert first.tolist() == [1.0, 1.0]
+    assert run(torch.full((2,), 2.0)).tolist() == [3.0, 3.0]
+    assert first.tolist() == [1.0, 1.0], "an output was written over"
+    assert run(torch.ones(1)).tolist() == [4.0, 4.0]
+    assert [one.shapes for one in capture.done] == ["[2]", "[1]"]
+    capture.forget()
+    run(torch.ones(2))
+    assert len(capture.done) == 3
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + int(x.max()),
+        lambda x: x + max(x.tolist()),
+        lambda x: x[x > 0],
+        lambda x: x + torch.tensor([1.0]),
+        lambda x: x.nonzero(),
+        lambda x: x if x.sum() > 0 else -x,
+    ],
+)
+def test_the_recorder_refuses_what_a_graph_cannot_hold(function: Any) -> None:
+    with pytest.raises(Forbidden):
+        GraphCapture(TraceRecorder)("bad", function)(torch.ones(3))
+
+
+def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
+    build_family("mistral-window", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": 3}))
+    target = load_target(tmp_path)
+    options = DraftOptions("chain", depth=2, layers=1)
+    proposer = make_proposer("early-exit", ProposerParts(target, options=options))
+    Decoder(target, proposer)
+    with pytest.raises(UsageError, match="too deep to be captured"):
+        Decoder(target, proposer, wrap=traced())
+
+
+def test_graphs_are_for_cuda() -> None:
+    with pytest.raises(UsageError, match="CUDA devices only") as told:
+        capture_passes("cpu")
+    assert "--device cuda" in str(told.value)

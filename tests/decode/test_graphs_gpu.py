@@ -1,0 +1,157 @@
+"""CUDA graphs: the same requests as on the CPU in fp32, and in bf16 the same as the same kernels one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.decode.graph_support import SAMPLED, outcome, requests
+from vocabforge.decode.cycle_device import DeviceCycle
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.graphs import GraphCapture, capture_passes
+from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.request import SamplingParams
+from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.lean import LeanModel
+from vocabforge.models.lean_config import LeanConfig
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device"),
+]
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,  # one that the attention kernel is made for
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+}
+METHODS = {
+    "plain": None,
+    "eagle3": DraftOptions("dynamic", depth=3, topk=4, total_nodes=20),
+    "draft-model": DraftOptions("dynamic", depth=2, topk=3, total_nodes=12),
+    "early-exit": DraftOptions("chain", depth=3, layers=2),
+}
+
+
+class RunsAgain:
+    """A recorder that records nothing: the same passes and kernels, started one by one."""
+
+    def warm_up(self, run: Callable[[], Any]) -> None:
+        """There is nothing to be warm for."""
+
+    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        return lambda: function(*inputs)
+
+
+def random_target() -> LeanModel:
+    """fp32 on the CPU, as sure of its tokens as a trained one."""
+    torch.manual_seed(0)
+    model = LeanModel(LeanConfig.from_hf_config(CONFIG))
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.uniform_(0.5, 1.5)
+        else:
+            weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
+    return model
+
+
+def random_drafter(target: LeanModel) -> Eagle3Drafter:
+    sizes = {name: CONFIG[name] for name in ("hidden_size", "intermediate_size", "head_dim", "vocab_size")}
+    config = Eagle3Config(
+        **sizes,
+        num_heads=4,
+        num_kv_heads=2,
+        draft_vocab_size=None,
+        aux_layers=(0, 1, 2),
+        max_position_embeddings=512,
+    )
+    drafter = Eagle3Drafter(config, target.embedding, target.lm_head_weight)
+    with torch.no_grad():
+        for weight in drafter.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, weight.shape[-1] ** -0.5)
+    return drafter.eval()
+
+
+def noisy(target: LeanModel) -> LeanModel:
+    """A draft model that agrees often, not always."""
+    other = copy.deepcopy(target)
+    for weight in other.parameters():
+        weight.add_(torch.randn_like(weight) * 0.003)
+    return other
+
+
+def moved(model: LeanModel, device: str, dtype: torch.dtype) -> LeanModel:
+    other = LeanModel(model.config, dtype=dtype, device=device)  # rotary frequencies stay fp32
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def make(name: str, device: str, dtype: torch.dtype) -> tuple[LeanModel, Any]:
+    """Target and proposer; the same weights every time."""
+    source, options = random_target(), METHODS[name]
+    target, drafter = moved(source, device, dtype), None
+    if name == "eagle3":
+        drafter = random_drafter(source).to(device=device, dtype=dtype)
+    if name == "draft-model":
+        drafter = moved(noisy(source), device, dtype)
+    if options is None:
+        return target, None
+    return target, make_proposer(name, ProposerParts(target, drafter, options=options))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_graphs_equal_the_cpu_in_fp32(name: str, rows: int, sampled: bool) -> None:
+    asked = requests(5, *(SAMPLED if sampled else ()))
+    expected = outcome(Decoder(*make(name, "cpu", torch.float32), rows=rows).generate_batch(asked))
+    capture = capture_passes("cuda")
+    decoder = Decoder(*make(name, "cuda", torch.float32), rows=rows, wrap=capture)
+    assert outcome(decoder.generate_batch(asked)) == expected
+    assert outcome(decoder.generate_batch(asked)) == expected, "what was captured has changed"
+    assert isinstance(decoder._cycles, DeviceCycle)
+    assert len(capture.done) == len({one.name for one in capture.done}) > 0
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_graphs_equal_their_kernels_in_bf16(name: str, rows: int) -> None:
+    asked = requests(5, *SAMPLED)
+    stepped = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, wrap=GraphCapture(RunsAgain))
+    expected = outcome(stepped.generate_batch(asked))
+    decoder = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, wrap=capture_passes("cuda"))
+    assert outcome(decoder.generate_batch(asked)) == expected
+
+
+@pytest.mark.parametrize("name", ["eagle3", "draft-model"])
+def test_cycles_in_parts(name: str) -> None:
+    """Penalties keep the walk on the host; drafting and target pass are graphs of their own."""
+    asked = requests(3, SamplingParams(0.0, repetition_penalty=1.3))
+    expected = outcome(Decoder(*make(name, "cpu", torch.float32), rows=2).generate_batch(asked))
+    capture = capture_passes("cuda")
+    decoder = Decoder(*make(name, "cuda", torch.float32), rows=2, wrap=capture)
+    assert outcome(decoder.generate_batch(asked)) == expected
+    assert {"target", "cycle"} & {one.name.split()[0] for one in capture.done} == {"target"}
+
+
+def test_caches_grow_between_requests() -> None:
+    short, long = requests(2), [type(one)(one.prompt_ids * 40, 20, ()) for one in requests(2)]
+    decoder = Decoder(*make("eagle3", "cuda", torch.float32), rows=2, wrap=capture_passes("cuda"))
+    decoder._allocate(64)
+    eager = Decoder(*make("eagle3", "cpu", torch.float32), rows=2)
+    for asked in (short, long, short):
+        assert outcome(decoder.generate_batch(asked)) == outcome(eager.generate_batch(asked))

@@ -1,0 +1,109 @@
+"""A recorder for machines without a GPU: a pass is run once under a tape, and then only the tape is played.
+
+What breaks a CUDA graph breaks it, too: reading a value on the host, a shape that depends on data, or a tensor made of
+host data is an error while recording; tensors that the pass reaches are those of the recording for ever, and no Python
+of the pass runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vocabforge.decode.graphs import each_tensor
+from vocabforge.ops import tree_select
+
+# Functions that read a tensor on the host or make one of host data; the dispatcher does not see all of them.
+HOST = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "cpu")
+HOST += ("tensor", "new_tensor", "as_tensor", "from_numpy")
+# Operations that wait for the device or have results of unknown size.
+FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal")
+
+
+class Forbidden(Exception):
+    """An operation that a CUDA graph cannot hold."""
+
+
+class NoHost(TorchFunctionMode):
+    """Refuses what goes from the device to the host or back."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in HOST:
+            raise Forbidden(f"{function.__name__} in a pass that is being captured")
+        return function(*args, **(kwargs or {}))
+
+
+class Tape(TorchDispatchMode):
+    """Notes every operation with its operands and results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1]
+        )
+        if name in FORBIDDEN or by_mask:
+            raise Forbidden(f"{name} in a pass that is being captured")
+        found = function(*args, **(kwargs or {}))
+        self.calls.append((function, args, kwargs or {}, found))
+        return found
+
+    def play(self) -> dict[int, Tensor]:
+        """Run the operations again; what now stands for each result of the recording."""
+        now: dict[int, Tensor] = {}
+
+        def current(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return now.get(id(value), value)
+            return type(value)(map(current, value)) if type(value) in (list, tuple) else value
+
+        for function, args, kwargs, found in self.calls:
+            again = function(*map(current, args), **{name: current(one) for name, one in kwargs.items()})
+            pairs = [(found, again)] if isinstance(found, Tensor) else zip(found or (), again or ())
+            now.update({id(old): new for old, new in pairs if isinstance(old, Tensor)})
+        return now
+
+
+@contextmanager
+def as_captured() -> Iterator[None]:
+    """Nothing is read, and what an op asserts on a CPU alone is not asserted."""
+    with NoHost(), patch.object(tree_select, "_assert_closed", lambda *_: None):
+        yield
+
+
+class TraceRecorder:
+    """Records passes on tapes."""
+
+    def warm_up(self, run: Callable[[], Any]) -> None:
+        run()
+
+    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        with as_captured(), Tape() as tape:
+            outputs = function(*inputs)
+        recorded = tensors_of(outputs)
+        static = each_tensor(outputs, Tensor.clone)  # every replay writes here, as a graph does
+
+        def replay() -> Any:
+            now = tape.play()
+            for one, old in zip(tensors_of(static), recorded):
+                one.copy_(now.get(id(old), old))
+            return static
+
+        return replay
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a structure, in order."""
+    found: list[Tensor] = []
+    each_tensor(value, lambda one: found.append(one) or one)
+    return found

@@ -1,0 +1,244 @@
+"""Draft heads in static shapes: traced without data, replayed on other data, compared with the plain form."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, make_context
+from vocabforge.models import head_ops
+from vocabforge.models.head_types import PreparesSteps
+from vocabforge.models.heads import HEADS, DraftState, HeadOptions, build_head
+from vocabforge.models.router import most_clusters, top_clusters
+
+REDUCED = torch.arange(1, VOCAB, 3)
+# (kind, what differs from head_cases.OPTIONS, with a trained part)
+FORMS = {kind: (kind, {}, True) for kind in HEADS} | {
+    "ranker-shared": ("ranker", {"rows": "shared"}, True),
+    "ranker-fp8": ("ranker", {"fp8": True}, True),
+    "router-own": ("router", {"rows": "own"}, True),
+    "hybrid-shared": ("hybrid", {"rows": "shared"}, True),
+    "hybrid-context": ("hybrid", {"shortlist": None, "context": 25}, False),
+    "hybrid-fp8": ("hybrid", {"fp8": True}, True),
+}
+proof = pytest.mark.proof
+# requests, rows of each
+SHAPES = [(1, 1), (1, 10), (2, 1), (2, 10)]
+TRACED = [(2, 10), *(pytest.param(*shape, marks=proof) for shape in SHAPES[:3])]  # tracing takes long
+
+
+def make(form: str, *, requests: int, each: int, ops: bool | None, seed: int = 0, **how) -> Case:
+    kind, changes, trained = FORMS[form]
+    options = dataclasses.replace(OPTIONS.get(kind, HeadOptions()), **changes, ops=ops)
+    return make_case(
+        kind, options=options, rows=requests * each, requests=requests, seed=seed, trained=trained, **how
+    )
+
+
+def traced(case: Case, k: int):
+    """``topk`` as a graph of its tensors, traced without data.
+
+    Raises:
+        GuardOnDataDependentSymNode: something was read on the host.
+        AssertionError: a shape depends on data.
+    """
+    state = case.state
+
+    def ask(hidden, tokens, previous, context):
+        return case.head.topk(hidden, k, DraftState(state.step, tokens, previous, state.requests, context))
+
+    inputs = (case.hidden, state.tokens, state.previous, state.context)
+    graph = make_fx(ask, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    for node in graph.graph.nodes:
+        found = node.meta.get("val")
+        for tensor in found if isinstance(found, (tuple, list)) else (found,):
+            sizes = tensor.shape if isinstance(tensor, torch.Tensor) else ()
+            assert all(isinstance(size, int) for size in sizes), f"{node.target} has a shape of {sizes}"
+    return graph
+
+
+def other_data(case: Case, seed: int) -> tuple[torch.Tensor, DraftState]:
+    stream = torch.Generator().manual_seed(seed)
+    rows, state = len(case.hidden), case.state
+    return torch.randn(rows, HIDDEN, generator=stream), DraftState(
+        state.step,
+        torch.randint(0, VOCAB, (rows,), generator=stream),
+        torch.randn(rows, HIDDEN, generator=stream),
+        state.requests,
+        make_context(state.requests, seed=seed),
+    )
+
+
+def same(ours, theirs) -> None:
+    assert torch.equal(ours[1], theirs[1])
+    assert (ours[0].dtype, ours[1].dtype) == (torch.float32, torch.int64)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=2e-5)
+
+
+def check(case: Case, plain: Case, k: int) -> None:
+    """The traced graph on data that it was not traced with, against the plain form."""
+    graph = traced(case, k)
+    answers = []
+    for seed in (11, 12):
+        hidden, state = other_data(case, seed)
+        answers.append(graph(hidden, state.tokens, state.previous, state.context))
+        same(answers[-1], plain.head.topk(hidden, k, state))
+    assert not torch.equal(answers[0][1], answers[1][1]), "the test needs data that differ"
+
+
+@pytest.mark.parametrize(("requests", "each"), TRACED)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_traced_head_answers_as_the_plain_one(form: str, requests: int, each: int) -> None:
+    how = {"requests": requests, "each": each, "step": 1}
+    case, plain = (make(form, ops=ops, **how) for ops in (True, False))
+    assert case.head.static_shapes
+    check(case, plain, 5)
+
+
+@pytest.mark.parametrize(("requests", "each"), SHAPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_head_on_the_ops_answers_as_the_plain_one(form: str, requests: int, each: int) -> None:
+    how = {"requests": requests, "each": each, "step": 2}
+    case, plain = (make(form, ops=ops, **how) for ops in (True, False))
+    for seed in (13, 14):
+        hidden, state = other_data(case, seed)
+        same(case.head.topk(hidden, 5, state), plain.head.topk(hidden, 5, state))
+
+
+@pytest.mark.parametrize("trace", [False, pytest.param(True, marks=proof)])
+@pytest.mark.parametrize("form", FORMS)
+def test_over_a_reduced_head_with_shortlists_that_are_widened(form: str, trace: bool) -> None:
+    """More tokens than a shortlist or a core has; a router opens further clusters."""
+    how = {"requests": 2, "each": 3, "ids": None if form == "full" else REDUCED}
+    case, plain = (make(form, ops=ops, **how) for ops in (True, False))
+    k = min(24, case.head.size)
+    if trace or form == "context":
+        check(case, plain, k)
+    else:
+        same(case.head.topk(case.hidden, k, case.state), plain.head.topk(case.hidden, k, case.state))
+
+
+@pytest.mark.parametrize("form", HEADS)
+def test_the_plain_form_says_whether_it_can_be_traced(form: str) -> None:
+    """What drafting in one compiled pass on a CPU goes by."""
+    case = make(form, requests=2, each=3, ops=None)
+    assert case.head.static_shapes == (FORMS[form][0] not in ("ranker", "router"))
+    if case.head.static_shapes:
+        check(case, make(form, requests=2, each=3, ops=False), 5)
+    else:
+        with pytest.raises((AssertionError, GuardOnDataDependentSymNode)):
+            traced(case, 5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_rows_and_many_tokens(form: str) -> None:
+    """Parts of the rows that the ops take, each of whole requests; more tokens than they take: the plain form."""
+    case, plain = (make(form, requests=7, each=10, ops=ops) for ops in (True, False))
+    assert len(case.hidden) > head_ops.MOST_ROWS
+    same(case.head.topk(case.hidden, 4, case.state), plain.head.topk(case.hidden, 4, case.state))
+    k = min(head_ops.MOST_K + 3, case.head.size)
+    same(case.head.topk(case.hidden, k, case.state), plain.head.topk(case.hidden, k, case.state))
+
+
+def test_one_row_that_needs_more_clusters_than_its_budget() -> None:
+    """The static number of tiles has room for them."""
+    options = HeadOptions(budgets=(1,), ops=True)
+    case = make_case("router", rows=1, options=options)
+    plain = make_case("router", rows=1, options=dataclasses.replace(options, ops=False))
+    for seed in range(4):
+        hidden, state = other_data(case, seed)
+        same(case.head.topk(hidden, 40, state), plain.head.topk(hidden, 40, state))
+
+
+def test_the_most_clusters_that_a_row_can_open() -> None:
+    """Against every order that scores could give."""
+    sizes = [4, 0, 2, 7, 2]
+    orders = torch.tensor(list(itertools.permutations(range(5))))
+    scores = torch.zeros(len(orders), 5).scatter_(1, orders, torch.arange(5.0, 0, -1).expand(len(orders), -1))
+    for budget, k in ((1, 1), (1, 5), (2, 9), (3, 15), (5, 1)):
+        opened = top_clusters(scores, torch.tensor(sizes), budget, k).sum(-1)
+        assert most_clusters(sizes, budget, k) == int(opened.max())
+
+
+@pytest.mark.parametrize("rows", ["own", "shared"])
+@pytest.mark.parametrize("ops", [True, False])
+@pytest.mark.parametrize("requests", [1, 7])
+def test_a_router_that_scored_its_clusters_ahead(rows: str, ops: bool, requests: int) -> None:
+    options = HeadOptions(budgets=(4, 1), rows=rows, ops=ops)
+    case = make_case("router", rows=70, requests=requests, options=options)
+    assert isinstance(case.head, PreparesSteps)
+    for some in (slice(0, 70), slice(0, 10)):
+        state = dataclasses.replace(
+            case.state,
+            tokens=case.state.tokens[some],
+            previous=case.state.previous[some],
+            requests=requests if some.stop == 70 else 1,
+        )
+        ahead = case.head.prepare(state)
+        assert (ahead.prepared is None) == (some.stop > head_ops.MOST_ROWS)
+        for k in (3, 40):  # how many are needed is not known ahead
+            ours = case.head.topk(case.hidden[some], k, ahead)
+            theirs = case.head.topk(case.hidden[some], k, state)
+            assert all(torch.equal(one, other) for one, other in zip(ours, theirs))
+        assert torch.equal(
+            case.head.log_probs(case.hidden[some], ahead), case.head.log_probs(case.hidden[some], state)
+        )
+
+
+@pytest.mark.parametrize("form", ["scheduled", "hybrid", pytest.param("low-rank", marks=proof)])
+def test_a_static_head_is_one_graph_of_a_compiled_pass(form: str) -> None:
+    case = make(form, requests=2, each=3, ops=None)
+
+    def ask(hidden, tokens, previous, context):
+        return case.head.topk(hidden, 5, DraftState(1, tokens, previous, 2, context))
+
+    torch._dynamo.reset()
+    run = torch.compile(ask, backend="eager", fullgraph=True)
+    with torch.inference_mode():
+        for hidden, state in ((case.hidden, case.state), other_data(case, 5)):
+            found = run(hidden, state.tokens, state.previous, state.context)
+            same(found, case.head.topk(hidden, 5, dataclasses.replace(state, step=1)))
+
+
+def test_only_a_router_prepares() -> None:
+    found = {kind for kind in HEADS if isinstance(make_case(kind).head, PreparesSteps)}
+    assert found == {"router"}
+
+
+def test_sorted_slabs_are_made_once_and_serve_other_budgets() -> None:
+    case = make("router", requests=1, each=4, ops=True)
+    case.head.topk(case.hidden, 2, case.state)
+    slabs = case.head._slabs
+    other = case.head.with_budgets((9,))
+    other.topk(case.hidden, 2, case.state)
+    case.head.topk(case.hidden, 2, case.state)
+    assert slabs is case.head._slabs is other._slabs
+    order = case.head.cluster.argsort(stable=True)
+    assert torch.equal(slabs.weight, case.base.weight[: case.head.size][order])
+
+
+def test_fp8_candidates_are_nearly_those_of_the_scorer() -> None:
+    """Of the candidates in full precision, most stay; logits are the exact head's in both."""
+    full, small = (make(form, requests=1, each=40, ops=False) for form in ("ranker", "ranker-fp8"))
+    ours, theirs = (case.head.candidates(case.hidden) for case in (small, full))
+    kept = [len(set(one) & set(other)) / len(other) for one, other in zip(ours.tolist(), theirs.tolist())]
+    assert 0.9 < sum(kept) / len(kept) < 1.0
+    chosen = build_head("ranker", full.base, full.module, HeadOptions(shortlist=VOCAB, fp8=True))
+    same(chosen.topk(full.hidden, 9), build_head("full", full.base).topk(full.hidden, 9))
+
+
+def test_heads_keep_no_second_copy_of_a_weight_but_those_they_say() -> None:
+    """Buffers share the memory of the base and the scorer."""
+    for form in ("full", "low-rank", "ranker", "hybrid", "context", "router"):
+        case = make(form, requests=1, each=2, ops=False)
+        known = {case.base.weight.data_ptr(), case.base.embedding.data_ptr()}
+        if case.module is not None:
+            known |= {parameter.data_ptr() for parameter in case.module.parameters()}
+        large = [t for t in (*case.head.buffers(), *case.head.parameters()) if t.numel() >= VOCAB * 6]
+        assert large
+        assert {tensor.data_ptr() for tensor in large} <= known

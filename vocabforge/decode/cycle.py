@@ -1,0 +1,131 @@
+"""One decode cycle of B rows, step by step: draft, target, verification, commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .chance import SeededChance
+from .draft import Commit, Draw, Plan
+from .proposers import Lap, Proposer
+from .request import SamplingParams
+from .target_side import TargetPass, TargetSide
+from .tree import DraftTree
+from .verifiers import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
+from .work import offered, roots_alone
+
+_IDLE = Draw(SamplingParams(), SeededChance(0))
+
+Judges = Sequence[RowVerification | None]  # one a row, None for an idle one
+
+
+class CycleResult(NamedTuple):
+    """What a cycle committed, and the level and the number of drafts that each row's tree offered."""
+
+    verdicts: Verdicts
+    deepest: list[int]
+    drafted: list[int]
+
+
+class Cycle(Protocol):
+    """Runs cycles over the engine's target and proposer, and keeps each row's last token."""
+
+    def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
+        """A request starts in a row: its prompt is read, and ``root`` is its first token."""
+        ...
+
+    def end(self, row: int) -> None:
+        """The row is idle from now on."""
+        ...
+
+    def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
+        """One cycle; ``lap`` ends a part of it."""
+        ...
+
+
+class SteppedCycle:
+    """Cycles whose steps the host starts one by one: any proposer, verifier and plan.
+
+    Args:
+        side: the target with its cache.
+        proposer: drafts; None decodes plainly.
+        verifier: a name of ``verifiers.VERIFIERS``; None chooses by request and tree.
+    """
+
+    def __init__(self, side: TargetSide, proposer: Proposer | None, verifier: str | None) -> None:
+        self._side, self._proposer, self._verifier = side, proposer, verifier
+        self._reads = proposer.reads if proposer else "none"
+        device = side.target.device
+        self._plain = roots_alone(side.rows, device)
+        self._roots = torch.zeros(side.rows, dtype=torch.int64, device=device)
+
+    def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
+        self._roots[row] = root
+
+    def end(self, row: int) -> None:
+        """Its last token stays: an idle row is drafted for with the others."""
+
+    def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
+        tree = self._draft(plan, judges, lap)
+        output, verdicts = self._verify(plan, tree, judges)
+        lap("verify")
+        self._commit(plan, tree, output, verdicts)
+        return CycleResult(verdicts, *offered(tree))
+
+    def _draft(self, plan: Plan, judges: Judges, lap: Lap) -> DraftTree:
+        if plan.levels == 0 or self._proposer is None:
+            return replace(self._plain, tokens=self._roots[:, None])
+        draws = None
+        if self._proposer.samples:
+            draws = [Draw(one.sampling, one.chance) if one else _IDLE for one in judges]
+        tree = self._proposer.propose(self._roots, plan, draws, lap)
+        lap("draft")
+        return tree
+
+    def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
+        """One target pass over all nodes, and the walk."""
+        if all(one is None or by_argmax(one.sampling) for one in judges):
+            output, decision = self._side.judged_pass(tree, plan.levels)
+            return output, greedy_verdicts(*decision, judges)
+        output = self._side.verify_pass(tree)
+        assert output.logits is not None
+        return output, verify(tree, output.logits, judges, plan.levels, self._verifier)
+
+    def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
+        """Keep the accepted path in the target's cache and tell the proposer of it."""
+        path = verdicts.path  # (B, L)
+        lengths = [count + 1 for count in verdicts.accepted]
+        counts = torch.tensor(lengths, device=path.device)
+        self._side.keep(tree, path, counts)
+        self._side.note(lengths)
+        last = torch.tensor([tokens[-1] if tokens else 0 for tokens in verdicts.tokens], device=path.device)
+        self._roots = last
+        if self._proposer is None:
+            return
+        following = tokens_behind(tree, path, counts, last)
+        states = states_on(tree, path, output.states(self._reads))
+        drafted = None if plan.levels == 0 else path
+        self._proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
+
+
+def tokens_behind(tree: DraftTree, path: Tensor, counts: Tensor, last: Tensor) -> Tensor:
+    """(B, L) the token after each committed position.
+
+    Args:
+        path: (B, L) accepted nodes, the last repeated.
+        counts: (B,) how many of them are real.
+        last: (B,) the target's own token, after the last real one.
+    """
+    following = tree.tokens.gather(1, path).roll(-1, 1)
+    return following.scatter_(1, (counts - 1).clamp(min=0)[:, None], last[:, None])
+
+
+def states_on(tree: DraftTree, path: Tensor, states: Tensor | None) -> Tensor | None:
+    """Of the states (B, N, .) of all nodes, those of a path (B, L): (B, L, .)."""
+    if states is None or (tree.chain and path.shape[1] == states.shape[1]):
+        return states
+    return states.gather(1, path[:, :, None].expand(-1, -1, states.shape[-1]))
