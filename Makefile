@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign test test-proof test-deepspeed check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu gpu-check test test-proof test-deepspeed check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make heads   compare all draft heads on that model, three seeds"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
+	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
+	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of the proofs that decoding is lossless"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
@@ -82,6 +84,18 @@ bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generati
 	$(FOREIGN) 3 $(TO_TOK105) > runs/foreign/tok105.json
 	$(FOREIGN) 1 $(TO_BITLLAMA) temperature=1 > runs/foreign/bitllama-drawn.json
 	$(FOREIGN) 1 $(TO_TOK105) temperature=1 > runs/foreign/tok105-drawn.json
+
+# No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
+ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
+kernels:
+	$(ANY_PYTHON) kernels/build.py
+
+kernels-cpu:
+	$(ANY_PYTHON) kernels/build.py --cpu
+
+gpu-check:
+	$(ANY_PYTHON) kernels/gpu_check.py $(GPU_CHECK)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal

@@ -15,13 +15,14 @@ BENCHMARKS: dict[str, str] = {
     "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
     "decoding": "vocabforge.evaluate.bench_decoding:bench_decoding",
     "draft-heads": "vocabforge.evaluate.bench_heads:bench_draft_heads",
+    "kernels": "vocabforge.evaluate.bench_kernels:bench_kernels",
     "training": "vocabforge.evaluate.bench_training:bench_training",
 }
 
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="Which benchmark: count-freq, training, decoding or draft-heads.")
+        str, typer.Argument(help="Which benchmark: count-freq, training, decoding, draft-heads or kernels.")
     ],
     settings: Annotated[
         list[str] | None,
@@ -31,7 +32,8 @@ def bench(
             "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
             "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
             "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
-            "keys of the recipe.",
+            "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
+            "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
             show_default=False,
         ),
     ] = None,
@@ -84,6 +86,8 @@ def bench(
     model with another tokenizer (`foreign_drafter=DIR`) drafts by TLI, SLEM and SLRS, against assisted generation;
     outputs are compared token by token. **draft-heads** trains one drafter a seed with every kind of draft head and
     decodes held-out prompts with each; the same command again goes on where it stopped.
+    **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
+    floors, on a GPU at real sizes, on a CPU the same code at small ones.
 
     Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
     `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
@@ -136,6 +140,8 @@ def bench(
         _print_heads(result, output)
     elif name == "decoding":
         _print_decoding(result)
+    elif name == "kernels":
+        _print_kernels(result)
     else:
         _print_training(result)
 
@@ -224,6 +230,14 @@ def _print_decoding(result: dict[str, Any]) -> None:
     out.print(shown)
     for line in remarks(result):
         out.print(line, style="dim", markup=False)
+
+
+def _print_kernels(result: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from ..evaluate.bench_kernels_table import markdown
+
+    Console(highlight=False, soft_wrap=True).print(markdown(result, brief=True), markup=False)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

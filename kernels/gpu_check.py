@@ -1,0 +1,256 @@
+"""One command for a machine with a GPU: build the kernels, run the GPU tests, measure everything, write it down.
+
+``make gpu-check`` or ``python kernels/gpu_check.py``; needs torch with CUDA, nvcc, g++ and pytest, no network and no
+installation. Every part runs though another failed; the exit code says whether all went well. Results:
+``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
+
+On a CPU, ``--device cpu --small`` runs the same code at small sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the package need not be installed
+from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
+from vocabforge.evaluate import bench_kernels as kernels  # noqa: E402
+from vocabforge.evaluate.bench_kernels_isolated import run_isolated  # noqa: E402
+from vocabforge.evaluate.bench_kernels_machine import machine_facts, no_device  # noqa: E402
+from vocabforge.evaluate.bench_kernels_table import markdown, table  # noqa: E402
+
+SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
+PARTS = ("build", "tests", "bench")
+_LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # seconds of a part at most
+_RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # that it leaves to the parts after it
+TOOLS = ("memcheck", "racecheck")
+_TAIL = 4000  # characters of a failed command's output that are kept
+
+
+@dataclass
+class Check:
+    """One run: what was asked, and the report so far."""
+
+    asked: argparse.Namespace
+    began: float = field(default_factory=time.monotonic)
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def left(self) -> float:
+        """Seconds until the time is over."""
+        return float(self.asked.seconds) - (time.monotonic() - self.began)
+
+    def part(self, name: str, run: Callable[[float], Mapping[str, Any]]) -> None:
+        """Run one part within its time; whatever goes wrong is written down and the next part follows."""
+        parts: dict[str, Any] = self.report.setdefault("parts", {})
+        if name not in self.asked.parts:
+            parts[name] = {"state": "left out"}
+            return
+        seconds = self.left() - _RESERVE[name]
+        if not self.asked.sanitize:
+            seconds = min(seconds, _LIMITS[name])
+        _say(f"{name}: up to {seconds:.0f} s")
+        start = time.monotonic()
+        try:
+            found = dict(run(max(seconds, 20.0)))
+        except Exception as error:  # noqa: BLE001 (the other parts must run)
+            found = {"state": "failed", "problem": f"{type(error).__name__}: {error}"}
+            traceback.print_exc()
+        parts[name] = {**found, "seconds": round(time.monotonic() - start, 1)}
+        _say(f"{name}: {found['state']} after {parts[name]['seconds']} s {found.get('problem', '')}".rstrip())
+        write(self.report, self.asked.output)  # what is there survives whatever comes
+
+    @property
+    def failed(self) -> list[str]:
+        """Parts that went wrong."""
+        return [name for name, part in self.report["parts"].items() if part["state"] == "failed"]
+
+
+def _say(text: str) -> None:
+    print(f"[gpu-check] {text}", file=sys.stderr, flush=True)
+
+
+def command(arguments: Sequence[str], seconds: float, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command; its exit code (124 where the time was over) and the end of what it said."""
+    try:
+        done = subprocess.run(
+            arguments,
+            cwd=ROOT,
+            timeout=seconds,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.output or b"").decode("utf-8", "replace")
+        return 124, f"{said[-_TAIL:]}\nnot done after {seconds:.0f} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace")[-_TAIL:]
+
+
+def build(seconds: float) -> Mapping[str, Any]:
+    """Compile the kernels; what is up to date is kept."""
+    code, said = command([sys.executable, "kernels/build.py"], seconds, {})
+    return _state(code, said)
+
+
+def _state(code: int, said: str) -> dict[str, Any]:
+    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said.strip()}
+
+
+def gpu_tests(tests: Sequence[str]) -> list[str]:
+    """Test files that hold tests marked ``gpu``: other files may need packages that are not here."""
+    if tests:
+        return list(tests)
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if "mark.gpu" in path.read_text("utf-8")]
+
+
+def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
+    """Tests marked ``gpu``, under a tool of compute-sanitizer where that was asked for.
+
+    They pass only where at least one ran: without a GPU all of them are skipped, which is a failure unless the
+    device is a CPU.
+    """
+    results = folder / "tests.xml"
+    results.unlink(missing_ok=True)
+    files = gpu_tests(asked.tests)
+    if asked.sanitize and not asked.tests:  # the kernels themselves
+        files = [one for one in files if one.startswith("tests/ops/")]
+    arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    arguments += [f"--junitxml={results}", *files]
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins of a shared machine are nobody's wish
+    if asked.sanitize:
+        tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        arguments = [tool, "--tool", asked.sanitize, "--error-exitcode", "99", *arguments]
+        if asked.sanitize == "memcheck":
+            # Else torch's allocator hides accesses beyond a tensor; but then no graph can be captured.
+            environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+            arguments += ["-k", "not graph and not capture"]
+    code, said = command(arguments, seconds, environment)
+    return judged(code, said, read_junit(results), asked.device)
+
+
+def judged(code: int, said: str, counts: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """What a run of tests means; its exit code is pytest's, 5 where no test was chosen."""
+    found = {**_state(code, said), **counts}
+    if code in (0, 5) and not counts["passed"]:
+        cpu = device == "cpu"
+        return {
+            **found,
+            "state": "skipped" if cpu else "failed",
+            "problem": "no GPU" if cpu else "no test ran",
+        }
+    return found
+
+
+def read_junit(path: Path) -> dict[str, Any]:
+    """Counts and the names of failed tests of a pytest report; zeros where there is none."""
+    counts: dict[str, Any] = {"passed": 0, "failed": 0, "skipped": 0, "failures": []}
+    if not path.is_file():
+        return counts
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        kinds = {child.tag for child in case}
+        kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        counts[kind] += 1
+        if kind == "failed":
+            counts["failures"].append(f"{case.get('classname')}::{case.get('name')}")
+    return counts
+
+
+def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
+    """All benchmarks, each part in a process of its own on a GPU."""
+    options = replace(kernels.REAL, device=asked.device)
+    if asked.small:
+        options = replace(kernels.SMALL, device=asked.device)
+    options = replace(options, budget=seconds)
+
+    def run(part: str, options: Any) -> Any:
+        if asked.device == "cpu":
+            return kernels.in_process(part, options)
+        return run_isolated(part, options, folder / "parts")
+
+    result = kernels.measure(options, tuple(asked.bench), run)
+    failed = result["failed"]
+    state = {"state": "failed" if failed else "passed", "result": result}
+    if failed:
+        state["problem"] = f"{sum(map(len, failed.values()))} figures wrong or not measured"
+    return state
+
+
+def write(done: Mapping[str, Any], folder: Path) -> None:
+    """The report as JSON and as Markdown."""
+    report = json.loads(json.dumps(done))
+    atomic_write_json(folder / "gpu-check.json", report)
+    lines = [
+        "# GPU check",
+        "",
+        *table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
+        "",
+    ]
+    for name, part in report["parts"].items():
+        counts = ", ".join(f"{part[key]} {key}" for key in ("passed", "failed", "skipped") if key in part)
+        lines.append(
+            f"- {name}: {part['state']}{f' ({counts})' if counts else ''}, {part.get('seconds', 0)} s"
+        )
+        if part.get("problem"):
+            lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
+    result = report["parts"].get("bench", {}).get("result")
+    text = markdown(result) if result else "\nNo benchmark ran: every figure is open.\n"
+    atomic_write(folder / "gpu-check.md", "\n".join([*lines, "", text]))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; ends the program where it asks for what cannot be."""
+    parser = argparse.ArgumentParser(description="Build, test and measure the kernels on this machine.")
+    parser.add_argument(
+        "--device", default="cuda", help="cuda, cuda:1, or cpu to prove the code without a GPU"
+    )
+    parser.add_argument("--small", action="store_true", help="small sizes; needed with --device cpu")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--bench", nargs="+", default=["ops", "heads", "drafting", "cycle"], help="parts of it"
+    )
+    parser.add_argument("--tests", nargs="+", default=[], help="test files instead of all with GPU tests")
+    parser.add_argument("--sanitize", choices=TOOLS, help="only build and test, under compute-sanitizer")
+    parser.add_argument("--seconds", type=float, default=525.0, help="for everything together")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu-check")
+    asked = parser.parse_args(arguments)
+    if asked.device == "cpu" and not asked.small:
+        parser.error("--device cpu needs --small: real sizes would take hours")
+    if asked.device != "cpu" and (problem := no_device(asked.device)):
+        parser.error(f"{problem}; --device cpu --small proves the code without a GPU")
+    if asked.sanitize:
+        asked.parts = [name for name in asked.parts if name != "bench"]
+    asked.output = asked.output.resolve()
+    return asked
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = parse(arguments)
+    asked.output.mkdir(parents=True, exist_ok=True)
+    check = Check(asked)
+    check.report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
+    check.report["facts"] = machine_facts(asked.device)
+    check.part("build", build)
+    check.part("tests", lambda seconds: run_tests(seconds, asked, asked.output))
+    check.part("bench", lambda seconds: bench(seconds, asked, asked.output))
+    write(check.report, asked.output)
+    _say(f"{asked.output / 'gpu-check.md'}")
+    if check.failed:
+        _say(f"failed: {', '.join(check.failed)}")
+    return 1 if check.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

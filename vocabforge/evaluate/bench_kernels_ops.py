@@ -1,0 +1,180 @@
+"""Cases of ops, checked and timed: one row of figures each, beside the floor and other ways to the same result."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bench_kernels_check import check_case
+from .bench_kernels_timing import Ceilings, Protocol, Timing, time_calls
+from .op_benches.types import Inputs, OpCase, Shape
+
+PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all cases are measured with.
+
+    Attributes:
+        protocol: repeats and device.
+        ceilings: of this device.
+        backend: of the ops, as in ``ops/backend.py``.
+        seed: of the inputs.
+        plain: time the PyTorch reference, too.
+    """
+
+    protocol: Protocol
+    ceilings: Ceilings
+    backend: str
+    seed: int = 0
+    plain: bool = True
+
+
+def unique_cases(
+    makers: Mapping[str, Callable[[Shape], list[OpCase]]], shapes: Sequence[Shape], rows: Sequence[int]
+) -> Iterator[OpCase | str]:
+    """Cases at all shapes and rows, each once; a text instead where they cannot be made.
+
+    Args:
+        makers: name -> its ``cases``.
+        rows: N, first things first: what the time does not suffice for is at the end. Small shapes have their own.
+    """
+    met: set[object] = set()
+    for count in rows:
+        for name, cases in makers.items():
+            for shape in shapes:
+                try:
+                    found = cases(shape if shape.small else replace(shape, rows=count))
+                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
+                    yield f"{name}: {type(error).__name__}: {error}"
+                    continue
+                for case in found:
+                    key = (case.op, case.name, *sorted(case.sizes.items()))
+                    if key not in met:
+                        met.add(key)
+                        yield case
+
+
+def measure_case(case: OpCase, bench: Bench) -> dict[str, Any]:
+    """Check a case in all its dtypes and time it in the first.
+
+    Returns:
+        a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
+        then), ``graph_problems`` (the same of a captured graph), and the figures of :func:`_figures`.
+    """
+    device = bench.protocol.device
+    problems: dict[str, str] = {}
+    graphs: dict[str, str] = {}
+    for dtype in case.dtypes:
+        found = check_case(case, device, dtype, bench.backend, bench.seed + 1)
+        for told, part in ((problems, "problem"), (graphs, "graph")):
+            if (text := found[part]) is not None:
+                told[_short(dtype)] = text
+    row: dict[str, Any] = {
+        "op": case.op,
+        "case": case.name,
+        "sizes": dict(case.sizes),
+        "dtype": _short(case.dtypes[0]),
+        "backend": bench.backend,
+        "problems": problems,
+        "graph_problems": graphs,
+    }
+    if not problems:
+        row |= _figures(case, bench)
+    _make_room(bench.protocol)
+    return row
+
+
+def _make_room(protocol: Protocol) -> None:
+    """Collect what still holds the device's memory, where that is much: a collection takes a while."""
+    if protocol.cuda:
+        free, total = torch.cuda.mem_get_info(protocol.device)
+        if (
+            free + torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
+            < total / 2
+        ):
+            gc.collect()
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _figures(case: OpCase, bench: Bench) -> dict[str, Any]:
+    """Times of the op and its baselines.
+
+    ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
+    (floor over time), ``bound``, ``gb_per_s`` and ``tflop_per_s`` reached, ``baselines`` with their ``ratio``
+    (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
+    cache or more.
+    """
+    protocol = bench.protocol
+    sets = _rotation(case, bench)
+    moved = sum(case.bytes_of(one) for one in sets) / len(sets)
+    floor, bound = bench.ceilings.floor(moved, case.floor_flops)
+    backend = bench.backend
+    timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
+    eager = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol, graph=False)
+    used = min(len(sets), timing.calls)
+    ways = {**({PLAIN: case.reference} if bench.plain else {}), **case.baselines}
+    baselines = {name: _baseline(_calls(sets, way), protocol, timing) for name, way in ways.items()}
+    return {
+        "timing": timing.to_dict(),
+        "eager": eager.to_dict(),
+        "floor_bytes": moved,
+        "floor_flops": case.floor_flops,
+        "floor_us": floor * 1e6,
+        "bound": bound,
+        "share": floor / timing.seconds,
+        "gb_per_s": moved / timing.seconds / 1e9,
+        "tflop_per_s": case.floor_flops / timing.seconds / 1e12,
+        "baselines": baselines,
+        "copies": used,
+        "cold": moved * used >= 2 * protocol.cache_bytes(),
+    }
+
+
+def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
+    """A baseline's time, or why it has none; it may lack the memory where the op does not."""
+    try:
+        timing = time_calls(calls, protocol)
+    except (RuntimeError, ValueError) as error:
+        return {"problem": str(error).splitlines()[0]}
+    return {**timing.to_dict(), "ratio": timing.seconds / ours.seconds}
+
+
+def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:
+    def call(inputs: Inputs) -> Callable[[], Any]:
+        return lambda: way(inputs)
+
+    return [call(inputs) for inputs in sets]
+
+
+def _rotation(case: OpCase, bench: Bench) -> list[Inputs]:
+    """As many sets of inputs as exceed the cache."""
+    device, dtype = bench.protocol.device, case.dtypes[0]
+    first = case.make(device, dtype, bench.seed)
+    held = _held(first) if case.vary is None else _held(case.vary(first, bench.seed + 2), beside=first)
+    sets = [first]
+    for number in range(1, bench.protocol.copies(case.bytes_of(first), held)):
+        seed = bench.seed + 2 + number
+        sets.append(case.make(device, dtype, seed) if case.vary is None else case.vary(first, seed))
+    return sets
+
+
+def _held(inputs: Inputs, beside: Inputs | None = None) -> float:
+    """Bytes of the tensors among the inputs, less those that another set holds already."""
+    shared = {one.data_ptr() for one in (beside or {}).values() if isinstance(one, Tensor)}
+    return float(
+        sum(
+            one.numel() * one.element_size()
+            for one in inputs.values()
+            if isinstance(one, Tensor) and one.data_ptr() not in shared
+        )
+    )

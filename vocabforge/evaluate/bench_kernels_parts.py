@@ -1,0 +1,241 @@
+"""The parts of ``vocabforge bench kernels``, and the journal that keeps every finished figure when one of them dies.
+
+A part announces a figure before it is measured and writes it down as soon as it is there, so that a crash of the
+device, or the end of the time, costs one figure and names it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.extension import load_attribute, resolve
+from .bench_kernels_timing import Ceilings, Protocol
+
+# name -> "module:attr" of a function (options, journal); run in this order.
+PARTS: dict[str, str] = {
+    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_part",
+    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_part",
+    "drafting": "vocabforge.evaluate.bench_cycle_draft:drafting_part",
+    "cycle": "vocabforge.evaluate.bench_cycle:cycle_part",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is measured.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``.
+        shapes: names of ``op_benches.types.SHAPES``.
+        rows: N.
+        ops: of ``OP_BENCHES``; empty: all.
+        backend: of the ops.
+        measure: seconds of one measurement.
+        budget: seconds of one part; what does not fit stays open.
+        ceilings: of the device, once they are known.
+    """
+
+    device: str = "cuda"
+    shapes: tuple[str, ...] = ("llama3-8b", "qwen3-8b")
+    rows: tuple[int, ...] = (1, 10, 60)
+    ops: tuple[str, ...] = ()
+    backend: str = "native"
+    measure: float = 0.03
+    budget: float = 120.0
+    ceilings: Ceilings | None = None
+
+    def protocol(self) -> Protocol:
+        import torch
+
+        if self.device == "cpu":
+            return Protocol(torch.device("cpu"), self.measure, least=1, most=5, most_copies=2)
+        return Protocol(torch.device(self.device), self.measure)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "ceilings": None if self.ceilings is None else vars(self.ceilings)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Options:
+        ceilings = values["ceilings"]
+        lists = {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
+        return cls(**{**values, **lists, "ceilings": None if ceilings is None else Ceilings(**ceilings)})
+
+
+@dataclass
+class Journal:
+    """Figures by name, on disk as they come.
+
+    Args:
+        path: JSON lines are added to it; None keeps them in memory only.
+        skip: names that are not to be measured again.
+        deadline: of ``time.monotonic``; what would begin later stays open.
+    """
+
+    path: Path | None = None
+    skip: frozenset[str] = frozenset()
+    deadline: float = float("inf")
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    open: dict[str, str] = field(default_factory=dict)
+
+    def measure(self, name: str, make: Callable[[], dict[str, Any]]) -> None:
+        """Measure one figure, unless it is there or the time is over.
+
+        Raises:
+            RuntimeError: the device can no longer be used.
+        """
+        if name in self.skip:
+            return
+        if time.monotonic() > self.deadline:
+            self.leave(name, "no time left")
+            return
+        self._write({"name": name, "begun": True})
+        try:
+            row = make()
+        except Exception as error:
+            if _device_lost(error):
+                raise
+            self.leave(name, f"{type(error).__name__}: {error}")
+            return
+        self.rows[name] = row
+        self._write({"name": name, "row": row})
+
+    def leave(self, name: str, why: str) -> None:
+        """A figure that stays open."""
+        if name not in self.skip:
+            self.open[name] = why
+            self._write({"name": name, "open": why})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def read_journal(path: Path) -> tuple[Journal, str | None]:
+    """What a process wrote, and the figure that it was at when it ended without finishing it."""
+    found, at = Journal(), None
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:  # cut off in the middle
+            continue
+        name = line["name"]
+        at = name if "begun" in line else None
+        if "row" in line:
+            found.rows[name] = line["row"]
+        elif "open" in line:
+            found.open[name] = line["open"]
+    return found, at
+
+
+def _device_lost(error: BaseException) -> bool:
+    """A CUDA error other than too little memory stays with its process."""
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return False
+    return isinstance(error, RuntimeError) and "CUDA error" in str(error)
+
+
+def run_part(part: str, options: Options, journal: Journal) -> None:
+    """Measure one part in this process.
+
+    Raises:
+        UsageError: no such part.
+        RuntimeError: the device can no longer be used.
+    """
+    resolve(PARTS, part, "part of the kernels' benchmark")(options, journal)
+
+
+def planned(options: Options) -> dict[str, list[str]]:
+    """Names of all figures by part, without measuring any: what a run leaves out is open."""
+    found = {}
+    for part, where in _NAMES.items():
+        try:
+            found[part] = load_attribute(where)(options)
+        except Exception as error:  # noqa: BLE001 (a part that cannot even be listed is open as a whole)
+            found[part] = [f"{part}: {type(error).__name__}: {error}"]
+    return found
+
+
+_NAMES = {
+    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_names",
+    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_names",
+    "drafting": "vocabforge.evaluate.bench_cycle_draft:drafting_names",
+    "cycle": "vocabforge.evaluate.bench_cycle:cycle_names",
+}
+
+
+def ops_names(options: Options) -> list[str]:
+    """Figures of the ops' part."""
+    return [name for name, _ in _ops(options)]
+
+
+def heads_names(options: Options) -> list[str]:
+    """Figures of the heads' part."""
+    return [name for name, _ in _heads(options)]
+
+
+def ops_part(options: Options, journal: Journal) -> None:
+    """Every op with a benchmark, checked and timed."""
+    _measure(_ops(options), options, journal, plain=True)
+
+
+def heads_part(options: Options, journal: Journal) -> None:
+    """The table of draft heads."""
+    _measure(_heads(options), options, journal, plain=False)
+
+
+def _measure(cases: Sequence[tuple[str, Any]], options: Options, journal: Journal, plain: bool) -> None:
+    from .bench_kernels_ops import Bench, measure_case
+
+    assert options.ceilings is not None
+    bench = Bench(options.protocol(), options.ceilings, options.backend, plain=plain)
+    for name, case in cases:
+        if isinstance(case, str):
+            journal.leave(name, case)
+            continue
+
+        def row(case: Any = case) -> dict[str, Any]:
+            return measure_case(case, bench)
+
+        journal.measure(name, row)
+
+
+def _ops(options: Options) -> list[tuple[str, Any]]:
+    from .op_benches import OP_BENCHES, op_cases
+
+    names = options.ops or tuple(OP_BENCHES)
+    return _named({name: _maker(name, op_cases) for name in names}, options)
+
+
+def _maker(name: str, cases: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
+    return lambda shape: cases(name, shape)
+
+
+def _heads(options: Options) -> list[tuple[str, Any]]:
+    from .op_benches.heads import cases
+
+    return _named({"heads": cases}, options)
+
+
+def _named(makers: Mapping[str, Callable[[Any], Any]], options: Options) -> list[tuple[str, Any]]:
+    """Cases by a name that no other has; a text where an op's cannot be made."""
+    from .bench_kernels_ops import unique_cases
+    from .op_benches.types import SHAPES
+
+    shapes = [SHAPES[name] for name in options.shapes]
+    found: dict[str, Any] = {}
+    for case in unique_cases(makers, shapes, options.rows):
+        if isinstance(case, str):
+            found[case.partition(":")[0]] = case
+        else:
+            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
+            found[f"{case.op}: {case.name} [{sizes}]"] = case
+    return list(found.items())

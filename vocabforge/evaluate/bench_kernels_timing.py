@@ -1,0 +1,291 @@
+"""How a GPU is timed: rotated inputs, graph replays and events, medians of many repeats, ceilings measured first.
+
+On a CPU the same calls are made in the same order under a host clock, so that every line above the clock is
+proved where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Call = Callable[[], Any]
+
+_CPU_CACHE = 1 << 20  # enough that rotation is exercised
+_LEAST_SECONDS = 2e-4  # in one replay, so that its start does not count
+_MOST_TURNS = 64
+_WARM = 2
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How long and on what is measured.
+
+    Attributes:
+        device: of all tensors.
+        seconds: for the repeats of one measurement.
+        least, most: repeats; there are two halves of them.
+        most_copies: of the inputs of one case.
+    """
+
+    device: torch.device
+    seconds: float = 0.1
+    least: int = 5
+    most: int = 50
+    most_copies: int = 64
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def cache_bytes(self) -> int:
+        """Size of the cache that repeated calls must not live in."""
+        if not self.cuda:
+            return _CPU_CACHE
+        return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
+
+    def copies(self, touched: float, held: float) -> int:
+        """Sets of inputs that together are twice the cache, as far as memory allows.
+
+        Args:
+            touched: bytes that one call must move.
+            held: bytes that a further set takes.
+        """
+        wanted = int(2 * self.cache_bytes() // max(touched, 1.0)) + 1
+        room = 0.25 * torch.cuda.mem_get_info(self.device)[0] if self.cuda else 64e6
+        return max(1, min(wanted, self.most_copies, int(room // max(held, 1.0)) + 1))
+
+    def synchronize(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call.
+
+    Attributes:
+        seconds: median over all repeats.
+        low, high: 10th and 90th percentile.
+        again: the medians of the two halves; a smaller difference between versions than theirs is noise.
+        repeats: measurements, each over ``calls`` calls.
+        method: ``graph`` replays, ``events``, or a host ``clock``.
+        problem: why no graph could be captured.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    again: tuple[float, float]
+    repeats: int
+    calls: int
+    method: str
+    problem: str | None = None
+
+    @property
+    def noise(self) -> float:
+        """Difference of the halves over the median."""
+        return abs(self.again[0] - self.again[1]) / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem", "noise")}
+        return {"us": self.seconds * 1e6, "low_us": self.low * 1e6, "high_us": self.high * 1e6, **found}
+
+
+class Replay:
+    """A call that is repeated on the same memory: a captured CUDA graph; on a CPU the call again.
+
+    Args:
+        call: allocates through torch only and never waits for the device.
+        device: where it runs.
+
+    Attributes:
+        outputs: what the call gave, overwritten by each :meth:`replay`.
+
+    Raises:
+        RuntimeError: the call cannot be captured.
+    """
+
+    def __init__(self, call: Call, device: torch.device) -> None:
+        self._call, self._graph = call, None
+        if device.type != "cuda":
+            self.outputs = call()
+            return
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(_WARM):
+                call()
+        torch.cuda.current_stream(device).wait_stream(side)
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.outputs = call()
+        self._graph = graph
+
+    def replay(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        for old, new in zip(_tensors(self.outputs), _tensors(self._call())):
+            if old.data_ptr() != new.data_ptr():
+                old.copy_(new)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [one for part in result for one in _tensors(part)] if isinstance(result, (tuple, list)) else []
+
+
+def time_calls(calls: Sequence[Call], protocol: Protocol, *, graph: bool = True) -> Timing:
+    """Time of one call, over calls that differ in their inputs only and take turns.
+
+    Args:
+        calls: one a set of inputs.
+        graph: replays of one graph that holds all calls; where a call cannot be captured, events, and why.
+    """
+    for call in calls[:_WARM]:
+        call()
+    protocol.synchronize()
+    calls = calls[: _fitting(calls[0], protocol)]
+    turns = _turns(calls, protocol)
+
+    def all_calls() -> None:
+        for _ in range(turns):
+            for call in calls:
+                call()
+
+    count, problem = turns * len(calls), None
+    if not protocol.cuda:
+        return summary(_repeat(all_calls, _clock, protocol), count, "clock", None)
+    if graph:
+        try:
+            replay = Replay(all_calls, protocol.device)
+        except RuntimeError as error:  # what torch raises for a call that capture forbids
+            problem = str(error).splitlines()[0]
+        else:
+            return summary(_repeat(replay.replay, _events, protocol), count, "graph", None)
+    return summary(_repeat(all_calls, _events, protocol), count, "events", problem)
+
+
+def _fitting(call: Call, protocol: Protocol) -> int:
+    """How many calls one repeat may hold: slow ways, which take no notice of a cache, must not eat the time."""
+    measure = _events if protocol.cuda else _clock
+    return max(1, int(protocol.seconds / 4 / max(measure(call, protocol.device), 1e-9)))
+
+
+def _turns(calls: Sequence[Call], protocol: Protocol) -> int:
+    """How often all calls stand in one replay."""
+    if not protocol.cuda:
+        return 1
+
+    def once() -> None:
+        for call in calls:
+            call()
+
+    return min(_MOST_TURNS, int(_LEAST_SECONDS / _events(once, protocol.device)) + 1)
+
+
+def _clock(action: Call, device: torch.device) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def _events(action: Call, device: torch.device) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    action()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def _repeat(
+    action: Call, measure: Callable[[Call, torch.device], float], protocol: Protocol
+) -> tuple[list[float], list[float]]:
+    """Seconds of every repeat, in two halves."""
+    estimate = measure(action, protocol.device)
+    each = int(protocol.seconds / 2 / max(estimate, 1e-9))
+    each = max(protocol.least, min(each, protocol.most))
+    first, second = ([measure(action, protocol.device) for _ in range(each)] for _ in range(2))
+    return first, second
+
+
+def summary(halves: tuple[list[float], list[float]], calls: int, method: str, problem: str | None) -> Timing:
+    """Seconds of repeats, in two halves, as those of one of their calls."""
+    both = sorted(seconds / calls for half in halves for seconds in half)
+    low, high = both[len(both) // 10], both[-1 - len(both) // 10]
+    again = statistics.median(halves[0]) / calls, statistics.median(halves[1]) / calls
+    return Timing(statistics.median(both), low, high, again, len(both), calls, method, problem)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device can do, as measured.
+
+    Attributes:
+        copy: bytes a second of a device-to-device copy, bytes read plus bytes written.
+        matmul: operations a second of a bf16 matrix product.
+        node: seconds of the smallest possible kernel in a graph.
+        sizes: what was measured.
+    """
+
+    copy: float
+    matmul: float
+    node: float
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def floor(self, moved: float, operations: float) -> tuple[float, str]:
+        """Seconds below which no version can run, and what bounds it: ``bytes`` or ``operations``."""
+        by_bytes, by_operations = moved / self.copy, operations / self.matmul
+        return (by_bytes, "bytes") if by_bytes >= by_operations else (by_operations, "operations")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "copy_gb_per_s": self.copy / 1e9,
+            "bf16_matmul_tflop_per_s": self.matmul / 1e12,
+            "graph_node_us": self.node * 1e6,
+            **self.sizes,
+        }
+
+
+def measure_ceilings(protocol: Protocol) -> Ceilings:
+    """A large copy, a large bf16 product and the smallest kernel, on random data."""
+    copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
+    found = Ceilings(
+        copy=2 * copied / _copy(protocol, copied).seconds,
+        matmul=2 * edge**3 / _product(protocol, edge).seconds,
+        node=_node(protocol).seconds,
+        sizes={"copied_bytes": copied, "matmul_edge": edge},
+    )
+    if protocol.cuda:
+        torch.cuda.empty_cache()  # other processes need the memory
+    return found
+
+
+def _copy(protocol: Protocol, count: int) -> Timing:
+    random = torch.Generator(device=protocol.device).manual_seed(0)
+    source = torch.randint(256, (count,), generator=random, device=protocol.device, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return time_calls([lambda: target.copy_(source)], protocol)
+
+
+def _product(protocol: Protocol, edge: int) -> Timing:
+    random = torch.Generator(device=protocol.device).manual_seed(1)
+    a, b = (torch.randn((edge, edge), generator=random, device=protocol.device) for _ in range(2))
+    a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
+    out = torch.empty_like(a)
+    return time_calls([lambda: torch.mm(a, b, out=out)], protocol)
+
+
+def _node(protocol: Protocol) -> Timing:
+    one = torch.ones(1, device=protocol.device)
+    return time_calls([lambda: one.neg_()], protocol)
