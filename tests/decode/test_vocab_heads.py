@@ -156,6 +156,18 @@ def test_the_options_reach_the_request() -> None:
     request = head_request(["a"], 3, "4", Rows.shared, ["context"])
     assert request == HeadRequest(("a",), 3, "4", "shared", ("context",))
     assert head_request(None, None, None, None) == HeadRequest()
+    assert head_request(["a"], None, None, None, fp8=True) == HeadRequest(("a",), fp8=True)
+
+
+@pytest.mark.parametrize("fp8", [True, None])
+def test_a_ranker_in_8_bits(place, fp8) -> None:
+    """A ranker alone and as the tail of a hybrid head; both say so."""
+    request = HeadRequest([str(place / "r")], dynamic=("ranker",), fp8=fp8)
+    loaded = named(place, request, "r")
+    found = heads_for(make_base(), [("core", place / "core")], loaded, request)
+    assert [("scorer in 8 bits" in one.text) for one in found] == [False, bool(fp8), bool(fp8)]
+    with pytest.raises(UsageError, match="--ranker-fp8 means nothing here"):
+        named(place, HeadRequest([str(place / "l")], fp8=True), "l")
 
 
 @torch.inference_mode()

@@ -15,6 +15,7 @@ from .head_options import (
     DynamicOption,
     HeadOption,
     HeadRowsOption,
+    RankerFp8Option,
     ShortlistOption,
     head_request,
 )
@@ -49,6 +50,7 @@ def evaluate(
     shortlist: ShortlistOption = None,
     budget: BudgetOption = None,
     head_rows: HeadRowsOption = None,
+    ranker_fp8: RankerFp8Option = None,
     dynamic: DynamicOption = None,
     limit: Annotated[
         int | None,
@@ -159,7 +161,7 @@ def evaluate(
             dtype=dtype,
             proposers=proposer or [],
             draft=draft,
-            heads=head_request(head, shortlist, budget, head_rows, dynamic),
+            heads=head_request(head, shortlist, budget, head_rows, dynamic, ranker_fp8),
             control=control.value,
             wrap=decoding.wrap_for(compiled, graphs, device),
             sampled=temperature > 0,

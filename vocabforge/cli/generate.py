@@ -17,6 +17,7 @@ from .head_options import (
     HeadRowsOption,
     OneDynamicOption,
     OneHeadOption,
+    RankerFp8Option,
     ShortlistOption,
     check_one_way,
     head_request,
@@ -56,6 +57,7 @@ def generate(
     shortlist: ShortlistOption = None,
     budget: BudgetOption = None,
     head_rows: HeadRowsOption = None,
+    ranker_fp8: RankerFp8Option = None,
     dynamic: OneDynamicOption = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256,
     stop: Annotated[
@@ -133,7 +135,12 @@ def generate(
                 single=single_token,
             ),
             heads=head_request(
-                [str(head)] if head else None, shortlist, budget, head_rows, [dynamic] if dynamic else None
+                [str(head)] if head else None,
+                shortlist,
+                budget,
+                head_rows,
+                [dynamic] if dynamic else None,
+                ranker_fp8,
             ),
             control=control.value,
             wrap=wrap,

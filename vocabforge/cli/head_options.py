@@ -51,6 +51,14 @@ HeadRowsOption = Annotated[
         "shared for a router].",
     ),
 ]
+RankerFp8Option = Annotated[
+    bool | None,
+    typer.Option(
+        "--ranker-fp8/--no-ranker-fp8",
+        help="Read a ranker's scorer in 8 bits a weight: half the bytes of bf16, slightly other candidates "
+        "[default: no].",
+    ),
+]
 _DYNAMIC_HELP = (
     "Beside the tokens of --vocab also draft with those of the text so far (`context`), or with the best of a "
     "ranker given with --head (`ranker`); SIZE tokens at most [default: context: 2,999 less the "
@@ -71,12 +79,18 @@ def head_request(
     budget: str | None,
     rows: Rows | None,
     dynamic: Sequence[str] | None = None,
+    fp8: bool | None = None,
 ) -> HeadRequest:
     """The options as :func:`~vocabforge.decode.build.build_methods` takes them."""
     from ..decode.build_heads import HeadRequest
 
     return HeadRequest(
-        tuple(given or ()), shortlist, budget, None if rows is None else rows.value, tuple(dynamic or ())
+        tuple(given or ()),
+        shortlist,
+        budget,
+        None if rows is None else rows.value,
+        tuple(dynamic or ()),
+        fp8 or None,
     )
 
 

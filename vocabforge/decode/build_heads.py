@@ -21,7 +21,13 @@ from ..vocab.schedule import schedule_sizes
 from .build_vocab_heads import check_dynamic, phrase
 
 # option of the command line -> kinds of head that it means something for
-_MEANT_FOR = {"shortlist": ("ranker",), "budget": ("router",), "rows": ("ranker", "router")}
+_MEANT_FOR = {
+    "shortlist": ("ranker",),
+    "budget": ("router",),
+    "rows": ("ranker", "router"),
+    "fp8": ("ranker",),
+}
+_OPTION = {"rows": "--head-rows", "fp8": "--ranker-fp8"}  # where it is not the name itself
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class HeadRequest:
         budget: clusters of a router: ``K`` at every step, or ``LAW:K_MAX:K_MIN`` (laws of vocab/schedule.py).
         rows: ``own`` or ``shared`` shortlists for the rows of one draft step.
         dynamic: what is scored beside a draft vocabulary: ``context[:SIZE]`` or ``ranker[:SIZE]``.
+        fp8: read a ranker's scorer in 8 bits a weight.
     """
 
     given: Sequence[str] = ()
@@ -41,6 +48,7 @@ class HeadRequest:
     budget: str | None = None
     rows: Literal["own", "shared"] | None = None
     dynamic: Sequence[str] = ()
+    fp8: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def load_heads(
     for name, kinds in _MEANT_FOR.items():
         if getattr(request, name) is not None and not any(head.loaded.kind in kinds for head in heads):
             raise UsageError(
-                f"--head-{name} means nothing here" if name == "rows" else f"--{name} means nothing here",
+                f"{_OPTION.get(name, '--' + name)} means nothing here",
                 got=", ".join(f"{head.label} ({head.loaded.kind})" for head in heads) or "no draft head",
                 expected=f"--head with a {' or '.join(kinds)}",
             )
@@ -113,6 +121,7 @@ def head_options(kind: str, meta: Mapping[str, Any], request: HeadRequest, steps
         shortlist=int(shortlist) if shortlist and kind in _MEANT_FOR["shortlist"] else None,
         budgets=tuple(map(int, budgets)) if budgets and kind in _MEANT_FOR["budget"] else None,
         rows=request.rows if kind in _MEANT_FOR["rows"] else None,
+        fp8=request.fp8 if kind in _MEANT_FOR["fp8"] else None,
     )
 
 

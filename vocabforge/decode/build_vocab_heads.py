@@ -206,8 +206,8 @@ def _dynamic_heads(
         head = build_head("context", base, None, options)
         return [BuiltHead(f"{label}+context", head, phrase("context", head, options))]
     check_shortlist(what.size, len(base.embedding), source="--dynamic")
-    rows = request.rows if request is not None else None
-    options = HeadOptions(ranked=ranked, shortlist=what.size, rows=rows)
+    rows, fp8 = (request.rows, request.fp8) if request is not None else (None, None)
+    options = HeadOptions(ranked=ranked, shortlist=what.size, rows=rows, fp8=fp8)
     found = []
     for one in named:
         if one.loaded.kind == RANKER:
@@ -233,4 +233,6 @@ def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
         parts.append(f"clusters by draft step {' '.join(map(str, budgets))}")
     if options.rows is not None:
         parts.append(f"{options.rows} rows")
+    if options.fp8:
+        parts.append("scorer in 8 bits")
     return ", ".join(parts)
