@@ -247,9 +247,9 @@ def test_end_tokens_outside_a_draft_vocabulary_are_a_warning(pristine: World, tm
 
 
 def test_drafting_that_changes_the_output_is_found(pristine: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.decode import engine
+    from vocabforge.decode import cycle
 
-    right = engine.greedy_verdicts
+    right = cycle.greedy_verdicts
 
     def wrong(path, numbers, rows):
         verdicts = right(path, numbers, rows)
@@ -257,7 +257,7 @@ def test_drafting_that_changes_the_output_is_found(pristine: World, monkeypatch:
             verdicts.tokens[0][-1] = (verdicts.tokens[0][-1] + 1) % 261
         return verdicts
 
-    monkeypatch.setattr(engine, "greedy_verdicts", wrong)
+    monkeypatch.setattr(cycle, "greedy_verdicts", wrong)
     code, rows = examine("--target", pristine.target, "--drafter", pristine.drafter)
     assert (code, rows["drafter: drafting"]["state"]) == (1, "failed")
     assert "token 2 differs" in rows["drafter: drafting"]["found"]

@@ -120,8 +120,8 @@ MUTANTS = {
     ),
     "positions by slot": Mutant(
         DECODE,
-        "self.committed[:, None] + depths,\n                cache",
-        "slots,\n                cache",
+        "self.committed[:, None] + tree.depths,\n            cache",
+        "slots,\n            cache",
         any_trees,
     ),
     "compaction from the slot before": Mutant(
@@ -150,14 +150,14 @@ MUTANTS = {
         early_exit_is_right,
     ),
     "one slot too few committed": Mutant(
-        DECODE,
-        "self.committed = self.committed + counts",
-        "self.committed = self.committed + counts - 1",
+        DECODE + ".target_side",
+        "self.committed.add_(counts)",
+        "self.committed.add_(counts - 1)",
         any_trees,
     ),
     "dead nodes alive": Mutant(DECODE, "if alive is None or alive[node]:", "if True:", dead_nodes),
     "dead nodes alive, greedily": Mutant(
-        DECODE + ".verify", "agrees &= tree.alive", "agrees &= True", dead_nodes
+        "vocabforge.ops.tree_verify", "agrees = agrees & alive", "agrees = agrees & True", dead_nodes
     ),
     "greedy penalties without the path": Mutant(
         DECODE + ".verify", "row.history, path_tokens)", "row.history, [])", greedy_trees

@@ -17,7 +17,7 @@ from ..core.progress import console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an artefact that exists at --output.")
+    bool, typer.Option("--overwrite", help="Replace the artefact that is there already.")
 ]
 
 
