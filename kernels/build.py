@@ -52,9 +52,8 @@ class Unit:
 
     @property
     def object(self) -> Path:
-        return (
-            BUILD / self.variant / f"{self.source.parent.name}_{self.source.stem}_{self.source.suffix[1:]}.o"
-        )
+        name = f"{self.source.parent.name}_{self.source.stem}_{self.source.suffix[1:]}.o"
+        return BUILD / self.variant / name
 
 
 def op_folders() -> list[Path]:
@@ -80,9 +79,7 @@ def find_compiler() -> str:
     """
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
-        raise BuildError(
-            "no C++ compiler: install g++ (Debian, Ubuntu: apt-get install g++), or name one in CXX"
-        )
+        raise BuildError("no C++ compiler: install g++ (apt-get install g++), or name one in CXX")
     return compiler
 
 
@@ -105,15 +102,11 @@ def torch_folders() -> tuple[list[str], Path]:
 def _units(
     variant: str, folders: Sequence[Path], nvcc: str | None = None, architectures: Sequence[str] = ()
 ) -> list[Unit]:
-    compiler, (includes, _) = find_compiler(), torch_folders()
-    host = (compiler, "-std=c++17", "-fPIC", "-Wall", "-MMD")
+    (includes, _), flags = torch_folders(), _FLAGS[variant]
+    host = (find_compiler(), "-std=c++17", "-fPIC", "-Wall", "-MMD")
     units: list[Unit] = []
     for folder in folders:
-        flags: tuple[str, ...] = {"emulated": ("-O1", "-DVF_EMULATE"), "cpu": ("-O3", "-DVF_NO_CUDA")}.get(
-            variant, ("-O3",)
-        )
-        binding = (*host, *flags, "-w", _ABI, *includes)
-        units.append(Unit(folder / "binding.cpp", variant, binding))
+        units.append(Unit(folder / "binding.cpp", variant, (*host, *flags, "-w", _ABI, *includes)))
         for source in sorted(folder.glob("*.cpp")):
             if source.name != "binding.cpp":
                 units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
@@ -121,12 +114,16 @@ def _units(
             units += [Unit(one, variant, (*host, *flags, "-x", "c++")) for one in sorted(folder.glob("*.cu"))]
         elif variant == "native":
             assert nvcc is not None
-            units += [
-                Unit(one, variant, (nvcc, *_cuda_flags(architectures))) for one in sorted(folder.glob("*.cu"))
-            ]
+            cuda = (*_nvcc(nvcc), *_cuda_flags(architectures))
+            units += [Unit(one, variant, cuda) for one in sorted(folder.glob("*.cu"))]
     if variant == "emulated":
         units += [Unit(one, variant, (*host, "-O1")) for one in sorted((ROOT / "emulator").glob("*.cpp"))]
     return units
+
+
+def _nvcc(nvcc: str) -> tuple[str, ...]:
+    """The compiler, with the host's that was asked for: the usual g++ may be newer than nvcc takes."""
+    return (nvcc, "-ccbin", find_compiler()) if os.environ.get("CXX") else (nvcc,)
 
 
 def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
@@ -249,7 +246,7 @@ def _link(library: Path, objects: Sequence[Path], nvcc: str | None) -> None:
     fresh = library.with_suffix(f".{os.getpid()}.tmp")
     needed = ["-ltorch", "-ltorch_cpu", "-lc10"]
     if nvcc is not None:
-        command = [nvcc, "-shared", "-cudart", "static", "-Xlinker", "--no-as-needed"]
+        command = [*_nvcc(nvcc), "-shared", "-cudart", "static", "-Xlinker", "--no-as-needed"]
     else:
         command = [find_compiler(), "-shared", "-Wl,--no-as-needed", "-Wl,-Bsymbolic"]
     command += [*map(str, objects), "-o", str(fresh), f"-L{torch_libraries}", *needed]
@@ -278,9 +275,7 @@ def nvcc_version(nvcc: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the kernels.")
     parser.add_argument("--cpu", action="store_true", help="CPU implementations alone; needs no nvcc")
-    parser.add_argument(
-        "--emulator", action="store_true", help="the CUDA sources for the CPU, as tests run them"
-    )
+    parser.add_argument("--emulator", action="store_true", help="the CUDA sources for the CPU, for tests")
     parser.add_argument("--only", action="append", help="with --emulator: a folder's name; default all")
     parser.add_argument(
         "--arch", action="append", help=f"compute capability, as 90a; default {' '.join(ARCHITECTURES)}"
@@ -291,9 +286,8 @@ def main() -> int:
         if asked.emulator:
             build_emulated(asked.only, jobs=asked.jobs)
         else:
-            build(
-                "cpu" if asked.cpu else "native", architectures=asked.arch or ARCHITECTURES, jobs=asked.jobs
-            )
+            variant = "cpu" if asked.cpu else "native"
+            build(variant, architectures=asked.arch or ARCHITECTURES, jobs=asked.jobs)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -45,9 +45,10 @@ std::tuple<Tensor, Tensor> add_rms_norm(Tensor x, std::optional<Tensor> residual
     return {normed, sum};
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(x);
   VF_CHECK(a.type == Type::kBFloat16 || a.type == Type::kFloat16, "add_rms_norm: x: expected bfloat16 or float16");
   VF_CHECK(width % 8 == 0 && width <= kMostNormWidth, "add_rms_norm: a width of ", width);
-  add_rms_norm_cuda(a, stream_of(x));
+  add_rms_norm_cuda(a, scope.stream());
 #endif
   return {normed, sum};
 }

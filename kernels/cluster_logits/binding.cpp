@@ -45,13 +45,14 @@ std::tuple<Tensor, Tensor> cluster_logits(Tensor hidden, Tensor weight, Tensor o
     return {logits, rows};
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(hidden);
   VF_CHECK(a.type == Type::kBFloat16 || a.type == Type::kFloat16, "cluster_logits: hidden: expected bfloat16 or float16");
   VF_CHECK(d % 8 == 0, "cluster_logits: rows of ", d, " numbers, expected a multiple of 8");
   VF_CHECK(has_whole_vectors(weight), "cluster_logits: weight: expected rows that begin at multiples of 16 bytes");
   Tensor tiles = new_tensor(hidden, {most_tiles, 4}, ScalarType::Int), count = new_tensor(hidden, {1}, ScalarType::Int);
   a.tiles = data<ClusterTile>(tiles);
   a.count = data<int>(count);
-  cluster_logits_cuda(a, stream_of(hidden));
+  cluster_logits_cuda(a, scope.stream());
 #endif
   return {logits, rows};
 }

@@ -56,28 +56,30 @@ inline bool on_device(const Tensor& tensor) {
 #endif
 }
 
-inline Stream stream_of(const Tensor& tensor) {
-#if defined(VF_EMULATE) || defined(VF_NO_CUDA)
-  (void)tensor;
-  return nullptr;
-#else
-  void* stream = nullptr;
-  if (tensor.is_cuda()) {
-    VF_CHECK(aoti_torch_get_current_cuda_stream != nullptr, "a CUDA tensor, but this torch has no CUDA");
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  }
-  return stream;
-#endif
-}
-
-// Makes a tensor's device the current one, for the launches of one call: torch's own ops do the same.
+// Makes a tensor's device the current one for the launches of one call, as torch's own ops do. Only from here comes a
+// stream: without the device, a launch on it fails where another device is current.
 class DeviceScope {
  public:
   explicit DeviceScope(const Tensor& tensor) {
-    if (tensor.is_cuda()) guard_.emplace(tensor.get_device_index());
+    if (!tensor.is_cuda()) return;
+    device_ = tensor.get_device_index();
+    guard_.emplace(device_);
+  }
+
+  // Torch's current stream on the device; null for CPU tensors.
+  Stream stream() const {
+    void* stream = nullptr;
+#if !defined(VF_EMULATE) && !defined(VF_NO_CUDA)
+    if (guard_.has_value()) {
+      VF_CHECK(aoti_torch_get_current_cuda_stream != nullptr, "a CUDA tensor, but this torch has no CUDA");
+      TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device_, &stream));
+    }
+#endif
+    return stream;
   }
 
  private:
+  int32_t device_ = 0;
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 

@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -222,40 +223,54 @@ VF_DEVICE void mma_16816<fp16>(float (&c)[4], const uint32_t (&a)[4], const uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// An error that was told is forgotten: the next launch must not be blamed for it.
+inline void require(cudaError_t error, const char* otherwise) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();
+  throw std::runtime_error(std::string(otherwise) + ": " + cudaGetErrorString(error));
+}
+
+// Lets a kernel have so much dynamic shared memory: beyond 48 KB, its static one included, that must be asked for.
+// Never takes back what a launch of another host thread has asked for.
+inline cudaError_t allow_shared(const void* kernel, size_t shared) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  cudaFuncAttributes now{};
+  const cudaError_t error = cudaFuncGetAttributes(&now, kernel);
+  if (error != cudaSuccess || shared + now.sharedSizeBytes <= 48 * 1024) return error;
+  const int wanted = static_cast<int>(shared), allowed = now.maxDynamicSharedSizeBytes;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted > allowed ? wanted : allowed);
+}
+
 // Starts a kernel; raises the limit of dynamic shared memory where it is needed.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Stream stream, Arguments... arguments) {
   cudaError_t error = cudaSuccess;
-  if (shared > 48 * 1024) {
-    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared));
-  }
+  if (shared > 0) error = allow_shared(reinterpret_cast<const void*>(kernel), shared);
   if (error == cudaSuccess) {
     kernel<<<grid, block, shared, static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
     error = cudaGetLastError();
   }
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("a CUDA kernel could not be started: ") + cudaGetErrorString(error));
-  }
+  require(error, "a CUDA kernel could not be started");
 }
 
 // `bytes` zeros (or any other byte) on the stream; a node of its own in a captured graph.
 inline void fill_bytes(void* at, int value, size_t bytes, Stream stream) {
-  cudaError_t error = cudaMemsetAsync(at, value, bytes, static_cast<cudaStream_t>(stream));
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("device memory could not be filled: ") + cudaGetErrorString(error));
-  }
+  require(cudaMemsetAsync(at, value, bytes, static_cast<cudaStream_t>(stream)), "device memory could not be filled");
 }
 
-// Multiprocessors of the current device.
-inline int multiprocessors() {
-  int device = 0, count = 0;
+// A number that the current device has.
+inline int device_number(cudaDeviceAttr which) {
+  int device = 0, number = 0;
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("the device could not be asked: ") + cudaGetErrorString(error));
-  }
-  return count;
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&number, which, device);
+  require(error, "the device could not be asked");
+  return number;
 }
+
+inline int multiprocessors() { return device_number(cudaDevAttrMultiProcessorCount); }
+
+// Bytes of shared memory that one block may have.
+inline int shared_limit() { return device_number(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
 }  // namespace vf

@@ -47,7 +47,7 @@ void compact_kv(Tensor keys, Tensor values, Tensor source, Tensor destination) {
   } else {
 #ifndef VF_NO_CUDA
     const DeviceScope scope(keys);
-    compact_kv_cuda(a, stream_of(keys));
+    compact_kv_cuda(a, scope.stream());
 #endif
   }
 }

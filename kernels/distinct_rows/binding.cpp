@@ -25,7 +25,7 @@ std::tuple<Tensor, Tensor, Tensor> distinct_rows(Tensor ids, int64_t size) {
   Tensor workspace = new_tensor(ids, {total + 2 * kSegments + 1}, ScalarType::Int);
   int* from = data<int>(workspace);
   a.segments = {from, nullptr, nullptr, from + total, from + total + kSegments + 1};
-  distinct_rows_cuda(a, stream_of(ids));
+  distinct_rows_cuda(a, scope.stream());
 #endif
   return {rows, count, places};
 }

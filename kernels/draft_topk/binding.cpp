@@ -49,13 +49,14 @@ std::tuple<Tensor, Tensor> draft_topk(Tensor logits, int64_t k, std::optional<Te
     return {logprobs, chosen};
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(logits);
   a.splits = draft_topk_splits(a.rows, a.columns);
   Tensor sums = new_tensor(logits, {2, rows, a.splits}, ScalarType::Float);
   Tensor best = new_tensor(logits, {rows, a.splits, k}, ScalarType::Long);
   a.maxima = data<float>(sums);
   a.sums = a.maxima + rows * a.splits;
   a.best = data<unsigned long long>(best);
-  draft_topk_cuda(a, stream_of(logits));
+  draft_topk_cuda(a, scope.stream());
 #endif
   return {logprobs, chosen};
 }

@@ -266,5 +266,6 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
 inline void fill_bytes(void* at, int value, size_t bytes, Stream) { std::memset(at, value, bytes); }
 
 inline int multiprocessors() { return emulator::multiprocessors(); }
+inline int shared_limit() { return static_cast<int>(emulator::kMostShared); }
 
 }  // namespace vf

@@ -78,12 +78,13 @@ void pause(State state) {
   if (_setjmp(machine.now->place) == 0) leave(state);
 }
 
+std::string text_of(const Dim3& at) {
+  return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) + ")";
+}
+
 [[noreturn]] void fail(const std::string& what) {
-  Thread& own = *machine.now;
   if (machine.error.empty()) {
-    machine.error = what + ": block (" + std::to_string(machine.at.x) + ", " + std::to_string(machine.at.y) + ", " +
-                    std::to_string(machine.at.z) + "), thread (" + std::to_string(own.index.x) + ", " +
-                    std::to_string(own.index.y) + ", " + std::to_string(own.index.z) + ")";
+    machine.error = what + ": block " + text_of(machine.at) + ", thread " + text_of(machine.now->index);
   }
   leave(State::kDone);
 }
@@ -133,7 +134,6 @@ bool release_warp(size_t first) {
   if (waiting < kLanes) return false;
   for (size_t i = first + 1; i < first + kLanes; ++i) {
     if (machine.threads[i]->bytes != machine.threads[first]->bytes) {
-      machine.now = machine.threads[i].get();
       machine.error = "lanes of a warp met in different operations (warp " + std::to_string(first / kLanes) + ")";
       return false;
     }
@@ -154,9 +154,8 @@ bool release_block(size_t count) {
   if (waiting == 0) return false;
   if (waiting + done < count || done > 0) {
     machine.error = "only " + std::to_string(waiting) + " of " + std::to_string(count) + " threads came to a barrier (" +
-                    std::to_string(done) + " had ended, the others wait in an operation of their warp): block (" +
-                    std::to_string(machine.at.x) + ", " + std::to_string(machine.at.y) + ", " +
-                    std::to_string(machine.at.z) + ")";
+                    std::to_string(done) + " had ended, the others wait in an operation of their warp): block " +
+                    text_of(machine.at);
     return false;
   }
   machine.counted = static_cast<int>(counted);
@@ -193,8 +192,7 @@ void run_block(size_t count) {
         }
         return;
       }
-      machine.error = "an operation of a warp waits for lanes that have ended: block (" + std::to_string(machine.at.x) +
-                      ", " + std::to_string(machine.at.y) + ", " + std::to_string(machine.at.z) + ")";
+      machine.error = "an operation of a warp waits for lanes that have ended: block " + text_of(machine.at);
       break;
     }
     std::shuffle(ready.begin(), ready.end(), machine.order);
@@ -207,11 +205,7 @@ void run_block(size_t count) {
 }
 
 void apply(const Copy& copy) {
-  if (copy.from == nullptr) {
-    std::memset(copy.to, 0, 16);
-  } else {
-    std::memcpy(copy.to, copy.from, 16);
-  }
+  copy.from == nullptr ? std::memset(copy.to, 0, 16) : std::memcpy(copy.to, copy.from, 16);
 }
 
 }  // namespace
@@ -224,16 +218,13 @@ int lane() { return machine.now->lane; }
 unsigned char* dynamic_shared() { return machine.dynamic; }
 int multiprocessors() { return static_cast<int>(from_environment("VOCABFORGE_EMULATED_SMS", 4)); }
 
-void block_barrier() {
-  machine.now->predicate = false;
-  pause(State::kAtBlock);
-}
-
 int block_count(bool predicate) {
   machine.now->predicate = predicate;
   pause(State::kAtBlock);
   return machine.counted;
 }
+
+void block_barrier() { block_count(false); }
 
 void warp_barrier() {
   machine.now->bytes = 0;
@@ -280,8 +271,7 @@ void run(Dim3 grid, Dim3 block, size_t shared, const std::function<void()>& kern
     throw std::runtime_error("emulated kernel: " + std::to_string(count) + " threads a block; whole warps, at most 1024");
   }
   if (blocks == 0 || grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) {
-    throw std::runtime_error("emulated kernel: a grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) +
-                             " x " + std::to_string(grid.z) + " blocks");
+    throw std::runtime_error("emulated kernel: a grid of " + text_of(grid) + " blocks");
   }
   if (shared > kMostShared) {
     throw std::runtime_error("emulated kernel: " + std::to_string(shared) + " bytes of dynamic shared memory, at most " +

@@ -27,7 +27,7 @@ Tensor indexed_logits(Tensor hidden, Tensor weight, Tensor ids) {
   Tensor workspace = new_tensor(hidden, {n > 1 ? 3 * total + 2 * kSegments + 1 : 0}, ScalarType::Int);
   int* from = data<int>(workspace);
   a.segments = {from, from + total, from + 2 * total, from + 3 * total, from + 3 * total + kSegments + 1};
-  indexed_logits_cuda(a, stream_of(hidden));
+  indexed_logits_cuda(a, scope.stream());
 #endif
   return logits;
 }

@@ -52,6 +52,7 @@ Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k, std::optional<Te
     return ids;
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(projected);
   VF_CHECK(a.type != Type::kFloat32, "ranker_select: its kernels take bfloat16 and float16");
   check_begin(projected, "ranker_select: projected");
   check_begin(vocab, "ranker_select: vocab");
@@ -65,7 +66,7 @@ Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k, std::optional<Te
   a.histogram = data<int>(histogram);
   a.listed = data<int>(listed);
   a.counts = data<int>(counts);
-  ranker_select_cuda(a, stream_of(projected));
+  ranker_select_cuda(a, scope.stream());
 #endif
   return ids;
 }

@@ -91,12 +91,13 @@ Tensor rope_store(Tensor qkv, Tensor cos, Tensor sin, Tensor keys, Tensor values
     return q;
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(qkv);
   VF_CHECK(a.type == Type::kBFloat16 || a.type == Type::kFloat16, "rope_store: qkv: expected bfloat16 or float16");
   VF_CHECK(dim % 16 == 0 && dim <= kMostHeadDim, "rope_store: heads of ", dim);
   VF_CHECK(batch * length * (heads + 2 * kv_heads) < (int64_t{1} << 30), "rope_store: too many tokens");
   VF_CHECK(has_whole_vectors(keys) && has_whole_vectors(values),
            "rope_store: keys, values: expected vectors that begin at multiples of 16 bytes");
-  rope_store_cuda(a, stream_of(qkv));
+  rope_store_cuda(a, scope.stream());
 #endif
   return q;
 }

@@ -19,9 +19,10 @@ Tensor silu_mul(Tensor gate_up) {
     return out;
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(gate_up);
   VF_CHECK(a.type == Type::kBFloat16 || a.type == Type::kFloat16, "silu_mul: gate_up: expected bfloat16 or float16");
   VF_CHECK(inner % 8 == 0 && rows * inner < (int64_t{1} << 40), "silu_mul: ", rows, " rows of ", inner);
-  silu_mul_cuda(a, stream_of(gate_up));
+  silu_mul_cuda(a, scope.stream());
 #endif
   return out;
 }

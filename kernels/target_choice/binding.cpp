@@ -24,7 +24,7 @@ std::tuple<Tensor, Tensor> target_choice(Tensor logits) {
   Tensor arrived = new_tensor(logits, {rows}, ScalarType::Int);
   a.workspace = data<unsigned long long>(workspace);
   a.arrived = data<unsigned>(arrived);
-  target_choice_cuda(a, stream_of(logits));
+  target_choice_cuda(a, scope.stream());
 #endif
   return {choices, lawful};
 }

@@ -32,8 +32,9 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 4) target_choice_kernel(TargetChoiceArguments
   constexpr int kVector = 16 / sizeof(T);
   const int row = static_cast<int>(blockIdx.x) / a.splits, part = static_cast<int>(blockIdx.x) % a.splits;
   const T* logits = static_cast<const T*>(a.logits) + row * a.vocab;
-  // Parts begin where a vector does; rows of a vocabulary that is no multiple of it are read number by number.
-  const bool vectors = a.vocab % kVector == 0;
+  // Parts begin where a vector does; rows of a vocabulary that is no multiple of it are read number by number, as is a
+  // view that begins between two vectors.
+  const bool vectors = a.vocab % kVector == 0 && reinterpret_cast<uintptr_t>(a.logits) % 16 == 0;
   const int64_t share = ceil_div64(ceil_div64(a.vocab, a.splits), kVector) * kVector;
   const int64_t begin = part * share, end = begin + share < a.vocab ? begin + share : a.vocab;
   unsigned long long best = 0;

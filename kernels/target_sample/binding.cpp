@@ -44,7 +44,7 @@ void compute(TargetSampleArguments& a, const Tensor& logits) {
   a.best = data<unsigned long long>(best);
   a.least = data<unsigned long long>(least);
   a.masses = data<void>(masses);
-  target_sample_cuda(a, stream_of(logits));
+  target_sample_cuda(a, scope.stream());
 #endif
 }
 

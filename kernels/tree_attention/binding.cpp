@@ -16,7 +16,7 @@ void check_strides(const Tensor& tensor, const char* what) {
 }
 
 void check_sizes(const TreeAttentionArguments& a, const Tensor& keys, const Tensor& lengths, const Tensor& words) {
-  VF_CHECK(a.batch > 0 && a.queries > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 &&
+  VF_CHECK(a.batch > 0 && a.queries > 0 && a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 &&
                a.capacity > 0,
            "tree_attention: batch ", a.batch, ", queries ", a.queries, ", heads ", a.heads, " over ", a.kv_heads,
            ", capacity ", a.capacity);
@@ -86,12 +86,13 @@ Tensor tree_attention(Tensor q, Tensor keys, Tensor values, Tensor lengths, Tens
     return out;
   }
 #ifndef VF_NO_CUDA
+  const DeviceScope scope(q);
   VF_CHECK(a.type == Type::kBFloat16 || a.type == Type::kFloat16, "tree_attention: expected bfloat16 or float16");
   const TreeAttentionPlan plan = tree_attention_plan(a);
   a.splits = plan.splits;
   Tensor workspace = new_tensor(q, {plan.workspace}, ScalarType::Float);
   a.workspace = data<float>(workspace);
-  tree_attention_cuda(a, stream_of(q));
+  tree_attention_cuda(a, scope.stream());
 #endif
   return out;
 }

@@ -35,7 +35,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tree_expand(Tensor scores, Te
   } else {
 #ifndef VF_NO_CUDA
     const DeviceScope scope(scores);
-    tree_expand_cuda(a, stream_of(scores));
+    tree_expand_cuda(a, scope.stream());
 #endif
   }
   return {cumulative, best, tokens, parents, places};

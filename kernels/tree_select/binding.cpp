@@ -36,7 +36,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> tree_select(Tensor roots, Ten
   } else {
 #ifndef VF_NO_CUDA
     const DeviceScope scope(roots);
-    tree_select_cuda(a, stream_of(roots));
+    tree_select_cuda(a, scope.stream());
 #endif
   }
   return {kept, above, depths, ancestors, bits};

@@ -30,7 +30,7 @@ std::tuple<Tensor, Tensor> tree_verify(Tensor tokens, Tensor parents, Tensor dep
   } else {
 #ifndef VF_NO_CUDA
     const DeviceScope scope(tokens);
-    tree_verify_cuda(a, stream_of(tokens));
+    tree_verify_cuda(a, scope.stream());
 #endif
   }
   return {path, numbers};

@@ -50,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor> tree_verify_point(Tensor tokens, Tensor paren
   Tensor supports = new_tensor(tokens, {rows, nodes, chunks}, ScalarType::Int);
   a.masses = data<void>(masses);
   a.supports = data<int>(supports);
-  tree_verify_point_cuda(a, stream_of(tokens));
+  tree_verify_point_cuda(a, scope.stream());
 #endif
   return {path, numbers, after};
 }

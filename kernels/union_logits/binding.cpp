@@ -30,7 +30,7 @@ Tensor union_logits(Tensor hidden, Tensor weight, Tensor rows, std::optional<Ten
   }
 #ifndef VF_NO_CUDA
   const DeviceScope scope(hidden);
-  union_logits_cuda(a, stream_of(hidden));
+  union_logits_cuda(a, scope.stream());
 #endif
   return logits;
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from vocabforge.evaluate import bench_kernels_timing
 from vocabforge.evaluate.bench_kernels_check import check_case, leave_poison, poisoned_memory
 from vocabforge.evaluate.bench_kernels_ops import Bench, measure_case, unique_cases
 from vocabforge.evaluate.bench_kernels_table import op_lines
@@ -59,6 +60,31 @@ class TestTiming:
         assert (timing.calls, timing.method) == (3, "clock")
         assert timing.low <= timing.seconds <= timing.high
         assert timing.repeats in (2 * QUICK.least, 2 * QUICK.most)
+
+    @pytest.mark.parametrize(("replay_us", "turns"), [(50.0, 5), (900.0, 1), (1e-3, 64)])
+    def test_a_graph_holds_as_many_turns_as_its_own_time_asks_for(
+        self, monkeypatch: pytest.MonkeyPatch, replay_us: float, turns: int
+    ) -> None:
+        """Not the time of calls made one by one, most of which is spent in starting them."""
+        made: list[int] = []
+
+        class Recorded:
+            def __init__(self, call: Any, device: torch.device) -> None:
+                self.replay = call
+
+        def queued(action: Any, device: torch.device, busy: float = 0.0) -> float:
+            made.clear()
+            action()
+            return len(made) / 2 * replay_us * 1e-6
+
+        monkeypatch.setattr(bench_kernels_timing, "Replay", Recorded)
+        monkeypatch.setattr(bench_kernels_timing, "_queued", queued)
+        monkeypatch.setattr(bench_kernels_timing, "_events", lambda action, device: 1e-3)
+        monkeypatch.setattr(Protocol, "synchronize", lambda self: None)
+        protocol = Protocol(torch.device("cuda"), least=1, most=1)
+        timing = time_calls([lambda n=n: made.append(n) for n in range(2)], protocol)  # type: ignore[misc]
+        assert (timing.method, timing.calls) == ("graph", 2 * turns)
+        assert timing.seconds == pytest.approx(replay_us * 1e-6 / 2)
 
     def test_a_repeat_is_shared_out_among_its_calls(self) -> None:
         timing = summary(([3.0, 3.0], [6.0, 6.0]), 3, "graph", None)

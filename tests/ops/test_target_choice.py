@@ -49,6 +49,19 @@ def test_emulated_kernel_equals_the_reference(
         assert torch.equal(got, expected)
 
 
+def shifted(logits: Tensor) -> Tensor:
+    """The same rows in a view that begins one number behind its storage."""
+    storage = torch.empty(logits.numel() + 1, dtype=logits.dtype, device=logits.device)
+    return storage[1:].view_as(logits).copy_(logits)
+
+
+def test_the_emulated_kernel_takes_a_view_that_begins_anywhere(emulated: Callable[[str], None]) -> None:
+    emulated("target_choice")
+    logits = rows(64, torch.bfloat16)
+    for got, expected in zip(target_choice(shifted(logits), backend="emulated"), target_choice(logits)):
+        assert torch.equal(got, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
     for vocab in (1, 7, 1000):
@@ -77,5 +90,14 @@ def test_cuda_kernel_equals_the_reference(native_cuda: None, vocab: int, dtype: 
     logits = rows(vocab, dtype, seed=vocab).cuda()
     for got, expected in zip(
         target_choice(logits, backend="native"), target_choice(logits, backend="reference")
+    ):
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.gpu
+def test_the_cuda_kernel_takes_a_view_that_begins_anywhere(native_cuda: None) -> None:
+    logits = rows(1000, torch.bfloat16).cuda()
+    for got, expected in zip(
+        target_choice(shifted(logits), backend="native"), target_choice(logits, backend="reference")
     ):
         assert torch.equal(got, expected)

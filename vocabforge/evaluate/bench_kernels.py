@@ -71,7 +71,7 @@ def measure(options: Options, parts: Sequence[str], run: Runner) -> dict[str, An
         ``not_real`` (why these are not the wanted figures, or None), ``goals``, ``open`` (part -> name of a figure of
         issue 7 that was not measured -> why), ``failed`` (part -> name -> what went wrong).
     """
-    from .bench_kernels_timing import measure_ceilings
+    from .bench_kernels_ceilings import measure_ceilings
 
     unknown = [part for part in parts if part not in PARTS]
     if unknown:

@@ -1,4 +1,4 @@
-"""How a GPU is timed: rotated inputs, graph replays and events, medians of many repeats, ceilings measured first.
+"""How a GPU is timed: rotated inputs, graph replays and events, medians of many repeats.
 
 On a CPU the same calls are made in the same order under a host clock, so that every line above the clock is
 proved where there is no GPU.
@@ -20,6 +20,8 @@ Call = Callable[[], Any]
 _CPU_CACHE = 1 << 20  # enough that rotation is exercised
 _LEAST_SECONDS = 2e-4  # in one replay, so that its start does not count
 _MOST_TURNS = 64
+_START_SECONDS = 5e-5  # longer than it takes to start a graph
+_CYCLES_PER_SECOND = 2e9  # of a GPU, at most
 _WARM = 2
 
 
@@ -154,25 +156,29 @@ def time_calls(calls: Sequence[Call], protocol: Protocol, *, graph: bool = True)
     for call in calls[:_WARM]:
         call()
     protocol.synchronize()
-    calls = calls[: _fitting(calls[0], protocol)]
-    turns = _turns(calls, protocol)
+    calls, problem = calls[: _fitting(calls[0], protocol)], None
+    if not protocol.cuda:
+        return summary(_repeat(_all(calls), _clock, protocol), len(calls), "clock", None)
+    started = _events(_all(calls), protocol.device)
+    if graph:
+        turns = _turns(_queued(_all(calls), protocol.device, 1.5 * started))
+        try:
+            replay = Replay(_all(calls, turns), protocol.device)
+        except RuntimeError as error:  # what torch raises for a call that capture forbids
+            problem = str(error).splitlines()[0]
+        else:
+            return summary(_repeat(replay.replay, _queued, protocol), turns * len(calls), "graph", None)
+    turns = _turns(started)
+    return summary(_repeat(_all(calls, turns), _events, protocol), turns * len(calls), "events", problem)
 
-    def all_calls() -> None:
+
+def _all(calls: Sequence[Call], turns: int = 1) -> Call:
+    def run() -> None:
         for _ in range(turns):
             for call in calls:
                 call()
 
-    count, problem = turns * len(calls), None
-    if not protocol.cuda:
-        return summary(_repeat(all_calls, _clock, protocol), count, "clock", None)
-    if graph:
-        try:
-            replay = Replay(all_calls, protocol.device)
-        except RuntimeError as error:  # what torch raises for a call that capture forbids
-            problem = str(error).splitlines()[0]
-        else:
-            return summary(_repeat(replay.replay, _events, protocol), count, "graph", None)
-    return summary(_repeat(all_calls, _events, protocol), count, "events", problem)
+    return run
 
 
 def _fitting(call: Call, protocol: Protocol) -> int:
@@ -181,16 +187,9 @@ def _fitting(call: Call, protocol: Protocol) -> int:
     return max(1, int(protocol.seconds / 4 / max(measure(call, protocol.device), 1e-9)))
 
 
-def _turns(calls: Sequence[Call], protocol: Protocol) -> int:
-    """How often all calls stand in one replay."""
-    if not protocol.cuda:
-        return 1
-
-    def once() -> None:
-        for call in calls:
-            call()
-
-    return min(_MOST_TURNS, int(_LEAST_SECONDS / _events(once, protocol.device)) + 1)
+def _turns(seconds: float) -> int:
+    """How often all calls, which take so long, are made in one repeat."""
+    return min(_MOST_TURNS, int(_LEAST_SECONDS / max(seconds, 1e-9)) + 1)
 
 
 def _clock(action: Call, device: torch.device) -> float:
@@ -206,6 +205,12 @@ def _events(action: Call, device: torch.device) -> float:
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
+
+
+def _queued(action: Call, device: torch.device, busy: float = _START_SECONDS) -> float:
+    """Seconds on the device alone: it is busy while the action is queued, so that starting it does not count."""
+    torch.cuda._sleep(int(busy * _CYCLES_PER_SECOND))
+    return _events(action, device)
 
 
 def _repeat(
@@ -255,37 +260,3 @@ class Ceilings:
             "graph_node_us": self.node * 1e6,
             **self.sizes,
         }
-
-
-def measure_ceilings(protocol: Protocol) -> Ceilings:
-    """A large copy, a large bf16 product and the smallest kernel, on random data."""
-    copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
-    found = Ceilings(
-        copy=2 * copied / _copy(protocol, copied).seconds,
-        matmul=2 * edge**3 / _product(protocol, edge).seconds,
-        node=_node(protocol).seconds,
-        sizes={"copied_bytes": copied, "matmul_edge": edge},
-    )
-    if protocol.cuda:
-        torch.cuda.empty_cache()  # other processes need the memory
-    return found
-
-
-def _copy(protocol: Protocol, count: int) -> Timing:
-    random = torch.Generator(device=protocol.device).manual_seed(0)
-    source = torch.randint(256, (count,), generator=random, device=protocol.device, dtype=torch.uint8)
-    target = torch.empty_like(source)
-    return time_calls([lambda: target.copy_(source)], protocol)
-
-
-def _product(protocol: Protocol, edge: int) -> Timing:
-    random = torch.Generator(device=protocol.device).manual_seed(1)
-    a, b = (torch.randn((edge, edge), generator=random, device=protocol.device) for _ in range(2))
-    a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
-    out = torch.empty_like(a)
-    return time_calls([lambda: torch.mm(a, b, out=out)], protocol)
-
-
-def _node(protocol: Protocol) -> Timing:
-    one = torch.ones(1, device=protocol.device)
-    return time_calls([lambda: one.neg_()], protocol)
