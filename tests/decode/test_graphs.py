@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from tests.models.lean_support import build as build_family
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.core.extension import resolve
-from vocabforge.decode.engine import Decoder
+from vocabforge.decode import proposer_model
+from vocabforge.decode.engine import FIRST_POSITIONS, Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
@@ -101,6 +103,12 @@ def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: Draft
     assert len(capture.done) == 1, "one recording serves all lengths"
     if name == "draft-model":
         assert any(max(one[1]) > 2 for one in found), "nothing was accepted"
+
+
+def test_a_line_above_a_tree(models: Models, tmp_path: Path) -> None:
+    shape = tmp_path / "shape.json"
+    shape.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
+    same_as_eager(models.parts("draft-model", DraftOptions(tree_file=shape)), requests(2), rows=2)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -198,6 +206,42 @@ def test_an_abandoned_stream_leaves_nothing(models: Models) -> None:
     assert outcome(decoder.generate_batch(asked)) == expected
 
 
+@pytest.mark.parametrize("name", ["draft-model", "eagle3"])
+def test_decoders_that_share_a_proposer(models: Models, name: str) -> None:
+    """What one has captured reaches memory that the next one's takes the place of, captured itself or not."""
+    make = models.parts(name, TREE)
+    target, proposer = make()
+    one, two, eager = (Decoder(target, proposer, rows=2, wrap=wrap) for wrap in (traced(), traced(), None))
+    alone = Decoder(*make(), rows=2)
+    penalised = requests(2, SamplingParams(0.0, repetition_penalty=1.3))
+    for decoder in (two, one, eager):
+        for asked in (penalised, requests(3)):
+            assert outcome(decoder.generate_batch(asked)) == outcome(alone.generate_batch(asked))
+            for ours, theirs in zip(proposer.device_state(), alone.proposer.device_state()):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_rotary_tables_stay_where_they_were_captured(models: Models) -> None:
+    """Another decoder of the same drafter needs longer ones."""
+    first, second = (Decoder(*models.parts("eagle3", TREE)(), wrap=traced()) for _ in range(2))
+    table = weakref.ref(models.drafters["eagle3"].cos)
+    second._allocate(10 * FIRST_POSITIONS)
+    assert len(models.drafters["eagle3"].cos) > 10 * FIRST_POSITIONS
+    assert table() is not None
+    assert first.proposer is not None
+
+
+def test_trees_that_a_head_has_no_static_form_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = models.drafters["eagle3"]
+    scorer = resolve(HEADS, "ranker", "draft head").new_module(HeadSizes(32, len(drafter.embedding), rank=6))
+    head = build_head("ranker", base_of(drafter), scorer, HeadOptions(shortlist=12, ops=True))
+    proposer = models.parts("eagle3", TREE, head=head)()[1]
+    assert proposer.on_device()
+    monkeypatch.setattr(proposer_model, "MOST_ROWS", 2)
+    assert not proposer.on_device()
+    assert models.parts("eagle3", TREE)()[1].on_device()
+
+
 def test_recordings_keep_the_state_that_they_name() -> None:
     """A warm-up run and, here, the recording itself count; the first replay must still be the first."""
     state = torch.zeros(2)
@@ -227,6 +271,7 @@ def test_recordings_keep_the_state_that_they_name() -> None:
         lambda x: x[x > 0],
         lambda x: x + torch.tensor([1.0]),
         lambda x: x.nonzero(),
+        lambda x: x.clone().__setitem__(0, 1.0),
         lambda x: x if x.sum() > 0 else -x,
     ],
 )

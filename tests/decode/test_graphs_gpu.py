@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from tests.decode.graph_support import SAMPLED, outcome, requests
+from vocabforge.core.extension import resolve
 from vocabforge.decode.cycle_device import DeviceCycle
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.heads import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean import LeanModel
 from vocabforge.models.lean_config import LeanConfig
 
@@ -100,8 +102,24 @@ def moved(model: LeanModel, device: str, dtype: torch.dtype) -> LeanModel:
     return other
 
 
-def make(name: str, device: str, dtype: torch.dtype) -> tuple[LeanModel, Any]:
-    """Target and proposer; the same weights every time."""
+def head_of(kind: str, drafter: Eagle3Drafter) -> DraftHead:
+    """A draft head with random weights, the same every time."""
+    torch.manual_seed(3)
+    sizes = HeadSizes(CONFIG["hidden_size"], CONFIG["vocab_size"], rank=32, clusters=16, width=64, depth=1)
+    module = resolve(HEADS, kind, "draft head").new_module(sizes)
+    options = {
+        "context": HeadOptions(ranked=tuple(range(32)), context=16),
+        "router": HeadOptions(budgets=(6, 3)),
+        "ranker": HeadOptions(shortlist=64),
+    }
+    weight = drafter.head_weight
+    return build_head(
+        kind, base_of(drafter), module and module.to(weight.device, weight.dtype), options[kind]
+    )
+
+
+def make(name: str, device: str, dtype: torch.dtype, head: str | None = None) -> tuple[LeanModel, Any]:
+    """Target and proposer, with a draft head of a kind; the same weights every time."""
     source, options = random_target(), METHODS[name]
     target, drafter = moved(source, device, dtype), None
     if name == "eagle3":
@@ -110,7 +128,8 @@ def make(name: str, device: str, dtype: torch.dtype) -> tuple[LeanModel, Any]:
         drafter = moved(noisy(source), device, dtype)
     if options is None:
         return target, None
-    return target, make_proposer(name, ProposerParts(target, drafter, options=options))
+    built = None if head is None or drafter is None else head_of(head, drafter)
+    return target, make_proposer(name, ProposerParts(target, drafter, built, options))
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -135,6 +154,19 @@ def test_graphs_equal_their_kernels_in_bf16(name: str, rows: int) -> None:
     expected = outcome(stepped.generate_batch(asked))
     decoder = Decoder(*make(name, "cuda", torch.bfloat16), rows=rows, wrap=capture_passes("cuda"))
     assert outcome(decoder.generate_batch(asked)) == expected
+
+
+@pytest.mark.parametrize("kind", ["context", "ranker", "router"])
+def test_heads_that_choose_their_rows(kind: str) -> None:
+    """A router's clusters are scored in a stream of their own, which a recording must join."""
+    asked = requests(4)
+    captures = GraphCapture(RunsAgain), capture_passes("cuda")
+    decoders = [Decoder(*make("eagle3", "cuda", torch.bfloat16, kind), rows=2, wrap=one) for one in captures]
+    stepped, replayed = (outcome(decoder.generate_batch(asked)) for decoder in decoders)
+    assert stepped == replayed
+    assert all(isinstance(decoder._cycles, DeviceCycle) for decoder in decoders)
+    states = [decoder.proposer.device_state() for decoder in decoders]
+    torch.testing.assert_close(*states)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "draft-model"])

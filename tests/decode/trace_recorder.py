@@ -25,6 +25,7 @@ HOST = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index_
 HOST += ("tensor", "new_tensor", "as_tensor", "from_numpy")
 # Operations that wait for the device or have results of unknown size.
 FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "equal")
+_NUMBER = torch.ops.aten.lift_fresh.default
 
 
 class Forbidden(Exception):
@@ -54,6 +55,9 @@ class Tape(TorchDispatchMode):
         )
         if name in FORBIDDEN or by_mask:
             raise Forbidden(f"{name} in a pass that is being captured")
+        # A number that is assigned to a slice fills it; one that is assigned to an element is copied from the host.
+        if name == "copy_" and any(args[1] is made for call, _, _, made in self.calls if call is _NUMBER):
+            raise Forbidden("a number for one element in a pass that is being captured")
         found = function(*args, **(kwargs or {}))
         self.calls.append((function, args, kwargs or {}, found))
         return found

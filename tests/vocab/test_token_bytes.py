@@ -122,7 +122,9 @@ def test_ends_of_words_are_spaces(made, words):
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"byte_level_bare", "word_piece_bare", "word_level"}))
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])  # parts of characters are no text
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.filter_too_much]
+)  # parts of characters are no text
 def test_any_ids_decode_to_their_joined_bytes(made, name, data):
     """Not only ids that an encoder would give: what the decoder writes behind a first token."""
     tokenizer, forms = made[name]

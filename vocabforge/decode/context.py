@@ -57,7 +57,9 @@ class ContextTokens:
         """(B, C) int64, distinct in a row, in no order, padded with -1: always the same tensor, brought up to date."""
         if self._changed:
             rows, places = zip(*self._changed)
-            written = torch.tensor([rows, places, tuple(self._changed.values())]).to(self._tensor.device)
+            written = torch.tensor([rows, places, tuple(self._changed.values())])
+            # CUDA takes a small copy of pageable memory before the call returns, so there is nothing to wait for.
+            written = written.to(self._tensor.device, non_blocking=True)
             self._tensor[written[0], written[1]] = written[2]
             self._changed.clear()
         return self._tensor

@@ -214,6 +214,7 @@ class DraftPolicy(Protocol):
         plan: its full size.
         scratch: draft nodes that backends must have room for (all expanded nodes of a drafting).
         width: most children of a node.
+        broadest: most nodes that are expanded at once.
         samples: children are drawn from the head's distribution (verification B); else they are its best.
     """
 
@@ -223,6 +224,8 @@ class DraftPolicy(Protocol):
     def scratch(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def broadest(self) -> int: ...
     @property
     def samples(self) -> bool: ...
 

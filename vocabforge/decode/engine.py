@@ -93,7 +93,7 @@ class Decoder:
             check_window(target, self._plan.levels)
         self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self._side = TargetSide(target, aux, rows, wrap)
-        if wrap is not None and isinstance(proposer, WrapsPasses):
+        if wrap is not None and self._capture is None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
         self._single = roots_alone(1, target.device)
         self._stepped = SteppedCycle(self._side, proposer, verifier)
@@ -110,6 +110,10 @@ class Decoder:
             self._capture.forget()
         self._side.allocate(positions, self._scratch)
         if self.proposer is not None:
+            if self._capture is not None and isinstance(self.proposer, WrapsPasses):
+                self.proposer.wrap(
+                    self._capture
+                )  # it may have been another decoder's, with that one's passes
             self.proposer.allocate(self.rows, positions, self._side.cache)
             _OWNERS[self.proposer] = ref(self)
 
@@ -247,7 +251,7 @@ class Decoder:
         """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
-        plan, began = self.control.plan(), clock.now()
+        plan, began, captured = self.control.plan(), clock.now(), self._captured_s()
         judges = [one.judge if one is not None else None for one in work]
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
@@ -258,8 +262,13 @@ class Decoder:
                 fresh[row] = one.take(verdicts.tokens[row])
         clock.lap("other")
         accepted = [count for count in verdicts.accepted if count >= 0]
-        self.control.observe(CycleFigures(plan, accepted, clock.now() - began))
+        recording = self._captured_s() - captured  # is of the first cycle alone
+        self.control.observe(CycleFigures(plan, accepted, clock.now() - began - recording))
         return fresh
+
+    def _captured_s(self) -> float:
+        """Seconds spent recording so far."""
+        return 0.0 if self._capture is None else self._capture.seconds
 
     def _deliver(
         self, work: list[Work | None], fresh: dict[int, list[int]], clock: Clock

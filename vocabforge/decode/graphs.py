@@ -40,7 +40,7 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs that share one memory pool.
+    """Records CUDA graphs that share one memory pool and one stream.
 
     Args:
         device: where the passes run.
@@ -49,18 +49,21 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        # Of this device (torch's own stream for captures lies on the first device that captured), and the only one:
+        # cuBLAS keeps a workspace, 32 MiB on Hopper, for each stream that it has seen.
+        self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, run: Callable[[], Any]) -> None:
-        """On a stream beside the current one: what the libraries keep per stream must not be the default one's."""
-        current, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
-        side.wait_stream(current)
-        with torch.cuda.stream(side):
+        """On the stream of the recording: what the libraries keep per stream is there when it begins."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             run()
-        current.wait_stream(side)
+        current.wait_stream(self._stream)
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._stream):
             outputs = function(*inputs)
 
         def replay() -> Any:

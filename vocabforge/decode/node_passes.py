@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
-from ..models.sight import WORD, Sight, bits_of, line_sight
+from ..models.sight import Sight, line_sight
+from ..ops.tree_select import WORD, bits_of
 from .draft import Frontier
 from .masks import block_mask, view_length
 
@@ -149,7 +150,9 @@ class NodePasses:
         self._trees = True
         for place, one in enumerate(before.line):
             self._tokens[:, place : place + 1] = one
-            self._depths[place] = place + 1
+            self._depths[place : place + 1] = (
+                place + 1
+            )  # a number for one element would be copied from the host
         end = before.used + tokens.shape[1]
         self._tokens[:, before.used : end] = tokens
         # Not as a slice: torch's compiler makes invalid code of a disjunction that is written to one (torch 2.13).

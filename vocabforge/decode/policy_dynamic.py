@@ -31,7 +31,7 @@ class DynamicPolicy:
         self.settings = settings
         self.plan = Plan(settings.levels, settings.total_nodes)
         self.scratch = settings.depth * settings.topk
-        self.width = settings.topk
+        self.width = self.broadest = settings.topk
 
     def plans(self) -> list[Plan]:
         """Trees of fewer levels, with nodes in proportion."""
@@ -72,9 +72,12 @@ class DynamicGrowth:
             self._frontier_scores, parents = scores, torch.zeros_like(ids)
         else:
             logprobs, ids = logprobs.unflatten(0, (batch, k)), ids.unflatten(0, (batch, k))  # (B, k, k)
+            index, first = self._index.repeat_interleave(k, 1), self._size
+            if self._rounds == self.settings.depth:  # none of them is expanded
+                self._record(ids.flatten(1), (self._frontier_scores[:, :, None] + logprobs).flatten(1), index)
+                return None
             grown = tree_expand(self._frontier_scores, logprobs, ids, keep=k)
-            first = self._size
-            self._record(ids.flatten(1), grown.cumulative, self._index.repeat_interleave(k, 1))
+            self._record(ids.flatten(1), grown.cumulative, index)
             self._frontier_scores, tokens, parents = grown.best_scores, grown.tokens, grown.parents
             self._index = first + grown.places
         self._rounds += 1

@@ -70,6 +70,8 @@ class ShapePolicy:
         self.plan = Plan(shape.levels, shape.nodes)
         self.scratch = sum(1 for children in shape.children[1:] if children)
         self.width = self.shape.width
+        inner = [depth for depth, children in zip(self.shape.depths, self.shape.children) if children]
+        self.broadest = max(map(inner.count, inner), default=1)
         self._layouts: dict[tuple[Plan, torch.device], _Layout] = {}
 
     def plans(self) -> list[Plan]:

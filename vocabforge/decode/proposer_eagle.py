@@ -18,7 +18,8 @@ from torch import Tensor
 from ..models.drafter import CachedDrafter
 from ..models.heads import exact_head
 from ..models.kv_cache import KVCache
-from ..models.sight import WORD, Sight, bits_of, line_sight
+from ..models.sight import Sight, line_sight
+from ..ops.tree_select import WORD, bits_of
 from .draft import Commit, DraftStep, Frontier, Wrap
 from .graphs import GraphCapture
 from .masks import block_mask, view_length
@@ -62,6 +63,8 @@ class EagleBackend:
         c, weight = self.drafter.config, self._weight
         self.cache = KVCache(1, rows, c.num_kv_heads, capacity, c.head_dim, weight.dtype, weight.device)
         self.drafter.ensure_positions(capacity)
+        # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
+        self._tables = list(self.drafter.buffers())
         self._scratch = max(scratch, 1)
         columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
         self._columns = bits_of(columns) if self._bits else columns

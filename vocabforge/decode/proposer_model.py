@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from ..models.head_ops import MOST_K, MOST_ROWS
 from ..models.head_types import PreparesSteps
 from ..models.heads import DraftHead, DraftState
 from ..models.kv_cache import KVCache
@@ -28,6 +29,7 @@ from .draft import (
     Wrap,
     WrapsPasses,
 )
+from .graphs import GraphCapture
 from .proposers import Lap
 from .tree import DraftTree
 
@@ -58,6 +60,11 @@ class ModelProposer:
         self._unread: dict[int, int] = {}  # prompt positions of each row still to come
         self._wrap: Wrap | None = None
         self._pure: PureBackend | None = None  # the backend, where all drafting is one pass
+        # The backend and the head, where they have these sides; to ask them in every cycle takes longer than a kernel.
+        self._device = backend if isinstance(backend, DeviceBackend) else None
+        self._feeds = backend if isinstance(backend, FeedsAhead) else None
+        self._prepares = head if isinstance(head, PreparesSteps) else None
+        self._captured: GraphCapture | None = None
         self._whole: dict[Plan, Callable[..., DraftTree]] = {}
 
     def plans(self) -> list[Plan]:
@@ -65,6 +72,8 @@ class ModelProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Memory for B rows of that many positions; ``cache`` is the target's."""
+        if self._captured is not None:
+            self.wrap(self._captured)  # what was captured reaches the old memory
         if isinstance(self.backend, SharesCache):
             self.backend.share(cache)
         self.backend.allocate(rows, positions, self.policy.scratch)
@@ -151,51 +160,56 @@ class ModelProposer:
 
     def _prepared(self, frontier: Frontier, step: DraftStep, state: DraftState) -> DraftState | None:
         """The state of the step after ``state``, where the head can begin with it before the backend's pass."""
-        if not isinstance(self.head, PreparesSteps) or not isinstance(self.backend, FeedsAhead):
+        if self._prepares is None or self._feeds is None:
             return None
-        previous = self.backend.fed(frontier, step).flatten(0, 1)
+        previous = self._feeds.fed(frontier, step).flatten(0, 1)
         fed = DraftState(state.step + 1, frontier.tokens.flatten(), previous, state.requests, state.context)
-        return self.head.prepare(fed)
+        return self._prepares.prepare(fed)
 
     def on_device(self) -> bool:
         """Whether drafting and committing can be parts of one captured cycle."""
-        return isinstance(self.backend, DeviceBackend) and self._static()
+        return self._device is not None and self._static()
 
     def _static(self) -> bool:
         """All drafting is a function of tensors with static shapes."""
-        return getattr(self.head, "static_shapes", False) and not self.samples
+        if self.samples or not getattr(self.head, "static_shapes", False):
+            return False
+        # Of wider trees, a head on the ops may have no static form; see ``DraftHead``.
+        fits = self.policy.width <= MOST_K and self.policy.broadest <= MOST_ROWS
+        return fits or not getattr(self.head, "on_ops", False)
 
     def prepare(self) -> None:
         """Before a cycle on the device: what the host still holds goes there."""
         self._flush()
         self._told = None if self._context is None else self._context.tensor  # always the same tensor
-        assert isinstance(self.backend, PureBackend)
-        self._view = self.backend.view()
+        assert self._device is not None
+        self._view = self._device.view()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
         """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
-        assert isinstance(self.backend, PureBackend)
-        return self._draft(self.backend.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
+        assert self._device is not None
+        return self._draft(self._device.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         """Commit what was drafted, on the device; see ``draft.DeviceBackend``."""
-        assert isinstance(self.backend, DeviceBackend)
-        self.backend.advance(following, states, counts)
+        assert self._device is not None
+        self._device.advance(following, states, counts)
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """The same on the host: the committed tokens of each row."""
-        assert isinstance(self.backend, DeviceBackend)
+        assert self._device is not None
         self._meet(tokens)
-        self.backend.note([len(found) for found in tokens])
+        self._device.note([len(found) for found in tokens])
 
     def device_state(self) -> Sequence[Tensor]:
         """What :meth:`advance` changes beside key caches."""
-        assert isinstance(self.backend, DeviceBackend)
-        return self.backend.device_state()
+        assert self._device is not None
+        return self._device.device_state()
 
     def wrap(self, wrap: Wrap) -> None:
         """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
         self._whole = {}
+        self._captured = wrap if isinstance(wrap, GraphCapture) else None
         if isinstance(self.backend, WrapsPasses):
             self.backend.wrap(wrap)
         if isinstance(self.backend, PureBackend) and self._static():

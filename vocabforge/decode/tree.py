@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
-from ..models.sight import bits_of
+from ..ops.tree_select import bits_of
 from .chance import Weights
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..ops.target_choice import target_choice
@@ -45,6 +46,11 @@ def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor,
     """
     choices, lawful = target_choice(logits.flatten(0, 1))
     shape = tree.tokens.shape
+    if shape[1] == 1:  # a root alone, as in plain decoding, where a CPU counts the calls
+        own = choices.view(shape)
+        path = torch.zeros_like(own).expand(-1, levels + 1)
+        good = lawful.view(shape).long() * (levels + 1)
+        return path, torch.cat([path[:, :1], good, own.expand(-1, levels + 1)], 1)
     given = choices.view(shape), lawful.view(shape)
     path, numbers = tree_verify(
         tree.tokens, tree.parents, tree.depths, tree.ancestors, *given, levels=levels, alive=tree.alive

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import nn
 
 from ..core.extension import resolve
+from ..ops.ordering import topk_lowest_id
 from .drafter import Drafter
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
 from .heads_context import ContextHead
@@ -18,7 +19,6 @@ from .heads_low_rank import LowRankHead, RankerHead
 from .heads_router import RouterHead, default_budgets
 from .heads_scheduled import ScheduledHead
 from .lean import LeanModel
-from .topk import topk_lowest_id
 
 __all__ = [
     "HEADS",

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from ..core.errors import MismatchError, UsageError
 from ..ops.draft_topk import draft_topk
 from ..ops.indexed_logits import indexed_logits
+from ..ops.ordering import top_set
 from . import head_ops
 from .head_ops import of_rows
 from .head_types import DraftState, HeadBase
@@ -23,7 +24,6 @@ from .heads_exact import answer, masked, requests_of
 from .heads_low_rank import scorer_rows
 from .heads_selector import Selector
 from .low_rank import LowRankScorer
-from .topk import top_set
 
 
 class HotCore(nn.Module):

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from ..core.errors import MismatchError, UsageError
 from ..ops.draft_topk import draft_topk
+from ..ops.ordering import topk_by_id, topk_lowest_id
 from . import head_ops
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
-from .topk import topk_by_id, topk_lowest_id
 
 
 class FullHead(nn.Module):

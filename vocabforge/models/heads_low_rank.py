@@ -9,13 +9,13 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError, MismatchError, UsageError
 from ..ops.draft_topk import draft_topk
 from ..ops.indexed_logits import indexed_logits
+from ..ops.ordering import top_set
 from . import head_ops
 from .head_ops import of_rows
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .heads_exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
 from .heads_selector import Selector
 from .low_rank import LowRankScorer
-from .topk import top_set
 
 DEFAULT_SHORTLIST = 2048
 

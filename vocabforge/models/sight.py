@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ..ops.tree_attention import tree_attention
-
-WORD = 64  # bits
+from ..ops.tree_select import bits_of
 
 
 class Sight(NamedTuple):
@@ -48,15 +47,13 @@ def sight_attention(q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: 
     return tree_attention(q, keys, values, lengths, words, positions=positions, window=window)
 
 
-def bits_of(seen: Tensor) -> Tensor:
-    """Bools (..., M) as bits: (..., W) int64, bit j % 64 of word j // 64 is ``seen[..., j]``."""
-    padded = torch.nn.functional.pad(seen, (0, -seen.shape[-1] % WORD)).long()
-    places = torch.arange(WORD, device=seen.device)
-    return (padded.unflatten(-1, (-1, WORD)) << places).sum(-1)  # the highest bit is the sign: it wraps
-
-
 def line_sight(slots: Tensor, reach: int | None = None) -> Sight:
     """Of T queries in a row of slots (B, T) that are their positions: each sees itself and all before it."""
-    places = torch.arange(slots.shape[1], device=slots.device)
-    words = bits_of(places <= places[:, None])  # (T, W)
-    return Sight(slots[:, 0], words.expand(len(slots), -1, -1), slots, reach)
+    batch, count = slots.shape
+    if count == 1:
+        words = torch.ones_like(slots)[:, :, None]
+    else:
+        places = torch.arange(count, device=slots.device)
+        words = bits_of(places <= places[:, None]).repeat(batch, 1, 1)  # (B, T, W)
+    # Not views with gaps: every layer would copy them for its kernel.
+    return Sight(slots[:, 0].contiguous(), words, slots, reach)

@@ -15,7 +15,7 @@ def distinct_rows_reference(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Ten
     device, exists = ids.device, (ids >= 0) & (ids < size)  # (N, k)
     known = torch.where(exists, ids, size).long()
     wanted = torch.zeros(size + 1, dtype=torch.bool, device=device).index_fill_(0, known.flatten(), True)
-    wanted[size] = False
+    wanted[size:] = False  # filled on the device; a number for one element would be copied from the host
     segment = torch.arange(size + 1, device=device) % SEGMENTS
     order = torch.argsort(
         (~wanted).long() * SEGMENTS + segment, stable=True

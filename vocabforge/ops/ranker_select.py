@@ -64,7 +64,7 @@ def ranker_select_reference(projected: Tensor, vocab: Tensor, k: int, scale: Ten
     scores = projected.float() @ vocab.float().T  # (N, V)
     if scale is not None:
         scores = scores * scale
-    return top_set(scores, k).int()
+    return top_set(scores, k, nan=True).int()
 
 
 _OP = Op("ranker_select", ranker_select_reference, HALVES)

@@ -50,14 +50,14 @@ def tree_select_reference(
         ancestors.scatter_(2, upper[:, :, None], True)
         upper = above.gather(1, upper)
     kept = torch.cat([roots[:, None], tokens.gather(1, chosen)], 1)
-    return SelectedTree(kept, above, ancestors.sum(-1) - 1, ancestors, ancestor_words(ancestors))
+    return SelectedTree(kept, above, ancestors.sum(-1) - 1, ancestors, bits_of(ancestors))
 
 
-def ancestor_words(ancestors: Tensor) -> Tensor:
-    """Ancestors bool (B, N, N) as bits (B, N, ceil(N / 64)) int64, bit j % 64 of word j // 64."""
-    padded = torch.nn.functional.pad(ancestors, (0, -ancestors.shape[-1] % WORD)).long()
-    bits = torch.arange(WORD, device=padded.device)
-    return (padded.unflatten(-1, (-1, WORD)) << bits).sum(-1)  # the highest bit is the sign: it wraps
+def bits_of(seen: Tensor) -> Tensor:
+    """Bools (..., M) as bits: (..., ceil(M / 64)) int64, bit j % 64 of word j // 64 is ``seen[..., j]``."""
+    padded = torch.nn.functional.pad(seen, (0, -seen.shape[-1] % WORD)).long()
+    places = torch.arange(WORD, device=seen.device)
+    return (padded.unflatten(-1, (-1, WORD)) << places).sum(-1)  # the highest bit is the sign: it wraps
 
 
 def _reference(

@@ -14,7 +14,7 @@ from ..models.drafter import Drafter
 from ..models.heads import DraftHead, RouterHead, exact_head
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
-from ..models.topk import topk_lowest_id
+from ..ops.ordering import topk_lowest_id
 from .draft_states import DraftingRows, drafting_rows
 from .metrics import expected_accepted_length
 from .router_labels import average_precision, router_labels

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.topk import topk_lowest_id
+from ..ops.ordering import topk_lowest_id
 
 
 def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) -> Tensor:
