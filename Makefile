@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu gpu-check test test-proof test-deepspeed check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -93,6 +93,10 @@ kernels:
 
 kernels-cpu:
 	$(ANY_PYTHON) kernels/build.py --cpu
+
+# Tests build what they need of it; all at once is quicker.
+emulator:
+	$(ANY_PYTHON) kernels/build.py --emulator
 
 gpu-check:
 	$(ANY_PYTHON) kernels/gpu_check.py $(GPU_CHECK)

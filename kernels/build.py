@@ -106,7 +106,7 @@ def _units(
     host = (find_compiler(), "-std=c++17", "-fPIC", "-Wall", "-MMD")
     units: list[Unit] = []
     for folder in folders:
-        units.append(Unit(folder / "binding.cpp", variant, (*host, *flags, "-w", _ABI, *includes)))
+        units.append(Unit(folder / "binding.cpp", variant, (*host, *flags, "-O1", "-w", _ABI, *includes)))
         for source in sorted(folder.glob("*.cpp")):
             if source.name != "binding.cpp":
                 units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
@@ -205,22 +205,28 @@ def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = Non
     Raises:
         BuildError: no such folder; the compiler is missing or has failed.
     """
-    libraries = []
+    folders = op_folders() if names is None else [ROOT / name for name in names]
+    for folder in folders:
+        if not (folder / "binding.cpp").is_file():
+            raise BuildError(f"no op in {folder}: expected binding.cpp there")
+    libraries = {folder: BUILD / "emulated" / f"lib{folder.name}.so" for folder in folders}
     with _only_one():
-        for folder in op_folders() if names is None else [ROOT / name for name in names]:
-            if not (folder / "binding.cpp").is_file():
-                raise BuildError(f"no op in {folder}: expected binding.cpp there")
-            library = BUILD / "emulated" / f"lib{folder.name}.so"
+        _compile_all(_units("emulated", folders), jobs)
+        for folder, library in libraries.items():
             _make(library, _units("emulated", [folder]), {"variant": "emulated"}, None, jobs)
-            libraries.append(library)
-    return libraries
+    return list(libraries.values())
+
+
+def _compile_all(units: Sequence[Unit], jobs: int | None) -> int:
+    """How many objects had to be made."""
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+        return sum(pool.map(_compile, units))
 
 
 def _make(
     library: Path, units: Sequence[Unit], facts: dict[str, Any], nvcc: str | None, jobs: int | None
 ) -> None:
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        made = sum(pool.map(_compile, units))
+    made = _compile_all(units, jobs)
     facts = facts | {"sources": _sources(units)}
     if made or not library.is_file() or _facts(library) != facts:
         _link(library, [unit.object for unit in units], nvcc)
