@@ -150,9 +150,9 @@ def _compile(unit: Unit) -> bool:
     command = [*unit.command, "-MF", str(dependencies), "-c", str(unit.source), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise BuildError(
-            f"{unit.source.relative_to(ROOT)} does not compile ({unit.variant}):\n{done.stderr.strip()}"
-        )
+        failed = f"{unit.command[0]} ended with {done.returncode}"
+        where = f"{unit.source.relative_to(ROOT)} does not compile ({unit.variant}, {failed})"
+        raise BuildError(f"{where}:\n{done.stderr.strip()}")
     target.with_suffix(".log").write_text(done.stderr)
     stamp.write_text(_key(unit, dependencies))
     return True
@@ -228,15 +228,26 @@ def _make(
 ) -> None:
     made = _compile_all(units, jobs)
     facts = facts | {"sources": _sources(units)}
-    if made or not library.is_file() or _facts(library) != facts:
+    before = _facts(library)
+    if made or before != facts:
+        if before and before.get("nvcc") and not facts.get("nvcc") and library == NATIVE:
+            print(
+                "the CUDA kernels that were built before are replaced by CPU implementations", file=sys.stderr
+            )
         _link(library, [unit.object for unit in units], nvcc)
+        facts["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
         library.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
     print(f"{library}: {made} of {len(units)} objects made", file=sys.stderr)
 
 
-def _facts(library: Path) -> object:
-    path = library.with_suffix(".json")
-    return json.loads(path.read_text()) if path.is_file() else None
+def _facts(library: Path) -> dict[str, Any] | None:
+    """What was written beside a library; None where that, or the library, is not what a build left."""
+    try:
+        facts: dict[str, Any] = json.loads(library.with_suffix(".json").read_text())
+        whole = facts.pop("sha256") == hashlib.sha256(library.read_bytes()).hexdigest()
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return facts if whole else None
 
 
 def _sources(units: Sequence[Unit]) -> str:
@@ -288,6 +299,10 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, help="compilers at once")
     asked = parser.parse_args()
+    if asked.only and not asked.emulator:
+        parser.error("--only goes with --emulator: the package's library holds all ops")
+    if asked.jobs is not None and asked.jobs < 1:
+        parser.error(f"--jobs {asked.jobs}: at least 1")
     try:
         if asked.emulator:
             build_emulated(asked.only, jobs=asked.jobs)

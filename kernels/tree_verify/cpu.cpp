@@ -6,8 +6,14 @@
 namespace vf {
 namespace {
 
+// As in the kernel: a parent that does not exist is the root.
+int64_t parent_of(const TreeVerifyArguments& a, int64_t tree, int64_t node) {
+  const int64_t parent = a.parents[tree + node];
+  return parent < 0 || parent >= a.nodes ? 0 : parent;
+}
+
 bool agrees(const TreeVerifyArguments& a, int64_t tree, int64_t node) {
-  const bool same = node == 0 || a.tokens[tree + node] == a.choices[tree + a.parents[tree + node]];
+  const bool same = node == 0 || a.tokens[tree + node] == a.choices[tree + parent_of(a, tree, node)];
   return same && (a.alive == nullptr || a.alive[tree + node]);
 }
 
@@ -15,7 +21,7 @@ bool agrees(const TreeVerifyArguments& a, int64_t tree, int64_t node) {
 int depth_of(const TreeVerifyArguments& a, int64_t tree, int64_t node) {
   for (int depth = 0; depth <= a.levels && agrees(a, tree, node); ++depth) {
     if (node == 0) return depth;
-    node = a.parents[tree + node];
+    node = parent_of(a, tree, node);
   }
   return -1;
 }
@@ -38,7 +44,7 @@ void tree_verify_cpu(const TreeVerifyArguments& a) {
     int64_t* numbers = a.numbers + static_cast<int64_t>(row) * (a.levels + 3);
     for (int place = a.levels; place > depth; --place) path[place] = last;
     int64_t node = last;
-    for (int place = depth; place >= 0; --place, node = a.parents[tree + node]) path[place] = node;
+    for (int place = depth; place >= 0; --place, node = parent_of(a, tree, node)) path[place] = node;
     numbers[0] = depth;
     numbers[1] = 0;
     while (numbers[1] <= a.levels && a.lawful[tree + path[numbers[1]]]) ++numbers[1];

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,13 +50,27 @@ class Op:
         """Run with positional arguments, the first a tensor.
 
         Raises:
-            UsageError: no such backend, or one that is asked for and missing.
+            UsageError: no such backend, one that is asked for and missing, or sizes that the kernel refuses.
         """
+        if backend == "auto" and args[0].numel() == 0:
+            return self.reference(*args)  # kernels have no launch of nothing
         key = backend, args[0].is_cuda, args[0].dtype
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self.implementation(backend, args[0])
-        return chosen(*args)
+        if torch.compiler.is_compiling():
+            return chosen(*args)
+        try:
+            return chosen(*args)
+        except RuntimeError as error:
+            said = str(error).split(f"{self.name}: ", 1)
+            if chosen is self.reference or len(said) == 1:
+                raise
+            raise UsageError(
+                f"the compiled {self.name} does not take these tensors",
+                got=said[1].splitlines()[0],
+                remedy="use backend reference",
+            ) from error
 
     def implementation(self, backend: str, tensor: Tensor) -> Callable[..., Any]:
         """What runs this op for such a tensor."""
@@ -120,12 +135,15 @@ def library_facts() -> dict[str, Any] | None:
     if not LIBRARY.is_file():
         return None
     try:
-        torch.ops.load_library(str(LIBRARY))
         facts: dict[str, Any] = json.loads(LIBRARY.with_suffix(".json").read_text())
-    except (OSError, ValueError) as error:
+        # A truncated library would end the process, not raise.
+        if hashlib.sha256(LIBRARY.read_bytes()).hexdigest() != facts.get("sha256"):
+            raise ValueError("it is not the file that was built")
+        torch.ops.load_library(str(LIBRARY))
+    except (OSError, ValueError, AttributeError) as error:
         raise UsageError(
             "the compiled kernels cannot be loaded",
-            got=error,
+            got=error if error.__cause__ is None else error.__cause__,
             source=LIBRARY,
             remedy="build them again for this machine and torch with `make kernels`",
         ) from error

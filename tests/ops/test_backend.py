@@ -1,0 +1,79 @@
+"""The compiled library as it may be found: whole, cut short, rubbish; and what an op says when it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from vocabforge.core.errors import UsageError
+from vocabforge.ops import backend
+from vocabforge.ops.silu_mul import silu_mul
+from vocabforge.ops.tree_verify import tree_verify
+
+
+@pytest.fixture
+def copied(native_cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the built library, as the one that the package finds; not loaded yet."""
+    library = tmp_path / backend.LIBRARY.name
+    shutil.copy(backend.LIBRARY, library)
+    shutil.copy(backend.LIBRARY.with_suffix(".json"), library.with_suffix(".json"))
+    monkeypatch.setattr(backend, "LIBRARY", library)
+    backend.library_facts.cache_clear()
+    yield library
+    backend.library_facts.cache_clear()
+
+
+@pytest.mark.parametrize("damage", ["cut", "rubbish", "facts", "no facts"])
+def test_a_damaged_library_is_refused_before_it_is_loaded(copied: Path, damage: str) -> None:
+    if damage == "cut":
+        copied.write_bytes(copied.read_bytes()[:20_000])
+    if damage == "rubbish":
+        copied.write_bytes(b"no library" * 1000)
+    if damage == "facts":
+        copied.with_suffix(".json").write_text('{"variant": ')
+    if damage == "no facts":
+        copied.with_suffix(".json").unlink()
+    with pytest.raises(UsageError, match=r"cannot be loaded(.|\n)*make kernels"):
+        backend.library_facts()
+
+
+def test_without_a_library_native_is_an_error_and_auto_is_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "LIBRARY", tmp_path / "none.so")
+    backend.library_facts.cache_clear()
+    op = backend.Op("silu_mul", torch.neg)
+    with pytest.raises(UsageError, match="no library at"):
+        op("native", torch.ones(2))
+    assert torch.equal(op("auto", torch.ones(2)), -torch.ones(2))
+    backend.library_facts.cache_clear()
+
+
+def test_a_kernels_refusal_names_the_op_and_no_source_file(native_cpu: None) -> None:
+    words = torch.zeros(1, 3, dtype=torch.int64)
+    tree = torch.eye(3, dtype=torch.bool)[None]
+    with pytest.raises(UsageError, match="compiled silu_mul does not take") as found:
+        backend.Op("silu_mul", torch.neg)("native", torch.zeros(2, 3, dtype=torch.int64))
+    assert "binding.cpp" not in str(found.value)
+    # Parents that do not exist are the root's children, wherever they point.
+    wild = torch.tensor([[0, 2**40, -(2**40)]])
+    path, numbers = tree_verify(
+        words, wild, words, tree, words, torch.ones(1, 3, dtype=torch.bool), levels=2, backend="native"
+    )
+    assert 0 <= int(path.min()) <= int(path.max()) < 3
+    assert int(numbers[0, 0]) <= 2
+
+
+def test_nothing_to_do_needs_no_kernel(native_cpu: None) -> None:
+    assert silu_mul(torch.zeros(0, 16)).shape == (0, 8)
+
+
+def test_facts_say_what_was_built(native_cpu: None) -> None:
+    facts = backend.library_facts()
+    assert facts is not None
+    assert facts["variant"] in ("native", "cpu")
+    assert json.loads(backend.LIBRARY.with_suffix(".json").read_text()) == facts
