@@ -196,6 +196,11 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
     lines = [
         "# GPU check",
         "",
+        *(
+            ["**No GPU was used: this run proves the code and measures nothing.**", ""]
+            if report["cpu"]
+            else []
+        ),
         *table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
         "",
     ]
@@ -241,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parse(arguments)
     asked.output.mkdir(parents=True, exist_ok=True)
     check = Check(asked)
-    check.report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
+    check.report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cpu": asked.device == "cpu"}
     check.report["facts"] = machine_facts(asked.device)
     check.part("build", build)
     check.part("tests", lambda seconds: run_tests(seconds, asked, asked.output))

@@ -88,6 +88,7 @@ class TestWholeRun:
     def test_it_says_where_it_ran(self, report: tuple[dict[str, Any], str]) -> None:
         facts = report[0]["facts"]
         assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 1)
+        assert report[0]["cpu"]
         assert facts["device"] == "cpu"
         assert {"date", "revision", "system", "processor", "python", "torch", "torch_cuda", "nvcc"} <= set(
             facts
