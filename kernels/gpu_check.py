@@ -198,7 +198,7 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
         "",
         *(
             ["**No GPU was used: this run proves the code and measures nothing.**", ""]
-            if report["cpu"]
+            if report.get("cpu")
             else []
         ),
         *table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
