@@ -116,11 +116,14 @@ def test_plain_decoding_is_captured(models: Models, rows: int) -> None:
     same_as_eager(lambda: (models.target, None), requests(3), rows=rows)
 
 
+@pytest.mark.parametrize("verifier", ["match", "point"])
 @pytest.mark.parametrize("name", ["draft-model", None])
-def test_sampled_tokens_are_those_of_the_eager_engine(models: Models, name: str | None) -> None:
-    """Each request draws number n of its stream for token n, greedy ones beside it draw none."""
+def test_sampled_tokens_are_those_of_the_eager_engine(
+    models: Models, name: str | None, verifier: str
+) -> None:
+    """The same numbers decide the same: match draws number n of a stream for token n, point one a decision."""
     make = models.parts(name, TREE) if name else lambda: (models.target, None)
-    _, found = same_as_eager(make, requests(4, *SAMPLED), rows=2)
+    _, found = same_as_eager(make, requests(4, *SAMPLED), rows=2, verifier=verifier)
     greedy = outcome(Decoder(models.target).generate_batch(requests(4)))
     assert [one[0] for one in found] != [one[0] for one in greedy]
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from ..core.errors import UsageError
 from ..models.lean import LeanModel
 from ..ops.target_choice import target_choice
-from ..ops.target_sample import target_sample
+from ..ops.target_sample import target_sample, target_weights_of
 from ..ops.tree_verify import tree_verify
+from ..ops.tree_verify_point import tree_verify_point
 from .chance import SeededChance
 from .control import Control, FixedControl
 from .cycle import CycleResult, Judges, states_on, tokens_behind
@@ -33,20 +34,21 @@ from .work import roots_alone
 class DeviceCycle:
     """Cycles of one plan that run on the device from end to end.
 
-    A row's tokens are the target's argmax, or drawn by ``match``: number n of a request decides its token n, whatever
-    was drafted, as in ``verify_match.py``.
+    A row's tokens are the target's argmax, or drawn: by ``match`` (number n of a request decides its token n, whatever
+    was drafted, as in ``verify_match.py``) or by ``point`` (``verify_sampling.py``), with the host's random numbers.
 
     Args:
         side: the target with its cache.
         proposer: one that says ``on_device``; None decodes plainly.
         plan: what each cycle drafts.
         capture: records the cycles.
+        point: drawn tokens are verified by ``point``.
     """
 
     def __init__(
-        self, side: TargetSide, proposer: ModelProposer | None, plan: Plan, capture: GraphCapture
+        self, side: TargetSide, proposer: ModelProposer | None, plan: Plan, capture: GraphCapture, point: bool
     ) -> None:
-        self._side, self._proposer, self._plan = side, proposer, plan
+        self._side, self._proposer, self._plan, self._point = side, proposer, plan, point
         rows, device = side.rows, side.target.device
         self._plain = roots_alone(rows, device)
         self._roots, self._draws, self._seeds, self._top_k, self._active = (
@@ -100,10 +102,7 @@ class DeviceCycle:
         tree = self._tree()
         output = self._side.look_at_all(tree)
         assert output.logits is not None
-        choices, lawful = self._choose(output.logits, tree.depths, sampled)
-        path, numbers = tree_verify(
-            tree.tokens, tree.parents, tree.depths, tree.ancestors, choices, lawful, levels=self._plan.levels
-        )
+        path, numbers, draws = self._judge(tree, output.logits, sampled)
         counts = (numbers[:, 0] + 1) * self._active  # (B,)
         last = numbers[:, 2:].gather(1, numbers[:, :1])[:, 0]
         self._side.keep(tree, path, counts)
@@ -111,7 +110,7 @@ class DeviceCycle:
             states = states_on(tree, path, output.states(self._proposer.reads))
             self._proposer.advance(tokens_behind(tree, path, counts, last), states, counts)
         self._roots.copy_(last)
-        self._draws.add_(counts)
+        self._draws.copy_(torch.where(self._active > 0, draws, self._draws))
         return path, torch.cat([numbers, tree.depths.amax(1, keepdim=True)], 1)
 
     def _tree(self) -> DraftTree:
@@ -120,21 +119,46 @@ class DeviceCycle:
         plain = self._plain
         return DraftTree(self._roots[:, None], plain.parents, plain.depths, plain.ancestors, chain=True)
 
-    def _choose(self, logits: Tensor, depths: Tensor, sampled: bool) -> tuple[Tensor, Tensor]:
-        """The target's token at each node (B, N), and whether its logits are a law."""
-        flat, shape = logits.flatten(0, 1), logits.shape[:2]
+    def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Path and numbers as of ``verify.decide_greedy``, and each row's first random number (B,) not used yet."""
+        flat, (rows, count) = logits.flatten(0, 1), logits.shape[:2]
         if not sampled:
             choices, lawful = target_choice(flat)
         else:
-            settings = (self._temperature, self._top_k, self._top_p, self._min_p, self._seeds)
-            temperature, top_k, top_p, min_p, seeds = (one.repeat_interleave(shape[1]) for one in settings)
-            draws = (self._draws[:, None] + depths).flatten()  # a path takes one number a token
+            settings = (self._temperature, self._top_k, self._top_p, self._min_p)
+            temperature, top_k, top_p, min_p = (one.repeat_interleave(count) for one in settings)
+            if self._point:
+                weights = target_weights_of(flat, temperature, top_k, top_p, min_p).view(rows, count, -1)
+                return tree_verify_point(
+                    tree.tokens,
+                    tree.parents,
+                    None,
+                    weights,
+                    self._seeds,
+                    self._draws,
+                    levels=self._plan.levels,
+                )
+            draws = (self._draws[:, None] + tree.depths).flatten()  # a path takes one number a token
+            seeds = self._seeds.repeat_interleave(count)
             choices, lawful = target_sample(flat, temperature, top_k, top_p, min_p, seeds, draws)
-        return choices.view(shape), lawful.view(shape)
+        path, numbers = tree_verify(
+            tree.tokens,
+            tree.parents,
+            tree.depths,
+            tree.ancestors,
+            choices.view(rows, count),
+            lawful.view(rows, count),
+            levels=self._plan.levels,
+        )
+        return path, numbers, self._draws + numbers[:, 0] + 1
 
 
 def device_cycle(
-    side: TargetSide, proposer: Proposer | None, control: Control, capture: GraphCapture | None
+    side: TargetSide,
+    proposer: Proposer | None,
+    control: Control,
+    capture: GraphCapture | None,
+    verifier: str | None,
 ) -> DeviceCycle | None:
     """Captured whole cycles, or None where these parts can be captured at most one by one.
 
@@ -144,10 +168,10 @@ def device_cycle(
     if capture is None or not isinstance(control, FixedControl):
         return None
     if proposer is None:
-        return DeviceCycle(side, None, PLAIN_PLAN, capture)
+        return DeviceCycle(side, None, PLAIN_PLAN, capture, verifier == "point")
     plan = control.plan()
     if plan.levels and isinstance(proposer, ModelProposer) and proposer.on_device():
-        return DeviceCycle(side, proposer, plan, capture)
+        return DeviceCycle(side, proposer, plan, capture, verifier == "point")
     return None
 
 
@@ -174,5 +198,5 @@ def serves(requests: Sequence[Request], verifier: str | None, chance: object) ->
         verifier: as the engine was given it.
         chance: what makes the requests' random streams.
     """
-    drawn = chance is SeededChance and verifier in (None, "match")
+    drawn = chance is SeededChance and verifier in (None, "match", "point")
     return all(not one.sampling.penalised and (one.sampling.greedy or drawn) for one in requests)

@@ -97,7 +97,7 @@ class Decoder:
             proposer.wrap(wrap)
         self._single = roots_alone(1, target.device)
         self._stepped = SteppedCycle(self._side, proposer, verifier)
-        self._whole = device_cycle(self._side, proposer, self.control, self._capture)
+        self._whole = device_cycle(self._side, proposer, self.control, self._capture, verifier)
         self._cycles: Cycle = self._stepped  # what runs the requests in work
         self._serial, self._damaged = 0, False
         compiled = wrap is not None and self._capture is None  # made for one size of cache
