@@ -57,7 +57,7 @@ def check_case(
 
     Returns:
         ``problem``: None, or what is wrong (values, bits that change between runs); ``graph``: the same for the
-        replay of a captured graph whose outputs were poisoned.
+        replay of a captured graph whose outputs were poisoned; ``measured``: the case's own figures by name.
     """
     inputs = case.make(device, dtype, seed)
     expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
@@ -70,7 +70,12 @@ def check_case(
     if problem is None:
         second = outputs_of(case.run(_own(case, inputs), backend))
         problem = None if _same_bits(kept, second) else "the same inputs gave other bits"
-    return {"problem": problem, "graph": _check_graph(case, inputs, backend, device, kept)}
+    measured = {name: round(float(measure(ours, kept)), 4) for name, measure in case.measures.items()}
+    return {
+        "problem": problem,
+        "graph": _check_graph(case, inputs, backend, device, kept),
+        "measured": measured,
+    }
 
 
 def _check_graph(

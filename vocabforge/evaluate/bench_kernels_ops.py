@@ -66,16 +66,19 @@ def measure_case(case: OpCase, bench: Bench) -> dict[str, Any]:
 
     Returns:
         a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
-        then), ``graph_problems`` (the same of a captured graph), and the figures of :func:`_figures`.
+        then), ``graph_problems`` (the same of a captured graph), ``measured`` (figures beside time, of the first
+        dtype), and the figures of :func:`_figures`.
     """
     device = bench.protocol.device
     problems: dict[str, str] = {}
     graphs: dict[str, str] = {}
+    measured: dict[str, float] = {}
     for dtype in case.dtypes:
         found = check_case(case, device, dtype, bench.backend, bench.seed + 1)
         for told, part in ((problems, "problem"), (graphs, "graph")):
             if (text := found[part]) is not None:
                 told[_short(dtype)] = text
+        measured = measured or found["measured"]
     row: dict[str, Any] = {
         "op": case.op,
         "case": case.name,
@@ -84,6 +87,7 @@ def measure_case(case: OpCase, bench: Bench) -> dict[str, Any]:
         "backend": bench.backend,
         "problems": problems,
         "graph_problems": graphs,
+        "measured": measured,
     }
     if not problems:
         row |= _figures(case, bench)

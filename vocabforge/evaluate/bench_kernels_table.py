@@ -50,8 +50,9 @@ def _op_cells(row: Row) -> tuple[str, ...]:
     timing = row["timing"]
     ways = "; ".join(f"{name} {_ratio(way)}" for name, way in row["baselines"].items())
     warm = "" if row["cold"] else " (in cache)"
+    measured = "".join(f", {name} {value:.3f}" for name, value in row.get("measured", {}).items())
     return (
-        row["case"],
+        row["case"] + measured,
         f"{timing['us']:.2f}" + ("" if timing["method"] != "events" else " (no graph)"),
         f"{timing['low_us']:.2f}-{timing['high_us']:.2f}",
         f"{row['eager']['us']:.2f}",

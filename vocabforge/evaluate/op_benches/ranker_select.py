@@ -42,11 +42,15 @@ def _case(shape: Shape, rank: int, k: int, fp8: bool) -> OpCase:
     def run(inputs: Inputs, backend: str) -> Tensor:
         return ranker_select(inputs["projected"], inputs["vocab"], k, scale=inputs["scale"], backend=backend)
 
+    def share_found(inputs: Inputs, got: tuple[Tensor, ...]) -> float:
+        """Of the candidates that 16 bits choose."""
+        return recall(got[0], ranker_select_reference(inputs["projected"], inputs["weight"], k), vocab)
+
     def check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
         problem = _difference(inputs, got[0])
         if problem or not fp8:
             return problem
-        share = recall(got[0], ranker_select_reference(inputs["projected"], inputs["weight"], k), vocab)
+        share = share_found(inputs, got)
         return None if share >= LEAST_RECALL else f"recall of {share:.3f} of the 16-bit candidates"
 
     def matmul_and_topk(inputs: Inputs) -> Tensor:
@@ -65,6 +69,7 @@ def _case(shape: Shape, rank: int, k: int, fp8: bool) -> OpCase:
         floor_flops=2.0 * rows * vocab * rank,
         baselines={"16-bit matmul and topk": matmul_and_topk},
         check=check,
+        measures={"recall": share_found} if fp8 else {},
         dtypes=(torch.bfloat16, torch.float16),
     )
 

@@ -131,6 +131,7 @@ class OpCase:
         tolerance: most ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers are equal.
         mutates: names of the inputs that ``run`` writes to; the check works on copies.
         dtypes: of hidden states and weights; the first is measured, all are checked.
+        measures: name -> (inputs after the run, outputs) -> a figure beside time, such as recall.
     """
 
     name: str
@@ -147,6 +148,7 @@ class OpCase:
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)
+    measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
 
     def bytes_of(self, inputs: Inputs) -> float:
         """The floor in bytes for these inputs."""
