@@ -95,7 +95,7 @@ def test_wrong_calls_are_refused(native_cpu: None) -> None:
     with pytest.raises(UsageError, match="destination"):
         compact_kv(keys, values, source, destination[:, :2])
     odd = keys[..., :3].contiguous()
-    with pytest.raises(RuntimeError, match="16 bytes"):
+    with pytest.raises(UsageError, match="16 bytes"):
         compact_kv(odd, odd.clone(), source, destination, backend="native")
 
 
