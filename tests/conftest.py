@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -13,7 +16,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests sta
 
 
 def pytest_configure() -> None:
-    """One thread: the tests' tensors are tiny, and threads that spin for each other only slow them down."""
+    """One thread: the tests' tensors are tiny, and threads that spin for each other only slow them down.
+
+    Training takes every core that it is allowed to run on, so a test worker keeps to one of them, and so do the
+    processes that its tests start.
+    """
     import torch
 
     torch.set_num_threads(1)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker.isdigit() and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker) % len(cores)]})
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A test that trains leaves its number of threads behind; the next one is not to run with it."""
+    yield
+    import torch
+
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
