@@ -15,7 +15,7 @@ from torch import Tensor
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
 from ..models.sight import Sight, line_sight
-from ..ops.tree_select import WORD, bits_of
+from ..ops.trees import WORD, bits_of
 from .draft import Frontier
 from .masks import block_mask, view_length
 

@@ -19,7 +19,7 @@ from ..models.drafter import CachedDrafter
 from ..models.heads import exact_head
 from ..models.kv_cache import KVCache
 from ..models.sight import Sight, line_sight
-from ..ops.tree_select import WORD, bits_of
+from ..ops.trees import WORD, bits_of
 from .draft import Commit, DraftStep, Frontier, Wrap
 from .graphs import GraphCapture
 from .masks import block_mask, view_length

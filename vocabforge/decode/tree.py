@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
-from ..ops.tree_select import bits_of
+from ..ops.trees import ancestors_of, bits_of
 from .chance import Weights
 
 
@@ -133,10 +132,5 @@ class DraftTree:
 
 def build_tree(tokens: Tensor, parents: Tensor, levels: int) -> DraftTree:
     """Depths and ancestors of trees given by tokens and parents (B, N); at most ``levels`` levels below the root."""
-    batch, count = tokens.shape
-    ancestors = torch.eye(count, dtype=torch.bool, device=tokens.device).repeat(batch, 1, 1)
-    above = parents
-    for _ in range(levels):
-        ancestors.scatter_(2, above[:, :, None], True)
-        above = parents.gather(1, above)
+    ancestors = ancestors_of(parents, levels)
     return DraftTree(tokens, parents, ancestors.sum(-1) - 1, ancestors)

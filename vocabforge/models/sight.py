@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..ops.tree_attention import tree_attention
-from ..ops.tree_select import bits_of
+from ..ops.trees import bits_of
 
 
 class Sight(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
 
 MOST_PAIRS = 1024  # of the kernels
 
@@ -54,8 +55,9 @@ def compact_kv(
     check_dtype("compact_kv", "destination", destination, {torch.int64})
     check_together("compact_kv", (keys, values, source, destination))
     check_range("compact_kv", "the number of pairs", source.numel(), 1, None)
-    if backend == "auto" and not (_fits(keys) and _fits(values) and source.shape[1] <= MOST_PAIRS):
-        backend = "reference"
+    fits = _fits(keys) and _fits(values) and source.shape[1] <= MOST_PAIRS
+    needs = f"slots of a multiple of 16 bytes one behind the other, at most {MOST_PAIRS:,} pairs"
+    backend = fitting_backend("compact_kv", backend, keys, fits, needs)
     _OP(backend, keys, values, source.contiguous(), destination.contiguous())
 
 

@@ -8,10 +8,11 @@ from torch import Tensor
 from ..core.errors import UsageError
 from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
+from .trees import WORD
 
 HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # that the kernels are compiled for
-WORD = 64  # bits
-_NAME = "tree_attention"
+_NAME, _NEEDS = "tree_attention", f"a head size D of {', '.join(map(str, HEAD_SIZES))}"
 
 
 def visible_slots(
@@ -109,15 +110,7 @@ def tree_attention(
     scale = size**-0.5 if scale is None else float(scale)
     if not scale > 0.0:
         raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
-    if backend == "auto" and size not in HEAD_SIZES:
-        backend = "reference"
-    if backend in ("native", "emulated") and size not in HEAD_SIZES:
-        raise UsageError(
-            f"{_NAME}: no kernel for this head size",
-            got=size,
-            expected=", ".join(map(str, HEAD_SIZES)),
-            remedy="use backend auto or reference",
-        )
+    backend = fitting_backend(_NAME, backend, q, size in HEAD_SIZES, _NEEDS)
     places = None if window is None or positions is None else positions.contiguous()
     out: Tensor = _OP(
         backend,

@@ -30,7 +30,7 @@ class Expansion(NamedTuple):
     places: Tensor
 
 
-def tree_expand_reference(scores: Tensor, logprobs: Tensor, ids: Tensor, *, keep: int) -> Expansion:
+def tree_expand_reference(scores: Tensor, logprobs: Tensor, ids: Tensor, keep: int) -> Expansion:
     """As :func:`tree_expand`, in PyTorch."""
     k = ids.shape[2]
     cumulative = (scores[:, :, None] + logprobs).flatten(1)  # (B, W * k)
@@ -45,11 +45,7 @@ def tree_expand_reference(scores: Tensor, logprobs: Tensor, ids: Tensor, *, keep
     )
 
 
-_OP = Op(
-    "tree_expand",
-    lambda scores, logprobs, ids, keep: tree_expand_reference(scores, logprobs, ids, keep=keep),
-    FP32,
-)
+_OP = Op("tree_expand", tree_expand_reference, FP32)
 
 
 def tree_expand(

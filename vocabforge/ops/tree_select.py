@@ -13,8 +13,9 @@ from torch import Tensor
 
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
+from .trees import ancestors_of, bits_of
 
-WORD = 64  # bits
 MOST_NODES, MOST_HISTORY = 256, 32_768  # of the kernels
 
 
@@ -31,7 +32,7 @@ class SelectedTree(NamedTuple):
 
 
 def tree_select_reference(
-    roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, *, nodes: int, levels: int
+    roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, nodes: int, levels: int
 ) -> SelectedTree:
     """As :func:`tree_select`, in PyTorch."""
     batch, size = tokens.shape
@@ -44,29 +45,12 @@ def tree_select_reference(
     above = parents.gather(1, chosen)
     above = place.gather(1, torch.where(above < 0, size, above))
     above = torch.cat([torch.zeros_like(roots[:, None]), above], 1)  # (B, N)
-    ancestors = torch.eye(nodes, dtype=torch.bool, device=tokens.device).repeat(batch, 1, 1)
-    upper = above
-    for _ in range(levels):
-        ancestors.scatter_(2, upper[:, :, None], True)
-        upper = above.gather(1, upper)
+    ancestors = ancestors_of(above, levels)
     kept = torch.cat([roots[:, None], tokens.gather(1, chosen)], 1)
     return SelectedTree(kept, above, ancestors.sum(-1) - 1, ancestors, bits_of(ancestors))
 
 
-def bits_of(seen: Tensor) -> Tensor:
-    """Bools (..., M) as bits: (..., ceil(M / 64)) int64, bit j % 64 of word j // 64 is ``seen[..., j]``."""
-    padded = torch.nn.functional.pad(seen, (0, -seen.shape[-1] % WORD)).long()
-    places = torch.arange(WORD, device=seen.device)
-    return (padded.unflatten(-1, (-1, WORD)) << places).sum(-1)  # the highest bit is the sign: it wraps
-
-
-def _reference(
-    roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, nodes: int, levels: int
-) -> SelectedTree:
-    return tree_select_reference(roots, tokens, scores, parents, nodes=nodes, levels=levels)
-
-
-_OP = Op("tree_select", _reference, frozenset({torch.int64}))
+_OP = Op("tree_select", tree_select_reference, frozenset({torch.int64}))
 
 
 def tree_select(
@@ -100,8 +84,9 @@ def tree_select(
     size = tokens.shape[1]
     check_range("tree_select", "nodes", nodes, 2, size + 1)
     check_range("tree_select", "levels", levels, 1, None)
-    if backend == "auto" and (nodes > MOST_NODES or size > MOST_HISTORY):
-        backend = "reference"
+    fits = nodes <= MOST_NODES and size <= MOST_HISTORY
+    needs = f"at most {MOST_NODES} nodes of a history of {MOST_HISTORY:,}"
+    backend = fitting_backend("tree_select", backend, tokens, fits, needs)
     if not tokens.is_cuda and not torch.compiler.is_compiling():  # on CUDA it would stop the stream
         _assert_closed(scores, parents)
     history = (one.contiguous() for one in (roots, tokens, scores, parents))

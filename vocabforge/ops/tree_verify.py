@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
 
 MOST_NODES = 1024  # of the kernels
 
@@ -33,9 +34,8 @@ def tree_verify_reference(
     ancestors: Tensor,
     choices: Tensor,
     lawful: Tensor,
-    *,
+    alive: Tensor | None,
     levels: int,
-    alive: Tensor | None = None,
 ) -> Verdict:
     """As :func:`tree_verify`, in PyTorch."""
     agrees = tokens == choices.gather(1, parents)  # (B, N)
@@ -53,22 +53,7 @@ def tree_verify_reference(
     return Verdict(path, torch.cat([depth, good, choices.gather(1, path)], 1))
 
 
-def _reference(
-    tokens: Tensor,
-    parents: Tensor,
-    depths: Tensor,
-    ancestors: Tensor,
-    choices: Tensor,
-    lawful: Tensor,
-    alive: Tensor | None,
-    levels: int,
-) -> Verdict:
-    return tree_verify_reference(
-        tokens, parents, depths, ancestors, choices, lawful, levels=levels, alive=alive
-    )
-
-
-_OP = Op("tree_verify", _reference, frozenset({torch.int64}))
+_OP = Op("tree_verify", tree_verify_reference, frozenset({torch.int64}))
 
 
 def tree_verify(
@@ -109,8 +94,8 @@ def tree_verify(
         check_dtype("tree_verify", name, tensor, {dtype})
     check_dtype("tree_verify", "ancestors", ancestors, {torch.bool})
     check_together("tree_verify", (tokens, parents, depths, ancestors, choices, lawful, alive))
-    if backend == "auto" and tokens.shape[1] > MOST_NODES:
-        backend = "reference"
+    fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES:,} nodes"
+    backend = fitting_backend("tree_verify", backend, tokens, fits, needs)
     given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, lawful))
     return Verdict(*_OP(backend, *given, None if alive is None else alive.contiguous(), levels))
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together
+from .fitting import fitting_backend
 from .masses import draw_by_height, mass_parts, mass_value
 from .philox import philox_uniform
 from .tree_verify import check_tree
@@ -38,12 +39,11 @@ class PointVerdict(NamedTuple):
 def tree_verify_point_reference(
     tokens: Tensor,
     parents: Tensor,
+    alive: Tensor | None,
     weights: Tensor,
     seeds: Tensor,
     draws: Tensor,
-    *,
     levels: int,
-    alive: Tensor | None = None,
 ) -> PointVerdict:
     """As :func:`tree_verify_point`, in PyTorch."""
     nodes = tokens.shape[1]
@@ -119,19 +119,7 @@ def _own_token(walk: _Walk, tokens: Tensor, rejected: Tensor, law: Tensor, unifo
     return PointVerdict(walk.path.contiguous(), numbers, walk.used + lawful)
 
 
-def _reference(
-    tokens: Tensor,
-    parents: Tensor,
-    alive: Tensor | None,
-    weights: Tensor,
-    seeds: Tensor,
-    draws: Tensor,
-    levels: int,
-) -> PointVerdict:
-    return tree_verify_point_reference(tokens, parents, weights, seeds, draws, levels=levels, alive=alive)
-
-
-_OP = Op("tree_verify_point", _reference, frozenset({torch.int64}))
+_OP = Op("tree_verify_point", tree_verify_point_reference, frozenset({torch.int64}))
 
 
 def tree_verify_point(
@@ -169,7 +157,7 @@ def tree_verify_point(
         check_shape(op, name, tensor, len(tokens))
         check_dtype(op, name, tensor, {torch.int64})
     check_together(op, (tokens, parents, alive, weights, seeds, draws))
-    if backend == "auto" and tokens.shape[1] > MOST_NODES:
-        backend = "reference"
+    fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES} nodes"
+    backend = fitting_backend(op, backend, tokens, fits, needs)
     given = (tokens, parents, alive, weights, seeds, draws)
     return PointVerdict(*_OP(backend, *(None if one is None else one.contiguous() for one in given), levels))

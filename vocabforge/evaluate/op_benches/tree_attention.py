@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...ops.tree_attention import WORD, tree_attention, tree_attention_reference, visible_slots
+from ...ops.tree_attention import tree_attention, tree_attention_reference, visible_slots
+from ...ops.trees import bits_of
 from .types import Inputs, OpCase, Shape, generator, normal
 
 PREFIXES = (1024, 4096, 32768)
@@ -22,8 +23,7 @@ def _words(count: int, random: torch.Generator) -> Tensor:
     """(1, T, W) int64: each node sees itself and some of those before it."""
     noise = torch.rand((count, count), generator=random, device=random.device)
     seen = (noise < 0.2).tril() | torch.eye(count, dtype=torch.bool, device=random.device)
-    padded = F.pad(seen, (0, -count % WORD)).long().unflatten(-1, (-1, WORD))
-    return (padded << torch.arange(WORD, device=random.device)).sum(-1)[None]
+    return bits_of(seen)[None]
 
 
 def _case(shape: Shape, prefix: int) -> OpCase:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ...ops.tree_verify import tree_verify, tree_verify_reference
+from ...ops.trees import ancestors_of
 from .types import Inputs, OpCase, Shape, generator, integers
 
 
@@ -24,12 +25,11 @@ def random_tree(shape: Shape, random: torch.Generator) -> dict[str, Tensor]:
         first += sizes[depth - 1]
         depths += [depth] * size
     parents = torch.cat(parts)[None]
-    ancestors = torch.eye(nodes, dtype=torch.bool, device=device)[None]
-    above = parents
-    for _ in range(levels):
-        ancestors = ancestors.scatter(2, above[:, :, None], True)
-        above = parents.gather(1, above)
-    return {"parents": parents, "depths": torch.tensor([depths], device=device), "ancestors": ancestors}
+    return {
+        "parents": parents,
+        "depths": torch.tensor([depths], device=device),
+        "ancestors": ancestors_of(parents, levels),
+    }
 
 
 def _case(shape: Shape) -> OpCase:
@@ -44,14 +44,17 @@ def _case(shape: Shape) -> OpCase:
             **random_tree(shape, random),
         }
 
+    def reference(inputs: Inputs) -> tuple[Tensor, ...]:
+        return tree_verify_reference(**inputs, alive=None, levels=levels)
+
     return OpCase(
         name=f"tree_verify N={nodes}",
         op="tree_verify",
         sizes={"N": nodes, "levels": levels},
         make=make,
         run=lambda inputs, backend: tree_verify(**inputs, levels=levels, backend=backend),
-        reference=lambda inputs: tree_verify_reference(**inputs, levels=levels),
+        reference=reference,
         floor_bytes=25.0 * nodes + 8.0 * (2 * levels + 4),
-        baselines={"torch": lambda inputs: tree_verify_reference(**inputs, levels=levels)},
+        baselines={"torch": reference},
         tolerance=0.0,
     )
