@@ -72,7 +72,7 @@ def new_answer_id() -> str:
 def answer_row(
     question: Question, turns: Sequence[Turn], *, model_id: str, answer_id: str, tstamp: float
 ) -> dict[str, Any]:
-    """A Spec-Bench answer row (FORMATS: keys in upstream order; one entry per turn, accept_lengths flat)."""
+    """A Spec-Bench answer row (docs/formats.md: keys in upstream order; one entry per turn, accept_lengths flat)."""
     choice = {
         "index": 0,
         "turns": [turn.text for turn in turns],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture, capture_passes
 from ..decode.request import Request
 from ..decode.result import Generation
-from .bench_cycle_models import Pair, head_settings, label_of, random_pair
+from .bench_cycle_models import Pair, for_each_pair, head_settings, label_of
 from .bench_kernels_parts import Journal, Options
 from .op_benches.heads_build import HeadSetting
 from .op_benches.types import SHAPES, Shape
@@ -55,41 +56,30 @@ def new_capture(device: torch.device) -> GraphCapture:
 
 def cycle_part(options: Options, journal: Journal) -> None:
     """Plain decoding and speculative cycles of every shape."""
-    assert options.ceilings is not None
-    for shape in _shapes(options):
-        wanted = _names(shape)
-        if journal.skip.issuperset(wanted) or time.monotonic() > journal.deadline:
-            for name in wanted:
-                journal.leave(name, "no time left")
-            continue
-        with torch.inference_mode(False):
-            pair = random_pair(shape, torch.device(options.device), torch.bfloat16)
-        plain: dict[str, Any] = {}
+    for_each_pair(options, journal, _names, _measure_all)
 
-        def measure_plain(pair: Pair = pair, plain: dict[str, Any] = plain) -> dict[str, Any]:
-            plain.update(_measured(pair, None, options))
-            return plain
 
-        journal.measure(f"{shape.name}: plain", measure_plain)
-        for setting in head_settings(shape):
+def _measure_all(pair: Pair, options: Options, journal: Journal) -> None:
+    """Plain decoding, then a cycle with each head."""
+    shape = pair.shape
+    plain: dict[str, Any] = {}
 
-            def measure(
-                pair: Pair = pair, setting: HeadSetting = setting, plain: dict[str, Any] = plain
-            ) -> dict[str, Any]:
-                row = _measured(pair, setting, options)
-                return row | {"follows": follows(pair.shape.name, setting.kind, row["ms"], plain.get("ms"))}
+    def measure_plain() -> dict[str, Any]:
+        plain.update(_measured(pair, None, options))
+        return plain
 
-            journal.measure(_name(shape, setting), measure)
-        del pair
+    def measure(setting: HeadSetting) -> dict[str, Any]:
+        row = _measured(pair, setting, options)
+        return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get("ms"))}
+
+    journal.measure(f"{shape.name}: plain", measure_plain)
+    for setting in head_settings(shape):
+        journal.measure(_name(shape, setting), partial(measure, setting))
 
 
 def cycle_names(options: Options) -> list[str]:
     """Figures of this part."""
-    return [name for shape in _shapes(options) for name in _names(shape)]
-
-
-def _shapes(options: Options) -> list[Shape]:
-    return [SHAPES[name] for name in options.shapes]
+    return [name for shape in options.shapes for name in _names(SHAPES[shape])]
 
 
 def _names(shape: Shape) -> list[str]:

@@ -6,7 +6,7 @@ loop is growing the tree and gathering states; what the loop without a graph tak
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ..decode.result import Generation
 from ..models.heads import DraftHead, DraftState
 from ..ops.draft_topk import draft_topk
 from .bench_cycle import new_capture
-from .bench_cycle_models import Pair, head_settings, label_of, random_pair
+from .bench_cycle_models import Pair, for_each_pair, head_settings, label_of
 from .bench_kernels_parts import Journal, Options
 from .bench_kernels_timing import Protocol, Timing, time_calls
 from .op_benches.heads_build import HeadSetting
@@ -28,11 +28,11 @@ from .op_benches.types import SHAPES, Shape
 
 def drafting_names(options: Options) -> list[str]:
     """Figures of this part."""
-    return [_name(shape, setting) for shape in _shapes(options) for setting in head_settings(shape)]
+    return [name for shape in options.shapes for name in _names(SHAPES[shape])]
 
 
-def _shapes(options: Options) -> list[Shape]:
-    return [SHAPES[name] for name in options.shapes]
+def _names(shape: Shape) -> list[str]:
+    return [_name(shape, setting) for setting in head_settings(shape)]
 
 
 def _name(shape: Shape, setting: HeadSetting) -> str:
@@ -41,21 +41,12 @@ def _name(shape: Shape, setting: HeadSetting) -> str:
 
 def drafting_part(options: Options, journal: Journal) -> None:
     """The draft loop of every shape with several heads."""
-    for shape in _shapes(options):
-        wanted = [_name(shape, setting) for setting in head_settings(shape)]
-        if journal.skip.issuperset(wanted) or time.monotonic() > journal.deadline:
-            for name in wanted:
-                journal.leave(name, "no time left")
-            continue
-        with torch.inference_mode(False):
-            pair = random_pair(shape, torch.device(options.device), torch.bfloat16)
-        for setting in head_settings(shape):
+    for_each_pair(options, journal, _names, _measure_all)
 
-            def measure(pair: Pair = pair, setting: HeadSetting = setting) -> dict[str, Any]:
-                return breakdown(pair, setting, options.protocol())
 
-            journal.measure(_name(shape, setting), measure)
-        del pair
+def _measure_all(pair: Pair, options: Options, journal: Journal) -> None:
+    for setting in head_settings(pair.shape):
+        journal.measure(_name(pair.shape, setting), partial(breakdown, pair, setting, options.protocol()))
 
 
 @torch.inference_mode()

@@ -5,7 +5,8 @@ Time depends on shapes, not on what the weights say; accepted lengths do, and ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +21,10 @@ from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.heads import base_of
 from ..models.lean import LeanModel
 from ..models.lean_config import LeanConfig
+from .bench_kernels_parts import Journal, Options
 from .op_benches.heads import settings
 from .op_benches.heads_build import HeadSetting, build_setting, hybrid_core
-from .op_benches.types import Shape, generator
+from .op_benches.types import SHAPES, Shape, generator
 
 POSITIONS = 4096  # of the caches, at most
 _SPREAD = 0.02
@@ -147,6 +149,32 @@ def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> Pair:
     drafter = drafter.to(device=device, dtype=dtype).eval().requires_grad_(False)
     _fill(drafter, random)
     return Pair(shape, target, drafter)
+
+
+def for_each_pair(
+    options: Options,
+    journal: Journal,
+    names: Callable[[Shape], list[str]],
+    measure: Callable[[Pair, Options, Journal], None],
+) -> None:
+    """Measure a pair of every shape, one after the other: two of real size may not fit a device.
+
+    Args:
+        names: of a shape's figures; a pair is made where one of them is still to be measured and there is time.
+        measure: writes them to the journal, and keeps nothing of the pair.
+    """
+    for shape in map(SHAPES.__getitem__, options.shapes):
+        wanted = names(shape)
+        if journal.skip.issuperset(wanted):
+            continue
+        if time.monotonic() > journal.deadline:
+            for name in wanted:
+                journal.leave(name, "no time left")
+            continue
+        with torch.inference_mode(False):
+            pair = random_pair(shape, torch.device(options.device), torch.bfloat16)
+        measure(pair, options, journal)
+        del pair
 
 
 def _fill(module: nn.Module, random: torch.Generator) -> None:

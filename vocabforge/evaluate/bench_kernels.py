@@ -68,8 +68,8 @@ def measure(options: Options, parts: Sequence[str], run: Runner) -> dict[str, An
 
     Returns:
         ``schema``, ``schema_version``, ``machine``, ``options``, ``ceilings``, ``parts`` (part -> name -> row),
-        ``not_real`` (why these are not the wanted figures, or None), ``goals``, ``open`` (part -> name of a figure of
-        issue 7 that was not measured -> why), ``failed`` (part -> name -> what went wrong).
+        ``not_real`` (why these are not the wanted figures, or None), ``goals``, ``open`` (part -> name of a wanted
+        figure that was not measured -> why), ``failed`` (part -> name -> what went wrong).
     """
     from .bench_kernels_ceilings import measure_ceilings
 
@@ -116,7 +116,7 @@ def why_not_real(options: Options) -> str | None:
 
 
 def open_figures(journals: Mapping[str, Journal], not_real: str | None) -> dict[str, dict[str, str]]:
-    """Every figure of issue 7 that was not measured, and why.
+    """Every wanted figure (``REAL``) that was not measured, and why.
 
     Args:
         journals: of the parts that ran.

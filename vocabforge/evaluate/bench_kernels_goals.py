@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .op_benches.types import LLAMA3_8B, QWEN3_8B, ROWS
+
 Rows = Mapping[str, Mapping[str, Any]]
 
 HEAD_LIMIT = 0.45  # best dynamic head over static 32k
@@ -12,8 +14,7 @@ GATHER_RATIO = 6.0  # gather + matmul over indexed_logits
 COPY_SHARE = 0.80  # of the measured copy bandwidth
 PLAIN_SHARE, CYCLE_SHARE = 0.90, 0.85  # of the byte roofline
 SHORTLIST = 2048
-VOCABS = (128_256, 151_936)
-ROWS = (1, 10, 60)
+VOCABS = (LLAMA3_8B.vocab, QWEN3_8B.vocab)
 
 
 def goals(parts: Mapping[str, Rows], shapes: Sequence[str], *, real: bool) -> list[dict[str, Any]]:

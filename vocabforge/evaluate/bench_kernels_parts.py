@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.extension import load_attribute, resolve
 from .bench_kernels_timing import Ceilings, Protocol
+from .op_benches.types import ROWS
 
 # name -> "module:attr" of a function (options, journal); run in this order.
 PARTS: dict[str, str] = {
@@ -42,7 +43,7 @@ class Options:
 
     device: str = "cuda"
     shapes: tuple[str, ...] = ("llama3-8b", "qwen3-8b")
-    rows: tuple[int, ...] = (1, 10, 60)
+    rows: tuple[int, ...] = ROWS
     ops: tuple[str, ...] = ()
     backend: str = "native"
     measure: float = 0.03

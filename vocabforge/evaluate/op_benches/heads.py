@@ -24,7 +24,7 @@ _TOLERANCE = 0.1
 
 
 def settings(shape: Shape) -> list[HeadSetting]:
-    """The heads of issue 7's table at one shape."""
+    """The heads of the table at one shape."""
     several = shape.rows > 1
     found = [
         HeadSetting("full", "full"),
