@@ -40,14 +40,6 @@ VF_DEVICE Cluster read_cluster(const ClusterLogitsArguments& a, int index) {
   return cluster;
 }
 
-VF_DEVICE int inclusive_scan(int value) {
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int below = shuffle_up(value, step);
-    if (lane() >= step) value += below;
-  }
-  return value;
-}
-
 // The lanes of a warp write the tiles of its clusters, one cluster after the other.
 VF_DEVICE void write_tiles(const ClusterLogitsArguments& a, const Cluster& cluster, int place) {
   for (unsigned pending = ballot(cluster.tiles > 0); pending != 0; pending &= pending - 1) {
@@ -67,11 +59,11 @@ VF_GLOBAL void VF_BOUNDS(kListThreads, 1) cluster_tiles_kernel(ClusterLogitsArgu
   int before = 0;  // tiles of the clusters in the chunks before
   for (int chunk = 0; chunk < a.clusters; chunk += kListThreads) {
     const Cluster cluster = read_cluster(a, chunk + static_cast<int>(threadIdx.x));
-    const int through = inclusive_scan(cluster.tiles);
+    const int through = through_lane(cluster.tiles);
     if (lane() == kWarp - 1) warp_tiles[warp()] = through;
     sync_block();
     const int of_warp = warp_tiles[lane()];  // as many warps as lanes
-    const int through_warps = inclusive_scan(of_warp);
+    const int through_warps = through_lane(of_warp);
     const int earlier = shuffle(through_warps - of_warp, warp());
     write_tiles(a, cluster, before + earlier + through - cluster.tiles);
     before += shuffle(through_warps, kWarp - 1);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "stream.h"
+#include "types.h"
 
 #define VF_GLOBAL __global__
 #define VF_DEVICE __device__ __forceinline__
@@ -21,20 +22,6 @@
 #define VF_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
 namespace vf {
-
-struct bf16 {
-  uint16_t bits;
-};
-struct fp16 {
-  uint16_t bits;
-};
-struct fp8_e4m3 {
-  uint8_t bits;
-};
-
-struct VF_ALIGN(16) Vec16 {
-  uint32_t x[4];
-};
 
 VF_DEVICE uint32_t float_bits(float value) { return __float_as_uint(value); }
 VF_DEVICE float bits_float(uint32_t bits) { return __uint_as_float(bits); }

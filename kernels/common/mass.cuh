@@ -33,15 +33,7 @@ VF_DEVICE double mass_value(const Mass& mass) {
 VF_DEVICE Mass reduce_add(Mass mass) { return {reduce_add(mass.high), reduce_add(mass.low)}; }
 VF_DEVICE Mass shuffle(const Mass& mass, int from) { return {shuffle(mass.high, from), shuffle(mass.low, from)}; }
 
-// The sum of this lane's mass and those of the lanes before it.
-VF_DEVICE Mass through_lane(Mass mass) {
-  for (int step = 1; step < kWarp; step *= 2) {
-    const unsigned by = static_cast<unsigned>(step);
-    const Mass left = {shuffle_up(mass.high, by), shuffle_up(mass.low, by)};
-    if (lane() >= step) mass = mass + left;
-  }
-  return mass;
-}
+VF_DEVICE Mass through_lane(const Mass& mass) { return {through_lane(mass.high), through_lane(mass.low)}; }
 
 // The first i of `count` places with before + at(0) + .. + at(i) above target, by one warp; `before` becomes the sum
 // of what lies before it. The last place where there is none.

@@ -67,6 +67,17 @@ VF_DEVICE T reduce_min(T value) {
   return value;
 }
 
+// The sum of this lane's value and those of the lanes before it.
+template <typename T>
+VF_DEVICE T through_lane(T value) {
+  VF_UNROLL
+  for (int step = 1; step < kWarp; step *= 2) {
+    const T before = shuffle_up(value, static_cast<unsigned>(step));
+    if (lane() >= step) value += before;
+  }
+  return value;
+}
+
 // An unsigned key in the order of the number: larger number, larger key; NaN above +inf, -0 equal to 0.
 VF_DEVICE uint32_t order_key(float value) {
   if (value != value) return 0xFFFFFFFFu;

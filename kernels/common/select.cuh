@@ -24,11 +24,7 @@ VF_DEVICE void select_bin(SelectShared& shared, uint32_t wanted) {
   const int highest = 255 - 8 * lane();
   uint32_t mine = 0;
   for (int i = 0; i < 8; ++i) mine += shared.bins[highest - i];
-  uint32_t through = mine;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const uint32_t before = shuffle_up(through, static_cast<unsigned>(step));
-    if (lane() >= step) through += before;
-  }
+  const uint32_t through = through_lane(mine);
   uint32_t above = through - mine;
   if (above >= wanted || through < wanted) return;
   for (int i = 0; i < 8; ++i) {

@@ -69,8 +69,8 @@ SkinnyLayout skinny_layout(int d, int most, int likely, int rows_bytes, int epil
   const int fit = Shape::kMTiles == 1 && 2 * (l.bytes + 1024) <= limit + 1024 ? 2 : 1;
   const int64_t places = static_cast<int64_t>(multiprocessors) * fit;
   l.blocks = static_cast<int>(tiles_of(most) < places ? tiles_of(most) : places);
-  // Hidden rows come from the second-level cache, at half the price (an estimate; PEERS.md has the device's rates). The
-  // end of a tile (two barriers, its epilogue) counts as 8 KB.
+  // Hidden rows come from the second-level cache, at half the price (an estimate). The end of a tile
+  // (two barriers, its epilogue) counts as 8 KB.
   const int64_t turns = (tiles_of(likely) + multiprocessors - 1) / multiprocessors;
   const int64_t hidden = l.resident ? 0 : static_cast<int64_t>(l.steps) * Shape::kHiddenBytes / 2;
   l.cost = turns * (static_cast<int64_t>(l.steps) * Shape::kWeightBytes + hidden + 8192) +

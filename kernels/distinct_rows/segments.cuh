@@ -5,6 +5,7 @@
 // scattered atomics.
 #pragma once
 
+#include "../common/prefix.cuh"
 #include "../common/skinny.cuh"
 #include "segments.h"
 
@@ -14,28 +15,6 @@ namespace segments {
 constexpr int kFew = 256, kMany = 1024;  // threads of a block, by the length of the list
 constexpr int kBatch = 8;                // ids that a thread has under way: a long list is read at the cache's rate
 constexpr int kListed = 4096;            // places that a block remembers, of ids of its segment
-
-// Sum of `value` over the threads before this one, and over all; two 32-bit numbers may share a value.
-template <int kCount>
-VF_DEVICE unsigned long long scan(unsigned long long value, unsigned long long* total) {
-  VF_SHARED unsigned long long sums[kCount / kWarp];
-  unsigned long long inclusive = value;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const unsigned long long before = shuffle_up(inclusive, step);
-    if (lane() >= step) inclusive += before;
-  }
-  sync_block();  // the array may still be read for the sum before
-  if (lane() == kWarp - 1) sums[warp()] = inclusive;
-  sync_block();
-  unsigned long long earlier = 0, all = 0;
-  VF_UNROLL
-  for (int i = 0; i < kCount / kWarp; ++i) {
-    if (i < warp()) earlier += sums[i];
-    all += sums[i];
-  }
-  *total = all;
-  return earlier + inclusive - value;
-}
 
 // Calls `take(place, id)` for every place of the list, several loads at once; ids outside 0..vocab-1 come as -1.
 template <int kThreads, typename Take>
@@ -81,17 +60,16 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) find_segments(Ids ids, int total, int voca
     const int at = atomic_add(&listed, 1);
     if (at < kListed) list[at] = place;
   });
-  unsigned long long sum = 0;
-  scan<kThreads>(static_cast<unsigned long long>(before), &sum);  // its barriers end the counting, too
-  const int base = static_cast<int>(sum);
+  // Its barriers end the counting, too.
+  const int base = static_cast<int>(block_prefix<kThreads>(static_cast<Wide>(before)).total);
 
   // Each thread numbers the ids of a stretch: distinct ones in the high word, uses in the low one.
   const int stretch = ceil_div(span, kThreads), first = static_cast<int>(threadIdx.x) * stretch;
   const int end = first + stretch < span ? first + stretch : span;
-  unsigned long long mine = 0;
+  Wide mine = 0;
   for (int i = first; i < end; ++i) mine += (counters[i] > 0 ? 1ull << 32 : 0ull) + static_cast<unsigned>(counters[i]);
-  const unsigned long long offset = scan<kThreads>(mine, &sum);
-  int rank = static_cast<int>(offset >> 32), use = base + static_cast<int>(offset & 0xFFFFFFFFu);
+  const Prefix own_part = block_prefix<kThreads>(mine);
+  int rank = static_cast<int>(own_part.before >> 32), use = base + static_cast<int>(own_part.before & 0xFFFFFFFFu);
   for (int i = first; i < end; ++i) {
     const int count = counters[i];
     if (count == 0) continue;
@@ -103,8 +81,8 @@ VF_GLOBAL void VF_BOUNDS(kThreads, 1) find_segments(Ids ids, int total, int voca
   }
   if (threadIdx.x == 0) {
     out.bases[own] = base;
-    out.counts[own] = static_cast<int>(sum >> 32);
-    if (own == kSegments - 1) out.bases[kSegments] = base + static_cast<int>(sum & 0xFFFFFFFFu);
+    out.counts[own] = static_cast<int>(own_part.total >> 32);
+    if (own == kSegments - 1) out.bases[kSegments] = base + static_cast<int>(own_part.total & 0xFFFFFFFFu);
   }
   sync_block();
 
@@ -143,12 +121,11 @@ struct Places {
   template <int kCount>
   VF_DEVICE void fill(const Segments& found) {
     const int own = static_cast<int>(threadIdx.x);
-    unsigned long long all = 0;
     const int count = own < kSegments ? ldg(found.counts + own) : 0;
-    const int earlier = static_cast<int>(scan<kCount>(static_cast<unsigned long long>(count), &all));
-    if (own < kSegments) before[own] = earlier;
+    const Prefix rows = block_prefix<kCount>(static_cast<Wide>(count));
+    if (own < kSegments) before[own] = static_cast<int>(rows.before);
     if (own < kSegments) bases[own] = ldg(found.bases + own);
-    if (own == 0) before[kSegments] = static_cast<int>(all);
+    if (own == 0) before[kSegments] = static_cast<int>(rows.total);
     if (own == 0) bases[kSegments] = ldg(found.bases + kSegments);
   }
 

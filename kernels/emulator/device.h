@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "../common/types.h"
 #include "emulator.h"
 
 #define VF_GLOBAL
@@ -25,20 +26,6 @@
 using dim3 = vf::emulator::Dim3;
 
 namespace vf {
-
-struct bf16 {
-  uint16_t bits;
-};
-struct fp16 {
-  uint16_t bits;
-};
-struct fp8_e4m3 {
-  uint8_t bits;
-};
-
-struct alignas(16) Vec16 {
-  uint32_t x[4];
-};
 
 template <typename To, typename From>
 inline To bit_cast(From from) {

@@ -2,7 +2,7 @@
 // first and the last bin of a sign take what is smaller and larger. Bins ascend with the scores, NaN is in the lowest.
 #pragma once
 
-#include "../common/portable.cuh"
+#include "../common/prefix.cuh"
 
 namespace vf {
 namespace ranker {
@@ -40,34 +40,6 @@ struct Bins {
     return bin == 0 ? 0u : bin >= side() ? 0x80000000u : static_cast<uint32_t>(bin - 1 + lowest()) << shift();
   }
 };
-
-// Sums over the threads before this one, and over all. Two counts travel in one word.
-using Wide = unsigned long long;
-
-struct Prefix {
-  Wide before, total;
-};
-
-template <int kThreads>
-VF_DEVICE Prefix block_prefix(Wide mine) {
-  VF_SHARED Wide totals[kThreads / kWarp];
-  Wide through = mine;
-  VF_UNROLL
-  for (int step = 1; step < kWarp; step *= 2) {
-    const Wide other = shuffle_up(through, static_cast<unsigned>(step));
-    if (lane() >= step) through += other;
-  }
-  sync_block();  // totals may still be read from before
-  if (lane() == kWarp - 1) totals[warp()] = through;
-  sync_block();
-  Prefix prefix{through - mine, 0};
-  VF_UNROLL
-  for (int i = 0; i < kThreads / kWarp; ++i) {
-    if (i < warp()) prefix.before += totals[i];
-    prefix.total += totals[i];
-  }
-  return prefix;
-}
 
 // Where the `wanted`-th largest of counted things lies: its bin, how many lie in bins above, how many in it.
 struct Border {

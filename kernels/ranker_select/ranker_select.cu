@@ -12,7 +12,7 @@ void ranker_select_cuda(const RankerSelectArguments& a, Stream stream) {
   if (a.type == Type::kFloat16) eight_bits ? ranker_scores_fp16_fp8(a, stream) : ranker_scores_fp16(a, stream);
   const unsigned rows = static_cast<unsigned>(a.rows), chunks = static_cast<unsigned>(ranker_chunks(a.size));
   launch(ranker::ranker_collect, dim3(rows * chunks), dim3(ranker::kCollectThreads), 0, stream, a);
-  const size_t kept = sizeof(ranker::Wide) * ranker::kKept;
+  const size_t kept = sizeof(Wide) * ranker::kKept;
   launch(ranker::ranker_finish, dim3(rows), dim3(ranker::kFinishThreads), kept, stream, a);
 }
 

@@ -27,13 +27,7 @@ VF_DEVICE Tally shuffle(const Tally& tally, int from) {
   return {shuffle(tally.count, from), shuffle(tally.mass, from)};
 }
 
-VF_DEVICE Tally through_lane(Tally tally) {
-  for (int step = 1; step < kWarp; step *= 2) {
-    const unsigned left = shuffle_up(tally.count, static_cast<unsigned>(step));
-    if (lane() >= step) tally.count += left;
-  }
-  return {tally.count, through_lane(tally.mass)};
-}
+VF_DEVICE Tally through_lane(const Tally& tally) { return {through_lane(tally.count), through_lane(tally.mass)}; }
 
 // Cut at the first token, from the most probable one on, with which the count, or else the mass, reaches its goal.
 struct Goal {

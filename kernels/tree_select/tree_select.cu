@@ -40,11 +40,7 @@ VF_DEVICE void choose(Chosen& chosen, int size, unsigned long long least, KeyAt 
     uint32_t total = 0;
     for (int word = lane(); word - lane() < count; word += kWarp) {
       const uint32_t mine = word < count ? static_cast<uint32_t>(popc(chosen.bits[word])) : 0;
-      uint32_t through = mine;
-      for (int step = 1; step < kWarp; step *= 2) {
-        const uint32_t left = shuffle_up(through, static_cast<unsigned>(step));
-        if (lane() >= step) through += left;
-      }
+      const uint32_t through = through_lane(mine);
       if (word < count) chosen.before[word] = total + through - mine;
       total += shuffle(through, kWarp - 1);
     }
