@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.logits_support import assert_logits_close
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.indexed_logits import indexed_logits
 
@@ -22,14 +23,6 @@ def inputs(n: int, d: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, 
     ids = torch.randint(-2, VOCAB + 2, (n, k), generator=stream)
     ids[n // 2 :, : k // 2] = ids[0, : k // 2].clone()
     return hidden, weight, ids
-
-
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    """Both summed in fp32, in another order."""
-    assert got.shape == expected.shape
-    assert got.dtype == torch.float32
-    assert torch.equal(got == -torch.inf, expected == -torch.inf)
-    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_logits_of_known_candidates() -> None:
@@ -51,7 +44,7 @@ def test_emulated_kernel_equals_the_reference(
     hidden, weight, ids = inputs(n, d, k, dtype)
     ids = ids.int() if schedule == 2 else ids
     got = indexed_logits(hidden, weight, ids, backend="emulated")
-    assert_close(got, indexed_logits(hidden, weight, ids, backend="reference"))
+    assert_logits_close(got, indexed_logits(hidden, weight, ids, backend="reference"))
 
 
 def test_emulated_kernel_of_long_lists(emulated: Callable[[str], None]) -> None:
@@ -59,7 +52,7 @@ def test_emulated_kernel_of_long_lists(emulated: Callable[[str], None]) -> None:
     emulated("indexed_logits")
     hidden, weight, ids = inputs(40, 16, 100, torch.bfloat16)
     got = indexed_logits(hidden, weight, ids, backend="emulated")
-    assert_close(got, indexed_logits(hidden, weight, ids, backend="reference"))
+    assert_logits_close(got, indexed_logits(hidden, weight, ids, backend="reference"))
 
 
 def test_no_candidates_at_all(emulated: Callable[[str], None]) -> None:
@@ -86,7 +79,7 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
     for n, k in ((1, 5), (11, 30)):
         hidden, weight, ids = inputs(n, 40, k, dtype)
         got = indexed_logits(hidden, weight, ids, backend="native")
-        assert_close(got, indexed_logits(hidden, weight, ids))
+        assert_logits_close(got, indexed_logits(hidden, weight, ids))
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -113,4 +106,4 @@ def test_cuda_kernel_equals_the_reference(native_cuda: None, n: int, d: int, dty
         products = hidden.cpu().float() @ weight.cpu().float().T  # (N, V)
         host = ids.cpu()
         expected = products.gather(1, host.clamp(0, VOCAB - 1))
-        assert_close(got.cpu(), expected.masked_fill((host < 0) | (host >= VOCAB), -torch.inf))
+        assert_logits_close(got.cpu(), expected.masked_fill((host < 0) | (host >= VOCAB), -torch.inf))

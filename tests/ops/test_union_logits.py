@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.logits_support import assert_logits_close
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.union_logits import union_logits
 
@@ -20,14 +21,6 @@ def inputs(n: int, d: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Te
     stream = torch.Generator().manual_seed(n * 1000 + d + columns)
     hidden, weight = (torch.randn(size, d, generator=stream).to(dtype) for size in (n, VOCAB))
     return hidden, weight, torch.randint(-2, VOCAB + 2, (columns,), generator=stream)
-
-
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    """Both summed in fp32, in another order."""
-    assert got.shape == expected.shape
-    assert got.dtype == torch.float32
-    assert torch.equal(got == -torch.inf, expected == -torch.inf)
-    assert torch.allclose(got, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_logits_of_a_known_list() -> None:
@@ -53,7 +46,7 @@ def test_emulated_kernel_equals_the_reference(
     used = {1: None, 2: columns * 2 // 3, 3: [0, columns + 5][n % 2]}[schedule]
     count = None if used is None else torch.tensor([used], dtype=torch.int32)
     got = union_logits(hidden, weight, rows, count=count, backend="emulated")
-    assert_close(got, union_logits(hidden, weight, rows, count=count, backend="reference"))
+    assert_logits_close(got, union_logits(hidden, weight, rows, count=count, backend="reference"))
 
 
 @pytest.mark.parametrize("multiprocessors", ["1", "3", "100"])
@@ -67,7 +60,7 @@ def test_emulated_tiles_of_every_height(
     for n, d, columns in ((12, 2904, 90), (24, 1544, 70), (3, 264, 300), (24, 136, 300)):
         hidden, weight, rows = inputs(n, d, columns, torch.bfloat16)
         got = union_logits(hidden, weight, rows, backend="emulated")
-        assert_close(got, union_logits(hidden, weight, rows, backend="reference"))
+        assert_logits_close(got, union_logits(hidden, weight, rows, backend="reference"))
 
 
 def test_a_row_has_the_same_bits_wherever_it_stands(
@@ -87,7 +80,7 @@ def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.
         hidden, weight, rows = inputs(n, 40, columns, dtype)
         for count in (None, torch.tensor([columns // 2], dtype=torch.int32)):
             got = union_logits(hidden, weight, rows, count=count, backend="native")
-            assert_close(got, union_logits(hidden, weight, rows, count=count))
+            assert_logits_close(got, union_logits(hidden, weight, rows, count=count))
 
 
 def test_wrong_arguments_are_refused() -> None:
@@ -120,4 +113,4 @@ def test_cuda_kernel_equals_the_reference(native_cuda: None, n: int, d: int, dty
             assert torch.equal(got, union_logits(hidden, weight, rows, count=count, backend="native"))
             expected = union_logits(hidden.cpu().float(), weight.cpu().float(), rows.cpu(),
                                     count=None if count is None else count.cpu())  # fmt: skip
-            assert_close(got.cpu(), expected)
+            assert_logits_close(got.cpu(), expected)
