@@ -137,7 +137,7 @@ def build_results(
         "target": {"name": provenance.target},
         "benchmark": {
             "name": benchmark.name,
-            "file": benchmark.path.name,
+            "file": benchmark.file,
             "sha256": benchmark.sha256,
             "questions": len(benchmark.questions),
         },
@@ -156,7 +156,7 @@ def build_results(
 def _run_facts(benchmark: Benchmark, settings: RunSettings, provenance: Provenance) -> dict[str, str]:
     """Settings and hashes as texts for the report's list."""
     facts = {
-        "benchmark": f"{benchmark.name} ({benchmark.path.name}, sha256 {benchmark.sha256[:16]})",
+        "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
         "questions": str(len(benchmark.questions)),
         "prompt format": settings.prompt_format,
         **{name.replace("_", " "): str(value) for name, value in settings.sampling.chosen().items()},

@@ -29,3 +29,14 @@ def file_names(methods: Sequence[str]) -> dict[str, str]:
             )
         names[method] = file
     return names
+
+
+def run_files(kind: str, methods: Sequence[str], runs: int) -> dict[str, list[str]]:
+    """Each method's files of all runs, relative to the evaluation's folder.
+
+    Args:
+        kind: ``answers``, ``details``, ...
+        runs: one run lies at ``answers/METHOD.jsonl``; of several, run i at ``answers/run_i/METHOD.jsonl``.
+    """
+    folders = [kind] if runs == 1 else [f"{kind}/run_{number}" for number in range(1, runs + 1)]
+    return {name: [f"{folder}/{file}" for folder in folders] for name, file in file_names(methods).items()}

@@ -9,51 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import DataError, VocabForgeError
 from ..core.progress import ProgressBar, say
-from ..decode.request import SamplingParams
 from .answers import RowFile, Turn, answer_row, detail_row, new_answer_id
 from .benchmarks import Question
 from .names import file_names
-from .prompts import Conversation, PromptFormat
+from .prompts import Conversation
+from .settings import RunSettings as RunSettings
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
 
-WARMUP_RUNS = 3
 _NOTED_METHODS = 3
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How every method is run.
-
-    Attributes:
-        max_new_tokens: limit for one turn.
-        sampling: how tokens are chosen; only greedy outputs are compared with plain decoding. Each turn of each
-            question derives a seed of its own.
-        warmup: runs of the first question per method before anything is measured.
-        prompt_format: ``chat`` or ``raw``.
-    """
-
-    max_new_tokens: int
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    warmup: int = WARMUP_RUNS
-    prompt_format: PromptFormat = "chat"
-
-    @property
-    def temperature(self) -> float:
-        return self.sampling.temperature
-
-    def to_dict(self) -> dict[str, object]:
-        """All settings, those of the sampling beside the others."""
-        values = asdict(self)
-        return values | values.pop("sampling")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DataError, UsageError
-from ..core.files import sha256_file
+from ...core.errors import DataError, UsageError
+from ...core.files import sha256_file
+from .types import Benchmark, BenchmarkRow, Question, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
 
@@ -19,59 +19,24 @@ DATA_VARIABLE = "VOCABFORGE_DATA"
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 
-@dataclass(frozen=True)
-class BenchmarkRow:
-    """What is known about a named benchmark.
-
-    Attributes:
-        file: path of its question file below the data folder.
-        max_new_tokens: its own limit for one turn.
-        origin: where its file comes from, for the message when it is absent.
-    """
-
-    file: str
-    max_new_tokens: int
-    origin: str
-
-
 # name -> row; adding a benchmark in this format is a row.
 BENCHMARKS: dict[str, BenchmarkRow] = {
     "spec-bench": BenchmarkRow(
-        "spec_bench/question.jsonl",
-        1024,
-        "data/spec_bench/question.jsonl of the repository hemingkx/Spec-Bench",
+        files=("spec_bench/question.jsonl",),
+        format="spec-bench",
+        sources=(
+            Source(
+                "",
+                "",
+                about="data/spec_bench/question.jsonl of the repository hemingkx/Spec-Bench",
+            ),
+        ),
+        max_new_tokens=1024,
+        scorer=None,
+        about="480 prompts of six tasks",
     ),
 }
 _DEFAULT_MAX_NEW_TOKENS = 1024
-
-
-@dataclass(frozen=True)
-class Question:
-    """One benchmark question; ``turns`` are the user's messages in order."""
-
-    question_id: int
-    category: str
-    turns: tuple[str, ...]
-    reference: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """Questions of one file and what identifies them.
-
-    Attributes:
-        name: table name, or the file's name.
-        path: the file read.
-        sha256: hash of that file.
-        max_new_tokens: the benchmark's own limit for one turn.
-        questions: in file order.
-    """
-
-    name: str
-    path: Path
-    sha256: str
-    max_new_tokens: int
-    questions: tuple[Question, ...]
 
 
 def load_benchmark(name_or_path: str, limit: int | None = None) -> Benchmark:
@@ -107,7 +72,7 @@ def load_benchmark(name_or_path: str, limit: int | None = None) -> Benchmark:
 
 def _find(name: str, row: BenchmarkRow) -> Path:
     folders = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
-    candidates = [folder / row.file for folder in [*folders, Path("data")]]
+    candidates = [folder / row.files[0] for folder in [*folders, Path("data")]]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
@@ -115,7 +80,7 @@ def _find(name: str, row: BenchmarkRow) -> Path:
         f"the questions of the benchmark {name} are not on this machine",
         expected=" or ".join(str(candidate) for candidate in candidates),
         source=f"{DATA_VARIABLE}={os.environ.get(DATA_VARIABLE, '(not set)')}",
-        remedy=f"put {row.origin} at ./data/{row.file}, or under the folder that {DATA_VARIABLE} names",
+        remedy=f"put {row.sources[0].about} at ./data/{row.files[0]}, or under the folder that {DATA_VARIABLE} names",
     )
 
 

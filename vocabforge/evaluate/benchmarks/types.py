@@ -1,0 +1,102 @@
+"""What a benchmark is: rows of data, and the questions read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+# What scores the answers beside speed; None: nothing does.
+Scorer = Literal["gsm8k", "human-eval"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a question file is published.
+
+    Attributes:
+        url: address of the file.
+        sha256: hash of what the address gives.
+        unpacked: hash of the file when it is kept unpacked; None where it is kept as it comes.
+        about: repository and commit, for messages.
+    """
+
+    url: str
+    sha256: str
+    unpacked: str | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class BenchmarkRow:
+    """What is known about a named benchmark.
+
+    Attributes:
+        files: its question file below a data folder; the first that is found is read.
+        format: name of its reader.
+        sources: where it is published; none for one that is made here.
+        max_new_tokens: its own limit for one turn.
+        scorer: what scores its answers.
+        about: one sentence.
+    """
+
+    files: tuple[str, ...]
+    format: str
+    sources: tuple[Source, ...]
+    max_new_tokens: int
+    scorer: Scorer | None
+    about: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One benchmark question.
+
+    Attributes:
+        question_id: number, unique in its benchmark.
+        category: group that figures are also given for.
+        turns: the user's messages in order.
+        reference: reference answers by turn, where the benchmark has them.
+        task_id: the benchmark's own name of the question where that is a text (``HumanEval/0``).
+        system: system message of its conversation.
+        check: what the scorer needs (``HumanEval``: prompt, entry_point, test; GSM8K: answer).
+    """
+
+    question_id: int
+    category: str
+    turns: tuple[str, ...]
+    reference: tuple[str, ...] | None = None
+    task_id: str | None = None
+    system: str | None = None
+    check: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Questions of one file and what identifies them.
+
+    Attributes:
+        name: table name, or the file's name.
+        path: the file read; None where the questions are made in memory.
+        sha256: hash of that file, or of the questions.
+        max_new_tokens: the benchmark's own limit for one turn.
+        questions: in file order.
+        format: name of the reader.
+        scorer: what scores the answers.
+        published: whether the file is the published one, byte for byte; None where none is known.
+    """
+
+    name: str
+    path: Path | None
+    sha256: str
+    max_new_tokens: int
+    questions: tuple[Question, ...]
+    format: str = "spec-bench"
+    scorer: Scorer | None = None
+    published: bool | None = None
+
+    @property
+    def file(self) -> str:
+        """Name of the file read."""
+        return "made here" if self.path is None else self.path.name
