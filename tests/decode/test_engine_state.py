@@ -96,6 +96,18 @@ def test_caches_grow_with_the_request_and_keep_the_output(
     assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
 
 
+def test_caches_that_were_reserved_do_not_grow_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
+    decoder.reserve(100)
+    cache = decoder._side.cache.k
+    decoder.generate(PROMPT, max_new_tokens=100 - len(PROMPT), stop_ids=())
+    decoder.reserve(20)
+    assert decoder._side.cache.k is cache
+    decoder.reserve(10**9)
+    assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
+
+
 def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) -> None:
     decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
 

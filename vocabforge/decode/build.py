@@ -29,6 +29,7 @@ from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import NamedHead, heads_of, load_heads
 from .build_options import BuildOptions, check_options, fitting, left_out, options_of
 from .build_vocab_heads import BuiltHead, heads_for, read_subset
+from .draft_vocabulary import DraftVocabulary, draft_vocabulary
 from .engine import Decoder
 from .policies import tree_settings
 from .proposer_draft_model import head_base
@@ -41,12 +42,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Method:
-    """One way of decoding, by name; ``head`` describes its draft head where that is an artefact of its own."""
+    """One way of decoding.
+
+    Attributes:
+        head: describes its draft head where that is an artefact of its own.
+        vocabulary: what its draft head scores; None where it has none.
+    """
 
     name: str
     generator: Generator
     description: str
     head: str | None = None
+    vocabulary: DraftVocabulary | None = None
 
 
 def build_methods(
@@ -192,9 +199,11 @@ class _Maker:
             parts.append("drawn drafts")
         if self.options.control != "fixed":
             parts.append(f"{self.options.control} control")
-        return Method(
-            method, decoder, ", ".join(parts), built.text if built is not None and built.extra else None
-        )
+        scoring = head or proposer.head
+        rows = self.model.config.vocab_size
+        vocabulary = None if scoring is None else draft_vocabulary(scoring, plan.levels, rows)
+        extra = built.text if built is not None and built.extra else None
+        return Method(method, decoder, ", ".join(parts), extra, vocabulary)
 
     def heads(self, drafters: Sequence[str]) -> dict[Path, list[NamedHead]]:
         """The draft heads of each drafter's folder, checked against what they were trained for."""

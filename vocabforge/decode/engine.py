@@ -117,8 +117,11 @@ class Decoder:
             self.proposer.allocate(self.rows, positions, self._side.cache)
             _OWNERS[self.proposer] = ref(self)
 
-    def _reserve(self, positions: int) -> None:
-        """Grow the caches to the next power of two that holds ``positions``, at most the context."""
+    def reserve(self, positions: int) -> None:
+        """Grow the caches to the next power of two that holds ``positions``, at most the context.
+
+        They grow by themselves when a request needs it; asking beforehand keeps that out of measured time.
+        """
         if positions > self._positions:
             with torch.inference_mode(False):  # as in the constructor: usable in both modes
                 self._allocate(min(self.context, 1 << (positions - 1).bit_length()))
@@ -196,7 +199,7 @@ class Decoder:
             with torch.inference_mode(False):
                 self._allocate(self._positions)
         self._damaged = False
-        self._reserve(positions)
+        self.reserve(positions)
         for row in range(self.rows):
             self._side.set_length(row, 0)
             self._cycles.end(row)

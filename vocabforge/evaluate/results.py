@@ -171,7 +171,8 @@ class Vocabulary(_Strict):
 
     Attributes:
         kind: full, static, scheduled, hybrid, ranker, router, low-rank, ...
-        size: tokens scored exactly in one draft step (the largest of a schedule). of: the target's vocabulary.
+        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
+        of: rows of the target's LM head.
     """
 
     kind: str

@@ -202,6 +202,15 @@ class PreparesSteps(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoresSome(Protocol):
+    """A head that scores fewer tokens than it can propose."""
+
+    def scored(self, step: int) -> int:
+        """Tokens that get a logit at draft step ``step``, for one row; a router's mean over its clusters."""
+        ...
+
+
 class DraftHeadKind(Protocol):
     """What a row of the table ``HEADS`` names: a head's class.
 

@@ -11,7 +11,7 @@ from torch import nn
 from ..core.extension import resolve
 from ..ops.ordering import topk_lowest_id
 from .drafter import Drafter
-from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
+from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
 from .heads_context import ContextHead
 from .heads_exact import FullHead, StaticHead
 from .heads_hybrid import HybridHead
@@ -34,6 +34,7 @@ __all__ = [
     "RankerHead",
     "RouterHead",
     "ScheduledHead",
+    "ScoresSome",
     "StaticHead",
     "base_of",
     "base_of_model",

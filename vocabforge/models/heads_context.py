@@ -38,6 +38,9 @@ class ContextHead(nn.Module):
         self.size = len(base.target_ids)
         self.core_size, self.context_size = self._parts.core.size, size
 
+    def scored(self, step: int) -> int:
+        return min(self.core_size + self.context_size, self.size)
+
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
         """It trains nothing."""

@@ -36,6 +36,9 @@ class HybridHead(nn.Module):
         self.core_size, self.context_size = self._parts.core.size, tail.context_size
         self.tail_size = tail.size if isinstance(tail, RankerTail) else None
 
+    def scored(self, step: int) -> int:
+        return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
+
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
         """A ranker's scorer; without a rank, nothing: the tail is the text then."""

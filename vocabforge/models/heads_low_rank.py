@@ -61,6 +61,9 @@ class RankerHead(nn.Module):
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
         self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
 
+    def scored(self, step: int) -> int:
+        return self.shortlist
+
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
         return new_scorer(sizes)

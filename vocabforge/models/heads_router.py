@@ -132,6 +132,10 @@ class RouterHead(nn.Module):
         )
         self._side: torch.cuda.Stream | None = None
 
+    def scored(self, step: int) -> int:
+        budget = self.budgets[min(step, len(self.budgets) - 1)]
+        return min(round(budget * self.size / self.router.clusters), self.size)
+
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> Router:
         if sizes.clusters is None:

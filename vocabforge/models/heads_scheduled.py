@@ -54,6 +54,9 @@ class ScheduledHead(nn.Module):
         self._orders: dict[int, Tensor] = {}
         self.register_buffer("target_ids", self._ids[self._order(self.size)], persistent=False)
 
+    def scored(self, step: int) -> int:
+        return self.sizes[min(step, len(self.sizes) - 1)]
+
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
         """It trains nothing."""
