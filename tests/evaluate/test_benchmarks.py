@@ -1,14 +1,30 @@
+"""Benchmarks by name and by path, where they are looked for, and Spec-Bench's format."""
+
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
+import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.evaluate.benchmarks import MT_BENCH, load_benchmark, read_questions, spread
+from vocabforge.corpus.sample_writer import FAMILIES, SampleSizes, write_sample
+from vocabforge.evaluate.benchmarks import (
+    BENCHMARKS,
+    FORMATS,
+    Question,
+    Source,
+    asked_sha256,
+    describe_benchmarks,
+    load,
+    load_benchmark,
+    read_questions,
+    spread,
+)
+from vocabforge.evaluate.benchmarks.find import cache_folder, file_of
 
 GOOD = {"question_id": 1, "category": "qa", "turns": ["why?"], "reference": ["because"], "source": "x"}
 
@@ -62,42 +78,194 @@ def test_invalid_utf8_and_empty_and_absent_files(tmp_path: Path) -> None:
         read_questions(bad)
     with pytest.raises(DataError, match="no question"):
         read_questions(write(tmp_path / "empty.jsonl", ""))
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_questions(tmp_path / "absent.jsonl")
 
 
-def test_names_paths_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder and cache; nothing may be fetched."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VOCABFORGE_DATA", raising=False)
+    monkeypatch.setenv("VOCABFORGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+def place(folder: Path, *rows: object, file: str = "spec_bench/question.jsonl") -> Path:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    return write(folder / file, *(rows or (GOOD,)))
+
+
+def test_names_paths_and_limits(bare: Path) -> None:
     with pytest.raises(UsageError, match="did you mean spec-bench"):
         load_benchmark("spec_bench")
-    with pytest.raises(DataError, match=r"put .* at ./data/spec_bench/question.jsonl"):
-        load_benchmark("spec-bench")
-    path = write(tmp_path / "mine.jsonl", *({**GOOD, "question_id": n} for n in range(10)))
+    with pytest.raises(UsageError, match="a folder"):
+        load_benchmark(str(bare))
+    path = write(bare / "mine.jsonl", *({**GOOD, "question_id": n} for n in range(10)))
     with pytest.raises(UsageError, match="at least 1"):
         load_benchmark(str(path), limit=0)
     benchmark = load_benchmark(str(path), limit=4)
-    assert benchmark.name == "mine"
+    assert (benchmark.name, benchmark.format, benchmark.scorer) == ("mine", "spec-bench", None)
     assert [question.question_id for question in benchmark.questions] == [0, 2, 5, 7]
-    (tmp_path / "data" / "spec_bench").mkdir(parents=True)
-    path.rename(tmp_path / "data" / "spec_bench" / "question.jsonl")
-    assert len(load_benchmark("spec-bench").questions) == 10
-    monkeypatch.setenv("VOCABFORGE_DATA", str(tmp_path / "data"))
-    assert load_benchmark("spec-bench").path == tmp_path / "data" / "spec_bench" / "question.jsonl"
+    assert (benchmark.of, benchmark.published, benchmark.file) == (10, None, "mine.jsonl")
+    assert benchmark.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("a.jsonl", "a"),
+        ("b.c.jsonl.gz", "b.c"),
+        ("d.json.xz", "d"),
+        ("e.parquet", "e"),
+        ("f", "f"),
+        ("g.q", "g"),
+    ],
+)
+def test_a_file_gives_its_name_less_its_endings(file: str, name: str) -> None:
+    assert load._stem(Path("some") / file) == name
+
+
+def test_data_folders_are_searched_in_order(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [place(bare / "cache" / "benchmarks")]
+    found.append(place(Path("data")))
+    found.append(place(bare / "named"))
+    found.append(place(bare / "given"))
+    monkeypatch.setenv("VOCABFORGE_DATA", str(bare / "named"))
+    assert load_benchmark("spec-bench", data=bare / "given").path == found[3]
+    assert load_benchmark("spec-bench").path == found[2]
+    monkeypatch.delenv("VOCABFORGE_DATA")
+    assert load_benchmark("spec-bench").path == found[1]
+    found[1].unlink()
+    assert load_benchmark("spec-bench").path == found[0]
+    # Every place is looked through, also where --data names a folder that has no such file.
+    (bare / "empty").mkdir()
+    assert load_benchmark("spec-bench", data=bare / "empty").path == found[0]
+    with pytest.raises(UsageError, match="data folder is missing"):
+        load_benchmark("spec-bench", data=bare / "absent")
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VOCABFORGE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/somebody")
+    assert cache_folder() == Path("/somebody/.cache/vocabforge/benchmarks")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == Path("/somebody/.cache/vocabforge/benchmarks")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_folder() == Path("/caches/vocabforge/benchmarks")
+    monkeypatch.setenv("VOCABFORGE_CACHE", "/own")
+    assert cache_folder() == Path("/own/benchmarks")
+
+
+def test_an_absent_file_is_named_with_its_source_and_every_place(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOCABFORGE_DATA", str(bare / "named"))
+    with pytest.raises(DataError) as caught:
+        load_benchmark("human-eval")
+    row = BENCHMARKS["human-eval"]
+    text = caught.value.render()
+    assert "questions of the benchmark human-eval are not on this machine" in text
+    assert "nothing may be fetched (HF_HUB_OFFLINE=1)" in text
+    for source in row.sources:
+        assert source.url in text
+        assert source.sha256 in text
+    for folder in (bare / "named", Path("data"), bare / "cache" / "benchmarks"):
+        for file in row.files:
+            assert f" {folder / file}\n" in text
+    assert f"put the first of these files at {bare / 'named' / row.files[0]}" in text
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    with pytest.raises(DataError, match=r"nothing may be fetched \(--offline\)"):
+        load_benchmark("human-eval", offline=True)
+
+
+def test_a_found_file_is_compared_with_the_published_one(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place(Path("data"))
+    assert load_benchmark("spec-bench").published is False
+    assert "data/spec_bench/question.jsonl is not the published file of spec-bench" in capsys.readouterr().err
+    content = path.read_bytes()
+    source = Source("x/question.jsonl", "0" * 64, hashlib.sha256(content).hexdigest())
+    row = replace(BENCHMARKS["spec-bench"], sources=(source,))
+    monkeypatch.setitem(BENCHMARKS, "spec-bench", row)
+    assert load_benchmark("spec-bench").published is True
+    # Packed by somebody else it still holds the published bytes.
+    monkeypatch.setitem(BENCHMARKS, "spec-bench", replace(row, files=("packed.jsonl.xz",)))
+    Path("data/packed.jsonl.xz").write_bytes(lzma.compress(content))
+    assert load_benchmark("spec-bench").published is True
+    assert capsys.readouterr().err == ""
+    Path("data/packed.jsonl.xz").write_bytes(lzma.compress(content + b"\n"))
+    assert load_benchmark("spec-bench").published is False
+
+
+def test_the_sample_is_the_demos_questions(bare: Path) -> None:
+    sample = load_benchmark("sample")
+    written = load_benchmark(
+        str(write_sample(bare / "texts", 0, SampleSizes(train=1, heldout=1))["question.jsonl"])
+    )
+    assert sample.questions == written.questions
+    assert (sample.path, sample.file, sample.format) == (None, "made here", "sample")
+    assert sample.sha256 == asked_sha256(sample.questions) == asked_sha256(written.questions)
+    assert (sample.published, sample.scorer, sample.of) == (None, None, BENCHMARKS["sample"].questions)
+    assert {len(question.turns) for question in sample.questions} == {1, 2}
+    assert {question.category for question in load_benchmark("sample", limit=9).questions} == set(FAMILIES)
+
+
+def test_what_is_asked_has_a_hash_of_its_own() -> None:
+    one, two = Question(1, "qa", ("a", "b")), Question(2, "qa", ("c",))
+    same = asked_sha256([one, two])
+    # What is not asked does not count.
+    assert asked_sha256([replace(one, reference=("r",), category="rag", check={"answer": "1"}), two]) == same
+    others = (
+        [two, one],
+        [one],
+        [replace(one, question_id=3), two],
+        [replace(one, system="s"), two],
+        [replace(one, system=""), two],
+        [replace(one, turns=("a b",)), two],
+        [replace(one, turns=("b", "a")), two],
+    )
+    hashes = [asked_sha256(questions) for questions in others]
+    assert len({same, *hashes}) == len(others) + 1
+    assert asked_sha256([Question(1, "qa", ("half a pair: \ud800",))]), (
+        "texts that are not UTF-8 have one, too"
+    )
+
+
+def test_the_listing_says_where_each_benchmark_is(bare: Path) -> None:
+    place(Path("data"))
+    rows = {row.name: row for row in describe_benchmarks()}
+    assert list(rows) == list(BENCHMARKS) == ["spec-bench", "human-eval", "gsm8k", "sample"]
+    assert rows["spec-bench"].path == Path("data/spec_bench/question.jsonl")
+    assert rows["spec-bench"].where == "data/spec_bench/question.jsonl"
+    assert rows["sample"].where == "made here"
+    gsm8k = rows["gsm8k"]
+    assert (gsm8k.path, gsm8k.questions, gsm8k.max_new_tokens, gsm8k.scorer) == (None, 1319, 512, "gsm8k")
+    assert BENCHMARKS["gsm8k"].sources[0].url in gsm8k.where
+    assert gsm8k.where.endswith(f"to {bare / 'cache' / 'benchmarks' / 'gsm8k' / 'test.jsonl'}")
+
+
+def test_every_row_of_the_table_is_whole() -> None:
+    for name, row in BENCHMARKS.items():
+        assert row.questions > 0
+        assert bool(row.files) == bool(row.sources) == (name != "sample")
+        if row.files:
+            assert (row.max_new_tokens, row.scorer) == (
+                FORMATS[row.format].max_new_tokens,
+                FORMATS[row.format].scorer,
+            )
+        for source in row.sources:
+            assert file_of(row, source) in row.files
+            assert source.url.startswith("https://")
+            commit = source.about.rpartition(" ")[2]
+            assert f"/{commit}" in source.url
+            for digest in filter(None, (source.sha256, source.unpacked)):
+                assert len(bytes.fromhex(digest)) == 32
 
 
 def test_spread_keeps_all_when_there_are_few(tmp_path: Path) -> None:
     questions = read_questions(write(tmp_path / "q.jsonl", GOOD))
     assert spread(questions, 3) == questions
-
-
-@needs_data
-def test_the_real_spec_bench_file() -> None:
-    questions = read_questions(DATA / "spec_bench" / "question.jsonl")
-    counts = Counter(question.category for question in questions)
-    tasks = ("translation", "summarization", "qa", "math_reasoning", "rag")
-    assert counts == {**dict.fromkeys(MT_BENCH, 10), **dict.fromkeys(tasks, 80)}
-    assert [question.question_id for question in questions] == list(range(81, 561))
-    assert {len(question.turns) for question in questions if question.category in MT_BENCH} == {2}
-    assert {len(question.turns) for question in questions if question.category in tasks} == {1}
-    assert {question.category for question in spread(questions, 48)} == set(counts)

@@ -112,6 +112,15 @@ def spec_bench_rows(conversations: list[Conversation]) -> list[dict[str, object]
     return rows
 
 
+def sample_questions(seed: int = 0, per_category: int = 5) -> list[Conversation]:
+    """The conversations whose prompts ``write_sample`` puts into ``question.jsonl``."""
+    taken: set[str] = set()
+    questions: list[Conversation] = []
+    for name in FAMILIES:
+        questions += _take(_stream(seed, "questions", name), per_category, taken, set())
+    return questions
+
+
 def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) -> dict[str, Path]:
     """Write ``train.jsonl``, ``heldout.jsonl`` (OpenAI ``messages``) and ``question.jsonl`` (Spec-Bench).
 
@@ -128,10 +137,8 @@ def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) 
         The three paths by file name.
     """
     sizes = sizes or SampleSizes()
-    blocked: set[str] = set()
-    questions: list[Conversation] = []
-    for name in FAMILIES:
-        questions += _take(_stream(seed, "questions", name), sizes.questions_per_category, blocked, set())
+    questions = sample_questions(seed, sizes.questions_per_category)
+    blocked = {_row_key(conversation) for conversation in questions}
     heldout = _mixed(seed, "heldout", sizes.heldout, blocked, unique=True)
     blocked |= {_row_key(conversation) for conversation in heldout}
     train = _mixed(seed, "train", sizes.train, blocked, unique=False)

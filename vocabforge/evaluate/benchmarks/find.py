@@ -1,174 +1,123 @@
-"""Benchmarks are data: a table of known ones, and a strict reader of the Spec-Bench question format."""
+"""Where a named benchmark's file is: in a data folder, in the cache, or to be fetched."""
 
 from __future__ import annotations
 
-import difflib
-import json
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from ...core.errors import DataError, UsageError
-from ...core.files import sha256_file
-from .types import Benchmark, BenchmarkRow, Question, Source
+from ...core.errors import DataError, UsageError, VocabForgeError
+from ...core.progress import say
+from .fetch import NotFetched, fetch
+from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
-
-# The two-turn categories that Spec-Bench takes over from MT-bench and also reports as one task.
-MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
-
-
-# name -> row; adding a benchmark in this format is a row.
-BENCHMARKS: dict[str, BenchmarkRow] = {
-    "spec-bench": BenchmarkRow(
-        files=("spec_bench/question.jsonl",),
-        format="spec-bench",
-        sources=(
-            Source(
-                "",
-                "",
-                about="data/spec_bench/question.jsonl of the repository hemingkx/Spec-Bench",
-            ),
-        ),
-        max_new_tokens=1024,
-        scorer=None,
-        about="480 prompts of six tasks",
-    ),
-}
-_DEFAULT_MAX_NEW_TOKENS = 1024
+CACHE_VARIABLE = "VOCABFORGE_CACHE"
+HUB_OFFLINE = "HF_HUB_OFFLINE"
+_TRUE = ("1", "ON", "YES", "TRUE")
 
 
-def load_benchmark(name_or_path: str, limit: int | None = None) -> Benchmark:
-    """Read a benchmark by its table name or by the path of a JSONL file in Spec-Bench format.
+def cache_folder() -> Path:
+    """Where fetched question files are kept, the same for every project of a user.
+
+    Raises:
+        UsageError: neither a cache nor a home folder is known.
+    """
+    if own := os.environ.get(CACHE_VARIABLE):
+        return Path(own) / "benchmarks"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):  # the standard says to ignore others
+        return Path(shared) / "vocabforge" / "benchmarks"
+    try:
+        return Path.home() / ".cache" / "vocabforge" / "benchmarks"
+    except RuntimeError as error:
+        raise UsageError(
+            "there is no folder to keep benchmarks in",
+            got=error,
+            expected=f"{CACHE_VARIABLE}, XDG_CACHE_HOME or HOME",
+            remedy=f"set {CACHE_VARIABLE}",
+        ) from error
+
+
+def folders(data: Path | None) -> list[Path]:
+    """Data folders in the order in which they are searched, the cache last.
+
+    Raises:
+        UsageError: ``data`` is no folder.
+    """
+    if data is not None and not os.path.isdir(data):
+        raise UsageError("the data folder is missing", expected=data, source="--data")
+    named = os.environ.get(DATA_VARIABLE)
+    wanted = [data, Path(named) if named else None, Path("data")]
+    with contextlib.suppress(UsageError):  # whoever has the file needs no cache
+        wanted.append(cache_folder())
+    return list(dict.fromkeys(folder for folder in wanted if folder is not None))
+
+
+def look_up(row: BenchmarkRow, data: Path | None) -> Path | None:
+    """The first of the benchmark's files in the first folder that has one."""
+    places = (folder / file for folder in folders(data) for file in row.files)
+    return next((place for place in places if os.path.isfile(place)), None)
+
+
+def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
+    """The benchmark's file; fetched into the cache where it is nowhere.
 
     Args:
-        name_or_path: a row of ``BENCHMARKS``, or a file.
-        limit: keep this many questions, evenly spread over the file so that every category is met.
+        name: of the benchmark.
+        row: what is known about it.
+        data: folder to search before all others.
+        offline: nothing is fetched; ``HF_HUB_OFFLINE=1`` has the same effect.
 
     Raises:
-        UsageError: neither a known name nor a file; or ``limit`` is not positive.
-        DataError: the named benchmark's file is absent, or a row is wrong.
+        DataError: it is nowhere and could not, or must not, be fetched.
+        UsageError: ``data`` is no folder.
     """
-    if limit is not None and limit < 1:
-        raise UsageError("the limit must be at least 1", got=limit, source="--limit")
-    row = BENCHMARKS.get(name_or_path)
-    path = _find(name_or_path, row) if row else Path(name_or_path)
-    if row is None and not path.is_file():
-        close = difflib.get_close_matches(name_or_path, BENCHMARKS, n=1)
-        raise UsageError(
-            "there is no benchmark of this name and no such file",
-            got=name_or_path,
-            expected=f"{', '.join(BENCHMARKS)}, or the path of a .jsonl file",
-            source="--benchmark",
-            remedy=f"did you mean {close[0]}?" if close else "check the path",
-        )
-    questions = read_questions(path)
-    if limit is not None:
-        questions = spread(questions, limit)
-    maximum = row.max_new_tokens if row else _DEFAULT_MAX_NEW_TOKENS
-    return Benchmark(name_or_path if row else path.stem, path, sha256_file(path), maximum, tuple(questions))
+    found = look_up(row, data)
+    if found is not None:
+        return found
+    if switch := offline_switch(offline):
+        raise _absent(name, row, data, f"nothing may be fetched ({switch})")
+    failures = []
+    for source in row.sources:
+        place = cache_folder() / file_of(row, source)
+        say(f"Fetching {name} from {source.url} to {place}")
+        try:
+            fetch(source, place)
+        except NotFetched as error:
+            failures.append(f"{source.url}: {error}")
+        except VocabForgeError as error:
+            raise _absent(name, row, data, error.render()) from error
+        else:
+            return place
+    raise _absent(name, row, data, "; ".join(failures))
 
 
-def _find(name: str, row: BenchmarkRow) -> Path:
-    folders = [Path(os.environ[DATA_VARIABLE])] if os.environ.get(DATA_VARIABLE) else []
-    candidates = [folder / row.files[0] for folder in [*folders, Path("data")]]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise DataError(
+def offline_switch(offline: bool) -> str | None:
+    """What forbids fetching, None where nothing does."""
+    if offline:
+        return "--offline"
+    if os.environ.get(HUB_OFFLINE, "").upper() in _TRUE:
+        return f"{HUB_OFFLINE}={os.environ[HUB_OFFLINE]}"
+    return None
+
+
+def file_of(row: BenchmarkRow, source: Source) -> str:
+    """Which of the benchmark's files an address gives."""
+    name = source.url.rsplit("/", 1)[-1]
+    return next(file for file in row.files if Path(file).name == name)
+
+
+def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataError:
+    gap = "\n" + " " * 12  # under the value of the line above
+    looked = [str(folder / file) for folder in folders(data) for file in row.files]
+    ways = [f"{source.about}{gap}{source.url}{gap}sha256 {source.sha256}" for source in row.sources]
+    first = data or Path(os.environ.get(DATA_VARIABLE) or "data")
+    return DataError(
         f"the questions of the benchmark {name} are not on this machine",
-        expected=" or ".join(str(candidate) for candidate in candidates),
-        source=f"{DATA_VARIABLE}={os.environ.get(DATA_VARIABLE, '(not set)')}",
-        remedy=f"put {row.sources[0].about} at ./data/{row.files[0]}, or under the folder that {DATA_VARIABLE} names",
+        got=why.replace("\n", gap),
+        expected=f"{gap}or ".join(ways),
+        source=f"looked for {gap.join(looked)}",
+        remedy=f"put the first of these files at {first / row.files[0]}, or name a folder that holds "
+        f"{row.files[0]} with --data or {DATA_VARIABLE}",
     )
-
-
-def spread(questions: Sequence[Question], count: int) -> list[Question]:
-    """``count`` questions at even distances, first one included; all of them if there are fewer."""
-    if count >= len(questions):
-        return list(questions)
-    return [questions[index * len(questions) // count] for index in range(count)]
-
-
-def read_questions(path: Path) -> list[Question]:
-    """Read a JSONL file of ``{"question_id", "category", "turns"[, "reference"]}``; other keys are ignored.
-
-    Raises:
-        DataError: unreadable file, bad JSON, a missing or mistyped key, an id given twice (with file:line),
-            or no question at all.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError("cannot read the question file", got=error.strerror, source=path) from error
-    questions: list[Question] = []
-    first_line: dict[int, int] = {}
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        source = f"{path}:{number}"
-        question = _parse(line, source)
-        if question.question_id in first_line:
-            raise DataError(
-                "a question id stands twice",
-                got=question.question_id,
-                expected=f"ids that differ (first seen at line {first_line[question.question_id]})",
-                source=source,
-            )
-        first_line[question.question_id] = number
-        questions.append(question)
-    if not questions:
-        raise DataError("the question file holds no question", source=path)
-    return questions
-
-
-def _parse(line: bytes, source: str) -> Question:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError("a question is not UTF-8 text", got=error, source=source) from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            "a question is not valid JSON",
-            got=f"{error.msg} at column {error.colno}",
-            source=source,
-            remedy="the file may be truncated; fetch or make it again",
-        ) from error
-    if not isinstance(row, Mapping):
-        raise DataError("a question is not a JSON object", got=type(row).__name__, source=source)
-    for key in ("question_id", "category", "turns"):
-        if key not in row:
-            raise DataError("a question lacks a key", got=sorted(row), expected=key, source=source)
-    reference = row.get("reference")
-    return Question(
-        _typed(row, "question_id", int, source),
-        _typed(row, "category", str, source),
-        _texts(row, "turns", source),
-        None if reference is None else _references(reference),
-    )
-
-
-def _typed(row: Mapping[str, Any], key: str, kind: type, source: str) -> Any:
-    value = row[key]
-    if not isinstance(value, kind) or isinstance(value, bool) or value == "":
-        raise DataError(f"{key} has the wrong type", got=repr(value), expected=kind.__name__, source=source)
-    return value
-
-
-def _texts(row: Mapping[str, Any], key: str, source: str) -> tuple[str, ...]:
-    value = row[key]
-    if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
-        raise DataError(
-            f"{key} has the wrong type",
-            got=repr(value)[:80],
-            expected="a list of non-empty texts",
-            source=source,
-        )
-    return tuple(value)
-
-
-def _references(value: Any) -> tuple[str, ...]:
-    """References as texts; they are carried along, never scored here, so any JSON value will do."""
-    entries = value if isinstance(value, list) else [value]
-    return tuple(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +20,7 @@ class Source:
     Attributes:
         url: address of the file.
         sha256: hash of what the address gives.
-        unpacked: hash of the file when it is kept unpacked; None where it is kept as it comes.
+        unpacked: hash of the same file unpacked; None where it comes unpacked.
         about: repository and commit, for messages.
     """
 
@@ -33,12 +35,15 @@ class BenchmarkRow:
     """What is known about a named benchmark.
 
     Attributes:
-        files: its question file below a data folder; the first that is found is read.
+        files: names that its question file may have below a data folder; the first that is found is read. None
+            for one that is made here.
         format: name of its reader.
-        sources: where it is published; none for one that is made here.
+        sources: where it is published, in the order in which they are tried; the address ends with the name of
+            one of ``files``.
         max_new_tokens: its own limit for one turn.
         scorer: what scores its answers.
         about: one sentence.
+        questions: how many there are in the published file.
     """
 
     files: tuple[str, ...]
@@ -47,6 +52,7 @@ class BenchmarkRow:
     max_new_tokens: int
     scorer: Scorer | None
     about: str
+    questions: int
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,11 @@ class Benchmark:
         path: the file read; None where the questions are made in memory.
         sha256: hash of that file, or of the questions.
         max_new_tokens: the benchmark's own limit for one turn.
-        questions: in file order.
+        questions: those that are asked, in file order.
         format: name of the reader.
         scorer: what scores the answers.
         published: whether the file is the published one, byte for byte; None where none is known.
+        of: questions in the file, before any limit.
     """
 
     name: str
@@ -95,8 +102,15 @@ class Benchmark:
     format: str = "spec-bench"
     scorer: Scorer | None = None
     published: bool | None = None
+    of: int = 0
 
     @property
     def file(self) -> str:
         """Name of the file read."""
         return "made here" if self.path is None else self.path.name
+
+
+def asked_sha256(questions: Iterable[Question]) -> str:
+    """Hash of what is asked: ids, system messages and turns, in order. Two equal ones were asked the same."""
+    rows = [[question.question_id, question.system, list(question.turns)] for question in questions]
+    return hashlib.sha256(json.dumps(rows).encode("ascii")).hexdigest()

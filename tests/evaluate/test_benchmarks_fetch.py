@@ -1,0 +1,296 @@
+"""Fetching published question files from a server of our own."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import ROOT
+from vocabforge.core.errors import DataError, VocabForgeError
+from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
+from vocabforge.evaluate.benchmarks import fetch as fetching
+from vocabforge.evaluate.benchmarks.fetch import NotFetched, fetch
+
+ROWS = b"".join(
+    json.dumps({"question_id": number, "category": "qa", "turns": ["why?" * 50]}).encode() + b"\n"
+    for number in range(20)
+)
+SHA256 = hashlib.sha256(ROWS).hexdigest()
+
+
+class FileServer:
+    """Answers every request by ``reply(handler)``; remembers the paths and headers asked for."""
+
+    def __init__(self) -> None:
+        self.reply: Callable[[Any], None] = lambda handler: send(handler, ROWS)
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                return
+
+            def do_GET(self) -> None:
+                server.paths.append(self.path)
+                server.headers.append({name.lower(): value for name, value in self.headers.items()})
+                server.reply(self)
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_: Any) -> None:  # clients that hang up are no news here
+                return
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def send(
+    handler: Any, content: bytes, *, status: int = 200, length: int | None = None, **headers: str
+) -> None:
+    handler.send_response(status)
+    if length != -1:
+        handler.send_header("Content-Length", str(len(content) if length is None else length))
+    for name, value in headers.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    handler.wfile.write(content)
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    running = FileServer()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the file is fetched to: an empty cache, with the network allowed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VOCABFORGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("VOCABFORGE_DATA", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    return tmp_path / "cache" / "benchmarks" / "spec_bench" / "question.jsonl"
+
+
+def published(monkeypatch: pytest.MonkeyPatch, *sources: Source, **changes: Any) -> BenchmarkRow:
+    """The row of spec-bench with other sources."""
+    row = replace(BENCHMARKS["spec-bench"], sources=sources, **changes)
+    monkeypatch.setitem(BENCHMARKS, "spec-bench", row)
+    return row
+
+
+def test_the_right_file_is_fetched_once(
+    server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{server.url}/question.jsonl"
+    published(monkeypatch, Source(url, SHA256))
+    for _ in range(2):
+        benchmark = load_benchmark("spec-bench", limit=2)
+        assert (benchmark.path, benchmark.sha256, benchmark.published) == (place, SHA256, True)
+        assert (len(benchmark.questions), benchmark.of) == (2, 20)
+    assert server.paths == ["/question.jsonl"]
+    assert place.read_bytes() == ROWS
+    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]
+    assert capsys.readouterr().err == f"Fetching spec-bench from {url} to {place}\n"
+
+
+def test_packed_files_stay_packed(server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(ROWS)
+    source = Source(f"{server.url}/question.jsonl.gz", hashlib.sha256(packed).hexdigest(), SHA256)
+    published(monkeypatch, source, files=("spec_bench/question.jsonl.gz",))
+    # Some servers say of a packed file that it is a packed way to send the unpacked one.
+    server.reply = lambda handler: send(handler, packed, Content_Encoding="gzip")
+    benchmark = load_benchmark("spec-bench")
+    assert benchmark.path is not None
+    assert benchmark.path.read_bytes() == packed
+    assert (benchmark.published, benchmark.of) == (True, 20)
+    assert server.headers[0]["accept-encoding"] == "identity"
+
+
+def hang_up(handler: Any) -> None:
+    handler.connection.close()
+
+
+def redirect(to: str) -> Callable[[Any], None]:
+    return lambda handler: send(handler, b"", status=302, Location=to)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (lambda handler: send(handler, ROWS + b"\n"), "another file came"),
+        (lambda handler: send(handler, ROWS[:500], length=len(ROWS)), "RemoteProtocolError"),
+        (lambda handler: send(handler, ROWS[:500], length=-1), "another file came"),
+        (lambda handler: send(handler, b"no", status=404), "status 404 Not Found"),
+        (lambda handler: send(handler, b"", status=503), "status 503"),
+        (lambda handler: send(handler, ROWS * 30), "more than 50,000 bytes came"),
+        (redirect("/again"), "TooManyRedirects"),
+        (hang_up, "Error"),
+    ],
+    ids=[
+        "wrong hash",
+        "truncated",
+        "truncated without length",
+        "404",
+        "503",
+        "too long",
+        "redirects",
+        "hang-up",
+    ],
+)
+def test_anything_else_is_no_file(
+    server: FileServer, tmp_path: Path, reply: Callable[[Any], None], reason: str
+) -> None:
+    server.reply = reply
+    place = tmp_path / "cache" / "question.jsonl"
+    place.parent.mkdir()
+    place.write_bytes(b"an older one")
+    with pytest.raises(NotFetched, match=reason):
+        fetch(Source(f"{server.url}/question.jsonl", SHA256), place, most=50_000)
+    assert place.read_bytes() == b"an older one"
+    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"], "nothing half is left behind"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    server.reply = lambda handler: done.wait(10) and None
+    monkeypatch.setattr(fetching, "_READ_S", 0.1)
+    with pytest.raises(NotFetched, match="no answer in time"):
+        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "question.jsonl")
+    done.set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_redirect_is_followed(server: FileServer, tmp_path: Path) -> None:
+    server.reply = lambda handler: (
+        send(handler, ROWS) if handler.path == "/there" else redirect("/there")(handler)
+    )
+    fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "q.jsonl")
+    assert (tmp_path / "q.jsonl").read_bytes() == ROWS
+
+
+def test_the_next_source_is_asked_where_one_fails(
+    server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [Source(f"{server.url}/{folder}/question.jsonl", SHA256) for folder in "ab"]
+    published(monkeypatch, *sources)
+    server.reply = lambda handler: send(handler, ROWS, status=200 if handler.path.startswith("/b") else 500)
+    assert load_benchmark("spec-bench").path == place
+    assert server.paths == ["/a/question.jsonl", "/b/question.jsonl"]
+
+
+def test_without_a_network_the_error_says_what_to_put_where(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/question.jsonl"
+    published(monkeypatch, Source(url, SHA256, about="question.jsonl of somebody"))
+    with pytest.raises(DataError) as caught:
+        load_benchmark("spec-bench")
+    text = caught.value.render()
+    assert f"got:      {url}: ConnectError" in text
+    for part in ("question.jsonl of somebody", SHA256, str(place), "data/spec_bench/question.jsonl"):
+        assert part in text
+    assert not place.exists()
+
+
+def test_nothing_is_asked_for_offline(
+    server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(monkeypatch, Source(f"{server.url}/question.jsonl", SHA256))
+    with pytest.raises(DataError, match="--offline"):
+        load_benchmark("spec-bench", offline=True)
+    for value in ("1", "true", "YES", "on"):
+        monkeypatch.setenv("HF_HUB_OFFLINE", value)
+        with pytest.raises(DataError, match=f"HF_HUB_OFFLINE={value}"):
+            load_benchmark("spec-bench")
+    assert server.paths == []
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert load_benchmark("spec-bench").path == place
+
+
+def test_a_folder_that_cannot_be_written_to(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(VocabForgeError, match=r"cannot be written[^!]*VOCABFORGE_CACHE"):
+        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "file" / "question.jsonl")
+
+
+def test_a_missing_client_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise VocabForgeError("an HTTP client is needed", remedy="install one")
+
+    monkeypatch.setattr(fetching, "http_library", missing)
+    with pytest.raises(DataError, match=r"an HTTP client is needed[^!]*install one[^!]*Spec-Bench"):
+        load_benchmark("spec-bench")
+
+
+@pytest.fixture
+def slow(server: FileServer) -> FileServer:
+    """Two requests have their first part before either has its last."""
+    both = threading.Barrier(2, timeout=30)
+
+    def slowly(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(ROWS)))
+        handler.end_headers()
+        handler.wfile.write(ROWS[:700])
+        handler.wfile.flush()
+        both.wait()
+        handler.wfile.write(ROWS[700:])
+
+    server.reply = slowly
+    return server
+
+
+def test_processes_that_fetch_at_once_both_have_it(slow: FileServer, tmp_path: Path) -> None:
+    place = tmp_path / "cache" / "question.jsonl"
+    program = (
+        "import sys; from pathlib import Path;"
+        "from vocabforge.evaluate.benchmarks.fetch import fetch;"
+        "from vocabforge.evaluate.benchmarks.types import Source;"
+        "fetch(Source(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
+    )
+    command = [sys.executable, "-c", program, f"{slow.url}/question.jsonl", SHA256, str(place)]
+    running = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in running:
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, b"")
+    assert len(slow.paths) == 2
+    assert place.read_bytes() == ROWS
+    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]
+
+
+def test_processes_of_one_number_do_not_meet_either(slow: FileServer, tmp_path: Path) -> None:
+    # As those of two containers that share a cache.
+    place = tmp_path / "cache" / "question.jsonl"
+    source = Source(f"{slow.url}/question.jsonl", SHA256)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(fetch, source, place) for _ in range(2)]:
+            done.result(timeout=60)
+    assert place.read_bytes() == ROWS
+    assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]

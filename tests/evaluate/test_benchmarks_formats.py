@@ -1,0 +1,290 @@
+"""HumanEval, GSM8K and conversations, however they are stored, and how a file's format is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
+from vocabforge.evaluate.benchmarks.formats import read_format
+from vocabforge.evaluate.benchmarks.read_gsm8k import SYSTEM
+
+HUMAN_EVAL = [
+    {
+        "task_id": f"HumanEval/{number}",
+        "prompt": f"def f{number}():\n",
+        "entry_point": f"f{number}",
+        "canonical_solution": "    return 1\n",
+        "test": f"def check(f{number}): assert f{number}() == 1",
+    }
+    for number in (2, 10, 1)
+]
+GSM8K = [
+    {"question": "2 + 2 = ?", "answer": "It is <<2+2=4>>4.\n#### 4"},
+    {"question": "é?", "answer": "#### -1,000"},
+]
+CHATS: list[dict[str, Any]] = [
+    {
+        "conversations": [
+            {"from": "system", "value": "Be kind."},
+            {"from": "human", "value": "Hi"},
+            {"from": "gpt", "value": "Hello"},
+            {"from": "system", "value": "Be brief."},
+            {"from": "human", "value": "And you?"},
+            {"from": "gpt", "value": "Fine"},
+        ]
+    },
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "One "}, {"type": "text", "text": "two"}]}
+        ]
+    },
+    {"instruction": "Add", "input": "1 and 1", "output": "2"},
+    {"question": "Say it", "answer": "It"},  # no sum: its answer holds no result
+]
+
+
+def lines(rows: list[dict]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def parquet(rows: list[dict]) -> bytes:
+    arrow, io = pytest.importorskip("pyarrow"), pytest.importorskip("io")
+    from pyarrow import parquet as library
+
+    stored = io.BytesIO()
+    library.write_table(arrow.Table.from_pylist(rows), stored, row_group_size=1)
+    return stored.getvalue()
+
+
+def zst(data: bytes) -> bytes:
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+
+
+STORED: dict[str, Callable[[list[dict]], bytes]] = {
+    "q.jsonl": lines,
+    "q": lines,
+    "q.jsonl.gz": lambda rows: gzip.compress(lines(rows)),
+    "q.jsonl.xz": lambda rows: lzma.compress(lines(rows)),
+    "q.jsonl.zst": lambda rows: zst(lines(rows)),
+    "q.json": lambda rows: json.dumps(rows, indent=1).encode(),
+    "q.json.gz": lambda rows: gzip.compress(b"\xef\xbb\xbf" + json.dumps(rows).encode()),
+    "lines.json": lines,
+    "q.parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("file", STORED)
+def test_every_way_to_store_rows_gives_the_same_questions(tmp_path: Path, file: str) -> None:
+    spec = [{"question_id": number, "category": "qa", "turns": ["a", "b"]} for number in range(2)]
+    for name, rows in (("spec-bench", spec), ("human-eval", HUMAN_EVAL), ("gsm8k", GSM8K)):
+        path, plain = tmp_path / f"{name}-{file}", tmp_path / "plain.jsonl"
+        path.write_bytes(STORED[file](rows))
+        plain.write_bytes(lines(rows))
+        assert detect_format(path) == name
+        assert read_format(name, path) == read_format(name, plain)
+
+
+@pytest.mark.parametrize("file", [file for file in STORED if file != "q"])
+def test_conversations_are_read_however_they_are_stored(tmp_path: Path, file: str) -> None:
+    path = tmp_path / file
+    path.write_bytes(STORED[file](CHATS[:1]))
+    assert detect_format(path) == "chat"
+    (question,) = read_format("chat", path)
+    assert (question.turns, question.system) == (("Hi", "And you?"), "Be kind.")
+
+
+def test_questions_with_other_answers_are_conversations(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(lines(CHATS[3:]))
+    assert detect_format(path) == "chat"
+    (question,) = load_benchmark(str(path)).questions
+    assert (question.turns, question.system, question.check) == (("Say it",), None, None)
+
+
+def test_human_eval_asks_for_the_code_alone(tmp_path: Path) -> None:
+    path = tmp_path / "HumanEval.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(HUMAN_EVAL)))
+    benchmark = load_benchmark(str(path))
+    assert (benchmark.name, benchmark.format, benchmark.scorer) == ("HumanEval", "human-eval", "human-eval")
+    assert benchmark.max_new_tokens == 512
+    assert [question.question_id for question in benchmark.questions] == [2, 10, 1]
+    first, row = benchmark.questions[0], HUMAN_EVAL[0]
+    assert (first.task_id, first.category, first.turns) == ("HumanEval/2", "human-eval", (row["prompt"],))
+    assert first.reference == (row["canonical_solution"],)
+    assert first.check == {key: row[key] for key in ("prompt", "entry_point", "test")}
+    assert first.system == (
+        "Please complete the following Python code without providing any additional tasks such as testing or "
+        "explanations."
+    )
+
+
+def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_bytes(lines(GSM8K).replace(b"\n", b"\n\n"))  # blank lines are not counted
+    benchmark = load_benchmark(str(path))
+    assert (benchmark.format, benchmark.scorer, benchmark.max_new_tokens) == ("gsm8k", "gsm8k", 512)
+    first, second = benchmark.questions
+    assert (first.question_id, second.question_id, first.category) == (0, 1, "gsm8k")
+    assert (first.turns, second.turns) == (("2 + 2 = ?",), ("é?",))
+    assert first.check == {"answer": GSM8K[0]["answer"]}
+    assert first.system == SYSTEM
+    assert "####" in SYSTEM
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("human-eval", {"task_id": "HumanEval-2"}, "the task_id holds no number"),
+        ("human-eval", {"task_id": "HumanEval/1"}, "a question id stands twice"),
+        ("human-eval", {"prompt": ""}, "prompt has the wrong type"),
+        ("human-eval", {"test": None}, "test has the wrong type"),
+        ("human-eval", {"entry_point": 3}, "entry_point has the wrong type"),
+        ("gsm8k", {"answer": "four"}, "an answer holds no result"),
+        ("gsm8k", {"answer": "#### "}, "an answer holds no result"),
+        ("gsm8k", {"question": ["a"]}, "question has the wrong type"),
+    ],
+)
+def test_a_wrong_row_is_reported_with_its_line_there_too(
+    tmp_path: Path, name: str, change: dict[str, Any], expected: str
+) -> None:
+    good = HUMAN_EVAL[2] if name == "human-eval" else GSM8K[0]
+    other = HUMAN_EVAL[0] if name == "human-eval" else GSM8K[1]
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(lines([good, {**other, **change}]))
+    with pytest.raises(DataError, match=expected) as caught:
+        read_format(name, path)
+    assert f"{path}:2" in caught.value.render()
+    path.write_bytes(lines([good, {key: value for key, value in other.items() if key not in change}]))
+    with pytest.raises(DataError, match=f"lacks a key[^,]*|expected: *{next(iter(change))}"):
+        read_format(name, path)
+
+
+def test_turns_of_the_user_are_asked_and_other_rows_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mixed.jsonl"
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+    }
+    user = {"role": "user", "content": "Call f"}
+    wrong: list[Any] = [
+        {"text": "a plain text"},
+        {"messages": [{"role": "assistant", "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": " "}]},
+        {"messages": [{"role": "narrator", "content": "Hi"}]},
+        {"messages": [user, call, {"role": "tool", "content": "1"}, {"role": "user", "content": "Again"}]},
+        {"messages": [{"role": "developer", "content": "A"}, {"role": "system", "content": "B"}, user]},
+        {"messages": [user], "tools": '[{"name": "f"}]'},
+    ]
+    path.write_bytes(lines([*CHATS, *wrong]) + b'{"messages": [\n')
+    benchmark = load_benchmark(str(path))
+    assert (benchmark.name, benchmark.format, benchmark.scorer) == ("mixed", "chat", None)
+    assert [question.turns for question in benchmark.questions] == [
+        ("Hi", "And you?"),
+        ("One two",),
+        ("Add\n1 and 1",),
+        ("Say it",),
+        ("Call f", "Again"),
+        ("Call f",),
+        ("Call f",),
+    ]
+    assert [question.system for question in benchmark.questions] == ["Be kind.", *[None] * 4, "A\n\nB", None]
+    assert {question.category for question in benchmark.questions} == {"chat"}
+    assert len({question.question_id for question in benchmark.questions}) == benchmark.of == 7
+    said = capsys.readouterr().err
+    for line, kind in (
+        (5, "the row holds no conversation"),
+        (6, "the conversation has no turn of a user"),
+        (7, "a turn of the user holds no text"),
+        (8, "a turn of the conversation has an unknown role"),
+        (12, "the line is not valid JSON"),
+    ):
+        assert f"Skipped {path}:{line}: {kind}" in said
+    assert "2 of 7 conversations of mixed.jsonl use tools: only the user's turns are asked" in said
+    path.write_bytes(lines(wrong[1:4]))
+    with pytest.raises(
+        DataError, match=r"no conversation with a question[^!]*1 x a turn of the user holds no text"
+    ):
+        load_benchmark(str(path))
+
+
+def test_an_unknown_format_names_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(lines([{"task_id": 1, "text": "Write f.", "code": "..."}]))
+    with pytest.raises(DataError) as caught:
+        load_benchmark(str(path))
+    text = caught.value.render()
+    assert "keys of its first row: task_id, text, code" in text
+    assert all(f"({name})" in text for name in FORMATS)
+    assert "--benchmark-format" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "holds no question"),
+        (b" \n\n", "holds no question"),
+        (b"[]", "holds no question"),
+        (b'{"question_id": 1, "tur', "not valid JSON"),
+        (b"[1, 2]", "not a JSON object"),
+        (b"\xff\xfe{", "not valid JSON"),
+    ],
+)
+def test_files_without_a_first_row(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "q.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=expected):
+        detect_format(path)
+
+
+def test_the_first_row_may_be_longer_than_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(lines([{"question_id": 1, "category": "qa", "turns": ["é" * (200 << 10)]}] * 2))
+    assert detect_format(path) == "spec-bench"
+
+
+def test_a_format_that_is_asked_for_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(lines(GSM8K))
+    asked = load_benchmark(str(path), format="chat")
+    assert (asked.format, asked.scorer, asked.questions[0].system) == ("chat", None, None)
+    with pytest.raises(DataError, match="lacks a key"):
+        load_benchmark(str(path), format="spec-bench")
+    with pytest.raises(UsageError, match="no format of question files") as caught:
+        load_benchmark(str(path), format="gsm-8k")
+    assert ", ".join(FORMATS) in caught.value.render()
+    with pytest.raises(UsageError, match="format of its own"):
+        load_benchmark("sample", format="chat")
+
+
+@pytest.mark.parametrize("file", ["q.jsonl.gz", "q.jsonl.xz", "q.parquet"])
+def test_damaged_files_are_refused(tmp_path: Path, file: str) -> None:
+    path = tmp_path / file
+    whole = STORED[file](GSM8K * 50)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="damaged"):
+        read_format("gsm8k", path)
+    if file == "q.parquet":
+        broken = bytearray(whole)
+        broken[4:200] = bytes(196)
+        path.write_bytes(bytes(broken))
+        with pytest.raises(DataError, match="damaged"):
+            load_benchmark(str(path))
+
+
+def test_rows_of_a_json_list_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "q.json"
+    good = {"question_id": 1, "category": "qa", "turns": ["a"]}
+    path.write_text(json.dumps([good, 3]), "utf-8")
+    with pytest.raises(DataError, match=r"not a JSON object[^!]*q\.json:2"):
+        read_questions(path)

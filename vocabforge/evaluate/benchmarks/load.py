@@ -1,0 +1,129 @@
+"""A benchmark by its name or by the path of a file."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.errors import UsageError
+from ...core.files import sha256_file
+from ...core.progress import say
+from ...corpus.inputs import SUPPORTED, split_suffix
+from ...corpus.reading import Span
+from .find import find_file
+from .formats import FORMATS, check_format, detect_format, read_format
+from .table import BENCHMARKS
+from .types import Benchmark, BenchmarkRow, Question, asked_sha256
+
+
+def load_benchmark(
+    name_or_path: str,
+    limit: int | None = None,
+    *,
+    data: Path | None = None,
+    format: str | None = None,
+    offline: bool = False,
+) -> Benchmark:
+    """Read a benchmark by its table name or by the path of a question file.
+
+    Args:
+        name_or_path: a row of ``BENCHMARKS``, or a file in one of ``FORMATS``.
+        limit: keep this many questions, evenly spread over the file so that every category is met.
+        data: folder that is searched for a named benchmark before all others.
+        format: how the file is read; None tells it by its first row.
+        offline: a named benchmark that is not on this machine is not fetched.
+
+    Raises:
+        UsageError: neither a known name nor a file, an unknown format, or ``limit`` is not positive.
+        DataError: the named benchmark's file is absent, a row is wrong, or the format cannot be told.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError("the limit must be at least 1", got=limit, source="--limit")
+    if format is not None:
+        check_format(format)
+    row = BENCHMARKS.get(name_or_path)
+    if row is None:
+        whole = _from_path(name_or_path, format)
+    else:
+        whole = _from_row(name_or_path, row, format, data, offline)
+    asked = whole.questions if limit is None else tuple(spread(whole.questions, limit))
+    return replace(whole, questions=asked, of=len(whole.questions))
+
+
+def spread(questions: Sequence[Question], count: int) -> list[Question]:
+    """``count`` questions at even distances, first one included; all of them if there are fewer."""
+    if count >= len(questions):
+        return list(questions)
+    return [questions[index * len(questions) // count] for index in range(count)]
+
+
+def _from_row(
+    name: str, row: BenchmarkRow, format: str | None, data: Path | None, offline: bool
+) -> Benchmark:
+    if format not in (None, row.format):
+        raise UsageError(
+            "a named benchmark has a format of its own",
+            got=f"{name} as {format}",
+            expected=row.format,
+            source="--benchmark-format",
+            remedy="leave the format out, or give the path of a file",
+        )
+    if not row.files:
+        from .read_sample import make_sample
+
+        made = tuple(make_sample())
+        return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format, row.scorer)
+    path = find_file(name, row, data=data, offline=offline)
+    questions = tuple(read_format(row.format, path))
+    digest = sha256_file(path)
+    published = is_published(path, digest, row)
+    if not published:
+        say(
+            f"{path} is not the published file of {name} (sha256 {digest}): figures may not compare with others'"
+        )
+    return Benchmark(
+        name, path, digest, row.max_new_tokens, questions, row.format, row.scorer, published=published
+    )
+
+
+def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
+    """Whether a file, of that hash, holds the published bytes: as they are published, unpacked, or packed anew."""
+    known = {value for source in row.sources for value in (source.sha256, source.unpacked) if value}
+    if digest in known:
+        return True
+    if not split_suffix(path)[1]:
+        return False
+    content = hashlib.sha256()
+    for _, block in Span(path).blocks():
+        content.update(block)
+    return content.hexdigest() in known
+
+
+def _from_path(name: str, format: str | None) -> Benchmark:
+    path = Path(name)
+    if not os.path.isfile(path):
+        close = difflib.get_close_matches(name, BENCHMARKS, n=1)
+        raise UsageError(
+            "there is no benchmark of this name and no such file",
+            got=f"{name}, a folder" if path.is_dir() else name,
+            expected=f"{', '.join(BENCHMARKS)}, or the path of a file ({SUPPORTED})",
+            source="--benchmark",
+            remedy=f"did you mean {close[0]}?" if close else "check the path",
+        )
+    format = format or detect_format(path)
+    facts = FORMATS[format]
+    questions = tuple(read_format(format, path))
+    return Benchmark(
+        _stem(path), path, sha256_file(path), facts.max_new_tokens, questions, format, facts.scorer
+    )
+
+
+def _stem(path: Path) -> str:
+    """The file's name without what says how it is written."""
+    kind, packed = split_suffix(path)
+    name = path.name[: len(path.name) - len(packed)]
+    return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name
