@@ -1,0 +1,141 @@
+"""GSM8K: the number of an answer, its traps, and the real reference answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vocabforge.core.errors import DataError
+from vocabforge.evaluate.quality.gsm8k import last_number, marked_number, reference_number, score
+
+LAST = {
+    "so she pays 1,234.50": "1234.50",
+    "It costs $5": "5",
+    "It costs $5.": "5",
+    "that is 50%": "50",
+    "That makes 5.": "5",
+    "the balance is -3": "-3",
+    "the balance is −3 degrees": "-3",
+    "the balance is -$3.25": "-3.25",
+    "the balance is $-3": "-3",
+    "10-3": "3",
+    "(5)-2": "2",
+    "10-3=7": "7",
+    "5 - 3": "3",
+    "a 5-day trip": "5",
+    "- 12 eggs": "12",
+    "one of 1,2,3": "3",
+    "12,34": "34",
+    "1,234,567 people": "1234567",
+    "0.50": "0.5",
+    "a half is .5": "0.5",
+    "\\boxed{18}": "18",
+    "**42**": "42",
+    "first 7, then 8, at last 9 apples!": "9",
+    "<think>4 or 5? 99</think>It is 7": "7",
+}
+
+
+@pytest.mark.parametrize(("text", "number"), LAST.items())
+def test_the_last_number(text: str, number: str) -> None:
+    assert last_number(text) == Decimal(number)
+
+
+@pytest.mark.parametrize("text", ["", "eighteen", "no idea - none", "$", "the answer is -", "5</think>five"])
+def test_a_text_without_a_number_is_wrong(text: str) -> None:
+    assert last_number(text) is None
+    judged = score(text, Decimal(18))
+    assert (judged.passed, judged.passed_marked, judged.number) == (False, False, None)
+
+
+MARKED = {
+    "x\n#### 18": "18",
+    "x\n#### 18\n": "18",
+    "so 18 #### 18": "18",
+    "#### $1,234.50": "1234.50",
+    "#### -10.": "-10",
+    "####70000": "70000",
+    "#### 50%": "50",
+    # A base model goes on with the next question: the first mark is the answer.
+    "#### 5\n\nQuestion: Tom has 3 ...\n#### 8\n#### 9": "5",
+    "#### 1. First step\n2 + 2\n#### 2. Second\n#### 4": "4",
+    "#### 5\r\n": "5",
+}
+
+
+@pytest.mark.parametrize(("text", "number"), MARKED.items())
+def test_the_marked_number(text: str, number: str) -> None:
+    assert marked_number(text) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    "text", ["18", "#### eighteen", "### 18", "##### 18", "#### 1. Step", "#### 18 dollars"]
+)
+def test_no_marked_number(text: str) -> None:
+    assert marked_number(text) is None
+
+
+def test_a_marked_number_counts_before_the_last_one() -> None:
+    judged = score("#### 5\n\nQuestion: 3 and 4?", Decimal(5))
+    assert judged.passed
+    assert judged.passed_marked
+    assert not score("#### 5\n\nQuestion: 3 and 4?", Decimal(4)).passed
+
+
+def test_an_unmarked_right_answer_is_right_but_not_strict() -> None:
+    judged = score("#### Solution\nShe has $18.00 left.", Decimal(18))
+    assert judged.passed
+    assert not judged.passed_marked
+    assert judged.marked is None
+
+
+def test_a_wrong_marked_answer_is_not_saved_by_its_text() -> None:
+    judged = score("#### 17\n18", Decimal(18))
+    assert (judged.passed, judged.passed_marked) == (False, False)
+
+
+@pytest.mark.parametrize(("answer", "number"), [("x\n#### 1,080", 1080), ("18", 18), (18, 18), ("-10", -10)])
+def test_references(answer: object, number: int) -> None:
+    assert reference_number(answer) == number
+
+
+@pytest.mark.parametrize("answer", ["", "eighteen", "7 and 8\n#### many"])
+def test_a_reference_without_a_number_is_refused(answer: str) -> None:
+    with pytest.raises(DataError, match="no number"):
+        reference_number(answer, "question 3")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(-(10**9), 10**9), st.sampled_from(["{}", "${}", "{}%", "{}.", "{}.00", "{} apples", "= {}\n"])
+)
+def test_written_numbers_are_read_back(number: int, form: str) -> None:
+    for written in (f"{number}", f"{number:,}"):
+        assert last_number("At first 3, " + form.format(written)) == number
+        assert score(f"3 and 4\n#### {written}", Decimal(number)).passed_marked
+
+
+@pytest.mark.shared
+def test_real_rows_score_themselves_and_not_each_other() -> None:
+    folder = Path(os.environ.get("VOCABFORGE_DATA", "data"))
+    file = folder / "gsm8k/test.jsonl"
+    if not file.is_file():
+        pytest.skip(f"{file} is not on this machine")
+    answers = [json.loads(line)["answer"] for line in file.read_text("utf-8").splitlines()]
+    references = [reference_number(answer) for answer in answers]
+    assert len(references) == 1319
+    for answer, reference in zip(answers, references, strict=True):
+        assert score(answer, reference).passed_marked
+        # The number in prose, as a chat model says it.
+        said = re.sub(r"\n#### (.*)$", r"\nThe answer is **$\1**.", answer)
+        judged = score(said, reference)
+        assert judged.passed
+        assert not judged.passed_marked
+        assert not score(answer, reference + 1).passed
