@@ -114,7 +114,7 @@ def test_eval_reports_what_was_counted(place: Path, tmp_path: Path) -> None:
     assert "SLRS" in drafted["description"]
     figures = drafted["summary"]["counts"]
     rows = [
-        json.loads(row) for row in (tmp_path / "out" / drafted["details"]).read_text("utf-8").splitlines()
+        json.loads(row) for row in (tmp_path / "out" / drafted["details"][0]).read_text("utf-8").splitlines()
     ]
     for name in ("psi", "psi_contexts", "draft_contexts", "drafted"):
         assert figures[name] == sum(turn[name] for row in rows for turn in row["choices"][0]["counts"])

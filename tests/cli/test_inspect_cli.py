@@ -29,7 +29,7 @@ from vocabforge.corpus.sources import Document, SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.runner import RunSettings
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
@@ -94,7 +94,8 @@ def make_evaluation(path: Path) -> None:
         command=["vocabforge"],
     )
     tokenizer = make_tokenizer(path.parent / "words")
-    evaluate_methods(path, make_benchmark(ROWS), methods, tokenizer, RunSettings(32, warmup=1), provenance)
+    settings = RunSettings(32, warmup=1)
+    evaluate_methods(path, Evaluation(make_benchmark(ROWS), methods, tokenizer, settings, provenance))
 
 
 def make_coverage(path: Path, folder: Path) -> None:

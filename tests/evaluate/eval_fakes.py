@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +12,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.evaluate.benchmarks import Benchmark, Question
+from vocabforge.evaluate.prompts import resolve_format
+from vocabforge.evaluate.runner import Outcome, RunSettings, run_methods
 
 BOS, EOS, USER, ASSISTANT, FIRST_WORD, WORDS = 1, 2, 3, 4, 5, 40
 TEMPLATE = (
@@ -56,6 +59,9 @@ class FakeGenerator:
         corrupt: position at which it says another token, for answers to prompts longer than ``corrupt_from``.
         too_long: prompts longer than this are refused.
         tail: tokens added after the EOS, as a sloppy generator would.
+        before: called with each prompt before it is answered; may raise.
+        prompts, seeds: what it was asked, and the seeds of the random streams; these decide the words where the
+            temperature is above 0.
     """
 
     pattern: tuple[int, ...] = (1,)
@@ -65,6 +71,8 @@ class FakeGenerator:
     too_long: int | None = None
     tail: tuple[int, ...] = ()
     prompts: list[list[int]] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    before: Callable[[list[int]], object] | None = None
 
     def generate(
         self,
@@ -75,9 +83,13 @@ class FakeGenerator:
         sampling: SamplingParams,
     ) -> Generation:
         self.prompts.append(list(prompt_ids))
+        self.seeds.append(sampling.seed)
+        if self.before is not None:
+            self.before(list(prompt_ids))
         if self.too_long is not None and len(prompt_ids) > self.too_long:
             raise DataError("the prompt does not fit the cache", got=len(prompt_ids), expected=self.too_long)
-        tokens = [*continuation(prompt_ids, self.length), EOS][:max_new_tokens]
+        drawn = [] if sampling.greedy else [sampling.seed]
+        tokens = [*continuation([*prompt_ids, *drawn], self.length), EOS][:max_new_tokens]
         if self.corrupt is not None and len(prompt_ids) > self.corrupt_from:
             tokens[self.corrupt] = FIRST_WORD + (tokens[self.corrupt] - FIRST_WORD + 1) % WORDS
         lengths: list[int] = []
@@ -101,11 +113,30 @@ class FakeGenerator:
 
 
 @dataclass
+class ReservingGenerator(FakeGenerator):
+    """One whose memory is made ready before it is asked.
+
+    Attributes:
+        reserved: positions asked for.
+        room: more than this cannot be had.
+    """
+
+    reserved: list[int] = field(default_factory=list)
+    room: int | None = None
+
+    def reserve(self, positions: int) -> None:
+        self.reserved.append(positions)
+        if self.room is not None and positions > self.room:
+            raise RuntimeError("out of memory")
+
+
+@dataclass
 class FakeMethod:
     name: str
     generator: FakeGenerator
     description: str = "for tests"
     head: str | None = None
+    vocabulary: DraftVocabulary | None = None
 
 
 def make_benchmark(rows: Sequence[tuple[int, str, tuple[str, ...]]]) -> Benchmark:
@@ -120,3 +151,36 @@ ROWS = (
     (5, "math", ("w7 w8 w9 w10", "w11 w12")),
     (4, "qa", ("w13",)),
 )
+
+
+def run_fakes(
+    folder: Path,
+    methods: Sequence[FakeMethod],
+    *,
+    rows: Sequence[tuple[int, str, tuple[str, ...]]] = ROWS,
+    chat: bool = True,
+    identity: Mapping[str, object] | None = None,
+    fresh: bool = False,
+    synchronise: Callable[[], None] = lambda: None,
+    **settings: object,
+) -> Outcome:
+    """``run_methods`` of fakes: the rows go to ``folder/work``, the journal is ``folder/out.partial``."""
+    tokenizer = make_tokenizer(folder / "tokenizer", chat=chat)
+    options = {"warmup": 0, "prompt_format": resolve_format(tokenizer, "auto"), **settings}
+    return run_methods(
+        make_benchmark(rows).questions,
+        methods,
+        tokenizer,
+        RunSettings(32, **options),
+        folder / "work",
+        folder / "out.partial",
+        identity=identity or {},
+        model_ids={method.name: method.name[0] for method in methods},
+        synchronise=synchronise,
+        fresh=fresh,
+    )
+
+
+def plain_and_tree(**tree: object) -> list[FakeMethod]:
+    """Plain decoding, and a method that says the same in other steps."""
+    return [FakeMethod("plain", FakeGenerator()), FakeMethod("tree", FakeGenerator((3, 1, 2), **tree))]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -9,13 +8,13 @@ import pytest
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.result import Generation
 from vocabforge.evaluate.answers import (
-    RowFile,
     Turn,
     answer_row,
     detail_row,
     new_answer_id,
     read_answers,
     read_details,
+    write_rows,
 )
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.names import file_names
@@ -27,6 +26,13 @@ LITERAL = (
     b'"choices": [{"index": 0, "turns": ["caf\\u00e9 \\"x\\"", "b"], "decoding_steps": [2, 1], '
     b'"new_tokens": [3, 1], "wall_time": [0.5, 0.25], '
     b'"accept_lengths": [2, 1, 1]}], "tstamp": 1700000000.5}\n'
+)
+DETAIL_LITERAL = (
+    b'{"question_id": 81, "category": "writing", "choices": [{"index": 0, "prompt_tokens": [5, 5], '
+    b'"token_ids": [[7, 8, 2], [2]], "accept_lengths": [[2, 1], [1]], "prefill_s": [0.1, 0.1], '
+    b'"decode_s": [0.2, 0.2], "timings": [{"prefill": 0.1}, {"prefill": 0.1}], "target_forwards": [4, 4], '
+    b'"drafted": [6, 6], "drafted_by_depth": [[6], [6]], "accepted_by_depth": [[1], [1]], '
+    b'"finish": ["stop", "stop"], "counts": [{}, {}]}]}\n'
 )
 
 
@@ -56,36 +62,17 @@ def row_of(question: Question) -> dict:
 
 
 def test_an_answer_row_byte_for_byte(tmp_path: Path) -> None:
-    file = RowFile(tmp_path / "answers" / "plain.jsonl")
-    file.append(row_of(QUESTION))
-    file.finish()
-    assert (tmp_path / "answers" / "plain.jsonl").read_bytes() == LITERAL
+    path = tmp_path / "answers" / "plain.jsonl"
+    write_rows(path, [row_of(QUESTION), row_of(QUESTION)])
+    assert path.read_bytes() == LITERAL + LITERAL
+    assert read_answers(path) == [row_of(QUESTION)] * 2
 
 
-def test_rows_are_streamed_then_sorted_by_id(tmp_path: Path) -> None:
-    path = tmp_path / "plain.jsonl"
-    file = RowFile(path)
-    for number in (100, 9, 81):
-        file.append(row_of(Question(number, "qa", ("x", "y"))))
-        partial = (tmp_path / ".plain.jsonl.partial").read_text("utf-8").splitlines()
-        assert json.loads(partial[-1])["question_id"] == number
-        assert not path.exists()
-    file.finish()
-    assert [row["question_id"] for row in read_answers(path)] == [9, 81, 100]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
-
-
-def test_the_side_file_holds_what_the_row_has_no_room_for(tmp_path: Path) -> None:
-    file = RowFile(tmp_path / "d.jsonl")
-    file.append(detail_row(QUESTION, TURNS))
-    file.finish()
-    (choice,) = read_details(tmp_path / "d.jsonl")[0]["choices"]
-    assert choice["token_ids"] == [[7, 8, 2], [2]]
-    assert choice["accept_lengths"] == [[2, 1], [1]]
-    assert choice["prompt_tokens"] == [5, 5]
-    assert choice["accepted_by_depth"] == [[1], [1]]
-    assert choice["drafted"] == [6, 6]
-    assert choice["finish"] == ["stop", "stop"]
+def test_the_side_file_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    write_rows(path, [detail_row(QUESTION, TURNS)])
+    assert path.read_bytes() == DETAIL_LITERAL
+    assert read_details(path) == [detail_row(QUESTION, TURNS)]
 
 
 def test_answer_ids_look_like_short_uuids() -> None:

@@ -1,3 +1,5 @@
+"""The protocol: conversations, order, warm-up, clock, seeds, and questions that fail."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,127 +15,264 @@ from tests.evaluate.eval_fakes import (
     USER,
     FakeGenerator,
     FakeMethod,
+    ReservingGenerator,
     continuation,
-    make_benchmark,
-    make_tokenizer,
+    plain_and_tree,
+    run_fakes,
 )
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.decode.request import SamplingParams
+from vocabforge.evaluate import asking
 from vocabforge.evaluate.answers import read_answers, read_details
-from vocabforge.evaluate.prompts import resolve_format
-from vocabforge.evaluate.runner import RunSettings, run_methods, turn_seed, until_stop
+from vocabforge.evaluate.asking import turn_seed, until_stop
+from vocabforge.evaluate.settings import RunSettings
 
-IDS = {"plain": "p", "tree": "t"}
+SAMPLED = SamplingParams(0.8)
 
 
 def words(*numbers: int) -> list[int]:
     return [FIRST_WORD + number for number in numbers]
 
 
-def run(tmp_path: Path, methods: list[FakeMethod], *, rows=ROWS, chat: bool = True, **settings):
-    tokenizer = make_tokenizer(tmp_path / "tokenizer", chat=chat)
-    options = RunSettings(32, **{"warmup": 0, "prompt_format": resolve_format(tokenizer, "auto"), **settings})
-    names = {method.name: IDS.get(method.name, method.name) for method in methods}
-    questions = make_benchmark(rows).questions
-    return run_methods(questions, methods, tokenizer, options, tmp_path / "work", model_ids=names)
+def ids_of(folder: Path, file: str) -> dict[int, list[list[int]]]:
+    rows = read_details(folder / "work" / "details" / file)
+    return {row["question_id"]: row["choices"][0]["token_ids"] for row in rows}
 
 
-def pair(**tree) -> list[FakeMethod]:
-    return [FakeMethod("plain", FakeGenerator()), FakeMethod("tree", FakeGenerator((3, 1, 2), **tree))]
+def recorded(log: list, *names: str, kind: type[FakeGenerator] = FakeGenerator) -> list[FakeMethod]:
+    """Methods that write (name, length of the prompt) into a log."""
+    return [
+        FakeMethod(name, kind(before=lambda prompt, name=name: log.append((name, len(prompt)))))
+        for name in names
+    ]
 
 
 def test_chat_turns_see_the_models_own_earlier_answer(tmp_path: Path) -> None:
-    methods = pair()
-    run(tmp_path, methods, rows=[(1, "writing", ("w4 w5", "w6"))])
+    methods = [*plain_and_tree(), FakeMethod("other", FakeGenerator(corrupt=2))]
+    run_fakes(tmp_path, methods, rows=[(1, "writing", ("w4 w5", "w6"))])
     first = [BOS, USER, *words(4, 5), ASSISTANT]
     answer = continuation(first, 7)
-    second = [BOS, USER, *words(4, 5), ASSISTANT, *answer, EOS, USER, *words(6), ASSISTANT]
     for method in methods:
+        if method.name == "other":  # its own answer, not the baseline's
+            answer[2] = FIRST_WORD + (answer[2] - FIRST_WORD + 1) % 40
+        second = [BOS, USER, *words(4, 5), ASSISTANT, *answer, EOS, USER, *words(6), ASSISTANT]
         assert method.generator.prompts == [first, second]
     (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
-    assert row["choices"][0]["turns"][0] == " ".join(f"w{token - FIRST_WORD}" for token in answer)
+    assert row["choices"][0]["turns"][0] == " ".join(
+        f"w{token - FIRST_WORD}" for token in continuation(first, 7)
+    )
 
 
 def test_raw_turns_follow_each_other_as_token_ids(tmp_path: Path) -> None:
-    methods = pair()
-    run(tmp_path, methods, rows=[(1, "writing", ("w4 w5", "w6"))], chat=False)
+    methods = plain_and_tree()
+    run_fakes(tmp_path, methods, rows=[(1, "writing", ("w4 w5", "w6"))], chat=False)
     first = [BOS, *words(4, 5)]
     assert methods[0].generator.prompts == [first, [*first, *continuation(first, 7), *words(6)]]
 
 
-def test_warm_up_then_question_by_question_through_all_methods(tmp_path: Path) -> None:
-    calls: list[tuple[str, int]] = []
-
-    class Recording(FakeGenerator):
-        def generate(self, prompt_ids, **options):
-            calls.append((self.name, len(prompt_ids)))
-            return super().generate(prompt_ids, **options)
-
-    methods = []
-    for name in ("plain", "tree"):
-        generator = Recording()
-        generator.name = name
-        methods.append(FakeMethod(name, generator))
-    run(tmp_path, methods, rows=[(2, "qa", ("w1",)), (1, "qa", ("w1 w2",))], warmup=3)
-    assert calls == [
-        *[("plain", 4)] * 3,
-        *[("tree", 4)] * 3,
-        *[("plain", 4), ("tree", 4), ("plain", 5), ("tree", 5)],
-    ]
+def test_warm_up_then_question_by_question_in_a_turning_order(tmp_path: Path) -> None:
+    log: list[tuple[str, int]] = []
+    rows = [(2, "qa", ("w1",)), (1, "qa", ("w1 w2",))]
+    run_fakes(tmp_path, recorded(log, "a", "b", "c"), rows=rows, warmup=3, repeats=2)
+    assert log[:9] == [*[("a", 4)] * 3, *[("b", 4)] * 3, *[("c", 4)] * 3]
+    orders = ["bca", "cab", "cab", "abc"]  # of question 1 in runs 1 and 2, of question 2 in both
+    assert log[9:] == [(name, length) for order, length in zip(orders, (4, 4, 5, 5)) for name in order]
 
 
 def test_rows_of_all_methods_sorted_by_id_with_counts_per_turn(tmp_path: Path) -> None:
-    assert run(tmp_path, pair()) == []
+    outcome = run_fakes(tmp_path, plain_and_tree())
+    assert (outcome.failures, outcome.resumed) == ([], 0)
     for name in ("plain", "tree"):
         answers = read_answers(tmp_path / "work" / "answers" / f"{name}.jsonl")
         details = read_details(tmp_path / "work" / "details" / f"{name}.jsonl")
         assert [row["question_id"] for row in answers] == [3, 4, 5, 9]
         assert [row["question_id"] for row in details] == [3, 4, 5, 9]
     choice = answers[0]["choices"][0]
+    assert list(answers[0]) == ["question_id", "category", "answer_id", "model_id", "choices", "tstamp"]
     assert answers[0]["model_id"] == "t"
     assert choice["new_tokens"] == [8, 8]
     assert choice["accept_lengths"] == [3, 1, 2, 2, 3, 1, 2, 2]
     assert choice["decoding_steps"] == [4, 4]
     assert all(seconds > 0 for seconds in choice["wall_time"])
-    assert not list((tmp_path / "work").rglob("*.partial"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial", "tokenizer", "work"]
+
+
+def test_each_run_has_its_files_and_its_seed_the_same_for_every_method(tmp_path: Path) -> None:
+    methods = plain_and_tree()
+    run_fakes(tmp_path, methods, sampling=SAMPLED, seeds=(7, 8), repeats=2)
+    runs = [ids_of(tmp_path, f"run_{number}/tree.jsonl") for number in (1, 2, 3, 4)]
+    # Runs: seeds 7 and 8, then both again. A repeat gives the same tokens, another seed gives others.
+    assert runs[0] == runs[2]
+    assert runs[1] == runs[3]
+    assert all(runs[0][number] != runs[1][number] for number in runs[0])
+    assert runs[0] == ids_of(tmp_path, "run_1/plain.jsonl")
+    assert sorted(methods[0].generator.seeds) == sorted(methods[1].generator.seeds)
+    expected = {
+        turn_seed(seed, number, turn)
+        for seed in (7, 8)
+        for number, _, turns in ROWS
+        for turn, _ in enumerate(turns)
+    }
+    assert set(methods[0].generator.seeds) == expected
+    assert not (tmp_path / "work" / "answers" / "tree.jsonl").exists()
+
+
+def test_one_run_of_a_seed_equals_that_seed_among_several(tmp_path: Path) -> None:
+    run_fakes(tmp_path / "one", plain_and_tree(), sampling=SAMPLED, seeds=(8,))
+    run_fakes(tmp_path / "two", plain_and_tree(), sampling=SAMPLED, seeds=(7, 8))
+    assert ids_of(tmp_path / "one", "tree.jsonl") == ids_of(tmp_path / "two", "run_2/tree.jsonl")
 
 
 def test_tokens_after_the_stop_token_do_not_count(tmp_path: Path) -> None:
-    run(tmp_path, pair(tail=(FIRST_WORD, FIRST_WORD)))
-    plain = read_details(tmp_path / "work" / "details" / "plain.jsonl")
-    tree = read_details(tmp_path / "work" / "details" / "tree.jsonl")
-    assert [row["choices"][0]["token_ids"] for row in plain] == [
-        row["choices"][0]["token_ids"] for row in tree
-    ]
+    run_fakes(tmp_path, plain_and_tree(tail=(FIRST_WORD, FIRST_WORD)))
+    assert ids_of(tmp_path, "plain.jsonl") == ids_of(tmp_path, "tree.jsonl")
     assert until_stop([5, 2, 2, 7], {2}) == (5, 2)
     assert until_stop([5, 7], {2}) == (5, 7)
 
 
+def test_the_clock_covers_the_generator_alone_with_the_device_waited_for(tmp_path: Path, monkeypatch) -> None:
+    log: list[str] = []
+    ticks = iter(range(100))
+
+    def clock() -> float:
+        log.append("clock")
+        return float(next(ticks))
+
+    class Noting(ReservingGenerator):
+        def reserve(self, positions: int) -> None:
+            log.append("reserve")
+            super().reserve(positions)
+
+    monkeypatch.setattr(asking.time, "perf_counter", clock)
+    generator = Noting(before=lambda _: log.append("generate"))
+    run_fakes(
+        tmp_path,
+        [FakeMethod("plain", generator)],
+        rows=[(1, "writing", ("w4 w5", "w6"))],
+        synchronise=lambda: log.append("wait"),
+    )
+    assert log == ["reserve", *["reserve", "wait", "clock", "generate", "wait", "clock"] * 2]
+    # First the longest conversation: two prompts of 5 and 10 tokens with its answers of up to 32.
+    first, second = map(len, generator.prompts)
+    whole, *turns = generator.reserved
+    assert turns == [first + 32, second + 32]
+    assert max(turns) <= whole <= second + 2 * 32
+    (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
+    assert row["choices"][0]["wall_time"] == [1.0, 1.0]
+
+
+def test_no_room_for_the_longest_conversation_is_no_end(tmp_path: Path, capsys) -> None:
+    rows = [(1, "writing", ("w4 w5", "w6")), (2, "qa", ("w1",))]
+    outcome = run_fakes(tmp_path, [FakeMethod("plain", ReservingGenerator(room=40))], rows=rows)
+    assert [(f.question_id, f.turn, f.kind) for f in outcome.failures] == [(1, 1, "RuntimeError")]
+    assert "No room for the longest conversation" in capsys.readouterr().err
+
+
 def test_a_prompt_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
     # Only the second turn of question 5 is longer than 16 tokens.
-    failures = run(tmp_path, pair(too_long=16))
-    assert [(f.question_id, f.category, f.method, f.turn) for f in failures] == [(5, "math", "tree", 1)]
-    assert "does not fit" in failures[0].reason
-    for name in ("plain", "tree"):
-        answers = read_answers(tmp_path / "work" / "answers" / f"{name}.jsonl")
+    methods = [*plain_and_tree(too_long=16), FakeMethod("last", FakeGenerator())]
+    outcome = run_fakes(tmp_path, methods, repeats=2)
+    (failure,) = outcome.failures
+    assert (failure.question_id, failure.category, failure.method) == (5, "math", "tree")
+    assert (failure.run, failure.turn, failure.kind) == (1, 1, "DataError")
+    assert "does not fit" in failure.reason
+    for file in ("run_1/plain.jsonl", "run_2/tree.jsonl", "run_1/last.jsonl"):
+        answers = read_answers(tmp_path / "work" / "answers" / file)
         assert [row["question_id"] for row in answers] == [3, 4, 9]
+    # The third question begins with the first method; the last one is not asked in vain: 2 x 4 turns alone.
+    assert len(methods[2].generator.prompts) == 2 * 4
 
 
-def test_nothing_answered_is_an_error(tmp_path: Path) -> None:
+def test_any_error_is_a_questions_failure_with_its_kind_and_place(tmp_path: Path) -> None:
+    def fail(prompt: list[int]) -> None:
+        if prompt[2:3] == words(13):
+            raise RuntimeError("CUDA out of memory")
+
+    outcome = run_fakes(tmp_path, plain_and_tree(before=fail))
+    (failure,) = outcome.failures
+    assert (failure.question_id, failure.kind) == (4, "RuntimeError")
+    assert failure.reason.startswith("CUDA out of memory (test_runner.py:")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_what_ends_the_process_is_no_failure(tmp_path: Path, error: type[BaseException], capsys) -> None:
+    def fail(prompt: list[int]) -> None:
+        if prompt[2:3] == words(13):
+            raise error
+
+    with pytest.raises(error):
+        run_fakes(tmp_path, plain_and_tree(before=fail))
+    assert f"is kept in {tmp_path / 'out.partial'}: run the same command again" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+    outcome = run_fakes(tmp_path, plain_and_tree())
+    assert (outcome.failures, outcome.resumed) == ([], 1)
+
+
+def test_a_device_that_is_gone_stops_the_run_at_once(tmp_path: Path) -> None:
+    gone: list[bool] = []
+
+    def fail(prompt: list[int]) -> None:
+        if prompt[2:3] == words(13):
+            gone.append(True)
+            raise RuntimeError("illegal memory access")
+
+    def wait() -> None:
+        if gone:
+            raise RuntimeError("illegal memory access")
+
+    with pytest.raises(VocabForgeError, match="does not answer any more since question 4 \\(tree\\)"):
+        run_fakes(tmp_path, plain_and_tree(before=fail), synchronise=wait, rows=ROWS[::-1])
+    outcome = run_fakes(tmp_path, plain_and_tree(), rows=ROWS[::-1])
+    assert [failure.question_id for failure in outcome.failures] == [4]
+    assert sorted(ids_of(tmp_path, "plain.jsonl")) == [3, 5, 9]
+
+
+def test_nothing_answered_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not one question"):
-        run(tmp_path, pair(too_long=1), warmup=1)
-    assert not list((tmp_path / "work").rglob("*.jsonl"))
+        run_fakes(tmp_path, plain_and_tree(too_long=1), warmup=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
 
 
-def test_seeds_differ_by_turn_and_question_and_not_by_method() -> None:
+def test_it_is_said_at_once_when_the_first_questions_all_fail(tmp_path: Path, capsys) -> None:
+    rows = [(number, "qa", (f"w{number}",)) for number in range(8)]
+
+    def fail(prompt: list[int]) -> None:
+        if prompt[2] < words(limit)[0]:
+            raise RuntimeError("no such kernel")
+
+    limit = 5
+    outcome = run_fakes(tmp_path / "a", plain_and_tree(before=fail), rows=rows)
+    assert len(outcome.failures) == 5
+    assert "the first 5 questions all failed: no such kernel" in capsys.readouterr().err
+    limit = 4
+    run_fakes(tmp_path / "b", plain_and_tree(before=fail), rows=rows)
+    text = capsys.readouterr().err
+    assert "all failed" not in text
+    assert "4 of 8 questions were left out" in text
+
+
+def test_the_warm_up_takes_the_next_question_where_the_first_one_fails(tmp_path: Path) -> None:
+    log: list[tuple[str, int]] = []
+    methods = recorded(log, "plain", "tree")
+    methods[1].generator.too_long = 5
+    rows = [(1, "qa", ("w1 w2 w3",)), (2, "qa", ("w1",))]
+    run_fakes(tmp_path, methods, rows=rows, warmup=2)
+    assert log[:5] == [("plain", 6), ("plain", 6), ("tree", 6), ("tree", 4), ("tree", 4)]
+
+
+def test_seeds_differ_by_turn_and_question() -> None:
     seeds = {turn_seed(seed, number, turn) for seed in (0, 1) for number in range(81, 561) for turn in (0, 1)}
     assert len(seeds) == 2 * 480 * 2
 
 
-def test_prompt_formats(tmp_path: Path) -> None:
-    chat, base = make_tokenizer(tmp_path / "a"), make_tokenizer(tmp_path / "b", chat=False)
-    assert [resolve_format(chat, name) for name in ("auto", "chat", "raw")] == ["chat", "chat", "raw"]
-    assert resolve_format(base, "auto") == "raw"
-    with pytest.raises(UsageError, match="no chat template"):
-        resolve_format(base, "chat")
-    with pytest.raises(UsageError, match="no prompt format"):
-        resolve_format(base, "vicuna")
+def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
+    for wrong in ({"repeats": 0}, {"seeds": (1, 1)}, {"seeds": (1, 2)}):
+        with pytest.raises(UsageError):
+            RunSettings(8, **wrong)
+    settings = RunSettings(8, SAMPLED, seeds=(4, 5), repeats=2)
+    assert [(run.number, run.seed, run.repeat) for run in settings.runs] == [
+        (1, 4, 1),
+        (2, 5, 1),
+        (3, 4, 2),
+        (4, 5, 2),
+    ]

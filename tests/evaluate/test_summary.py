@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from vocabforge.core.errors import DataError
+from vocabforge.evaluate.results import GroupFigures, Summary
+from vocabforge.evaluate.settings import Run
 from vocabforge.evaluate.summary import (
     MethodRows,
     acceptance_by_depth,
     retokenised_counts,
-    summarise,
+    summarise_runs,
     task_groups,
 )
 
@@ -66,52 +69,179 @@ def count_with_bos(text: str) -> int:
     return len(text.split()) + 1
 
 
-def test_figures_computed_by_hand() -> None:
-    recounted = retokenised_counts(PLAIN.answers, count_with_bos)
-    assert recounted == {1: 7, 2: 9}
-    summary = summarise(METHOD, PLAIN, recounted, compare=False)
-    overall = summary["overall"]
-    assert overall["questions"] == 2
-    assert overall["new_tokens"] == 22
-    assert overall["mean_accepted_length"] == pytest.approx(22 / 7)
-    assert overall["tokens_per_s"] == pytest.approx(9.0)
-    assert overall["speedup"] == pytest.approx(9 / 4.5)
-    assert overall["speedup_retokenised"] == pytest.approx(9 / 3.25)
-    assert overall["target_forwards_per_token"] == pytest.approx(10 / 22)
-    assert summary["categories"]["writing"]["speedup"] == pytest.approx(2.0)
-    assert summary["categories"]["qa"]["speedup_retokenised"] == pytest.approx(8 / 3)
-    assert summary["tasks"]["mt_bench"] == summary["categories"]["writing"]
-    assert list(summary["tasks"]) == ["mt_bench", "qa"]
-    assert summary["accept_length_histogram"] == {"2": 1, "3": 4, "4": 2}
-    assert summary["time_s"] == {"prefill": 0.5, "verify": 1.0}
-    assert summary["outputs"] is None
+RUNS = (Run(1, 7, 1), Run(2, 9, 1))
+
+
+def one_run(method: MethodRows, baseline: MethodRows) -> Summary:
+    recounted = retokenised_counts(baseline.answers, count_with_bos)
+    return summarise_runs([method], [baseline], [recounted], RUNS[:1])
+
+
+def values(group: GroupFigures) -> dict[str, float | None]:
+    return {name: figure["value"] for name, figure in group.model_dump().items() if isinstance(figure, dict)}
+
+
+def test_figures_of_one_run_by_hand() -> None:
+    assert retokenised_counts(PLAIN.answers, count_with_bos) == {1: 7, 2: 9}
+    summary = one_run(METHOD, PLAIN)
+    overall = summary.overall
+    assert (overall.questions, overall.new_tokens, overall.wall_time_s) == (2, 22, 2.5)
+    assert values(overall) == pytest.approx(
+        {
+            "accepted_length": 22 / 7,
+            "tokens_per_s": 9.0,
+            "speedup": 9 / 4.5,
+            "speedup_retokenised": 9 / 3.25,
+            "seconds_per_step": (1.0 / 1 + 1.5 / 2) / 2,
+            "forwards_per_token": 10 / 22,
+        }
+    )
+    qa = summary.categories["qa"]
+    assert (qa.questions, qa.new_tokens, qa.wall_time_s) == (1, 12, 1.5)
+    assert summary.categories["writing"].speedup.value == pytest.approx(2.0)
+    assert summary.categories["qa"].speedup_retokenised.value == pytest.approx(8 / 3)
+    assert summary.tasks["mt_bench"] == summary.categories["writing"]
+    assert list(summary.tasks) == ["mt_bench", "qa"]
+    assert summary.accept_length_histogram == {"2": 1, "3": 4, "4": 2}
+    assert summary.time_s == {"prefill": 0.5, "verify": 1.0}
+    assert summary.finish == {"stop": 2}
+    assert summary.outputs is None
+    # Two questions: the interval runs from the one's figure to the other's.
+    speed = overall.tokens_per_s
+    assert (speed.low, speed.high, speed.sd) == (8.0, 10.0, None)
+    assert (overall.speedup.low, overall.speedup.high) == (2.0, 2.0)
+    assert summary.categories["qa"].tokens_per_s.low is None
+    (run,) = summary.runs
+    assert (run.run, run.seed, run.repeat, run.new_tokens, run.wall_time_s) == (1, 7, 1, 22, 2.5)
+    assert run.model_dump(exclude={"run", "seed", "repeat", "new_tokens", "wall_time_s"}) == {
+        name: value for name, value in values(overall).items() if name != "seconds_per_step"
+    }
+
+
+# A second run: 10 tokens in 2 s = 5/s and 10 in 1 s = 10/s, mean 7.5/s; steps 5, 5 and 4, 4, 4: 22/5.
+# Its baseline: 10 tokens in 1 s and 12 in 3 s, mean 7/s; re-tokenised 7/s and 3/s, mean 5/s.
+METHOD_AGAIN = MethodRows(
+    [
+        answer(2, "qa", ["x", "y"], [6, 4], [0.5, 0.5], [4, 4, 4]),
+        answer(1, "writing", ["x"], [10], [2.0], [5, 5]),
+    ],
+    [
+        detail(1, "writing", [3], [[5, 5]], [[2, 2]]),
+        detail(2, "qa", [2, 2], [[4, 4], [4]], [[2, 1], [1, 1]]),
+    ],
+)
+PLAIN_AGAIN = MethodRows(
+    [
+        answer(1, "writing", ["a b c d e f g"], [10], [1.0], [1] * 10),
+        answer(2, "qa", ["a b c d e", "a b c d"], [6, 6], [1.5, 1.5], [1] * 12),
+    ],
+    PLAIN.details,
+)
+
+
+def test_figures_of_two_runs_by_hand() -> None:
+    recounted = [retokenised_counts(rows.answers, count_with_bos) for rows in (PLAIN, PLAIN_AGAIN)]
+    summary = summarise_runs([METHOD, METHOD_AGAIN], [PLAIN, PLAIN_AGAIN], recounted, RUNS)
+    overall = summary.overall
+    assert (overall.questions, overall.new_tokens, overall.wall_time_s) == (2, 42, 5.5)
+    assert values(overall) == pytest.approx(
+        {
+            "accepted_length": 44 / 12,  # pooled, not (22 / 7 + 22 / 5) / 2
+            "tokens_per_s": (9 + 7.5) / 2,
+            "speedup": (2 + 7.5 / 7) / 2,
+            "speedup_retokenised": (9 / 3.25 + 7.5 / 5) / 2,
+            "seconds_per_step": ((1 + 0.75) / 2 + (2 + 0.5) / 2) / 2,
+            "forwards_per_token": 17 / 42,  # not (10 / 22 + 7 / 20) / 2
+        }
+    )
+    # The standard deviation of two values is their distance over the root of two.
+    assert overall.tokens_per_s.sd == pytest.approx(1.5 / 2**0.5)
+    assert overall.speedup.sd == pytest.approx((2 - 7.5 / 7) / 2**0.5)
+    assert overall.accepted_length.sd == pytest.approx((22 / 5 - 22 / 7) / 2**0.5)
+    # Questions are drawn with both runs: writing has 10/s and 5/s, qa 8/s and 10/s.
+    assert (overall.tokens_per_s.low, overall.tokens_per_s.high) == (7.5, 9.0)
+    assert overall.accepted_length.low == pytest.approx(24 / 7)
+    assert overall.accepted_length.high == pytest.approx(20 / 5)
+    assert [(run.run, run.seed) for run in summary.runs] == [(1, 7), (2, 9)]
+    assert [(run.new_tokens, run.wall_time_s) for run in summary.runs] == [(22, 2.5), (20, 3.0)]
+    assert [run.speedup for run in summary.runs] == pytest.approx([2, 7.5 / 7])
+    assert [run.accepted_length for run in summary.runs] == pytest.approx([22 / 7, 22 / 5])
+    assert summary.accept_length_histogram == {"2": 1, "3": 4, "4": 5, "5": 2}
+    assert summary.depths[0].accepted == 7 + 5
+    assert summary.depths[0].reached == 1.0
+    assert summary.time_s == {"prefill": 1.0, "verify": 2.0}
 
 
 def test_the_baseline_against_itself() -> None:
-    recounted = retokenised_counts(PLAIN.answers, count_with_bos)
-    summary = summarise(PLAIN, PLAIN, recounted, compare=True)
-    assert summary["overall"]["speedup"] == 1.0
-    assert summary["overall"]["mean_accepted_length"] == 1.0
-    assert summary["depths"] == []
-    assert summary["outputs"]["identical"] == 2
+    summary = one_run(PLAIN, PLAIN)
+    speedup = summary.overall.speedup
+    assert (speedup.value, speedup.low, speedup.high) == (1.0, 1.0, 1.0)
+    assert summary.overall.accepted_length.value == 1.0
+    assert summary.depths == []
+
+
+def test_files_of_different_questions_are_refused() -> None:
+    half = MethodRows(METHOD.answers[:1], METHOD.details)
+    with pytest.raises(DataError, match="same questions") as caught:
+        one_run(half, PLAIN)
+    assert "1 rows in run 1, odd: [2]" in str(caught.value.got)
+    twice = MethodRows([*METHOD.answers, METHOD.answers[0]], METHOD.details)
+    with pytest.raises(DataError, match="same questions"):
+        one_run(twice, PLAIN)
+    details = MethodRows(METHOD.answers, METHOD.details[:1])
+    with pytest.raises(DataError, match="same questions"):
+        one_run(details, PLAIN)
+    recounted = [retokenised_counts(PLAIN.answers, count_with_bos)] * 2
+    with pytest.raises(DataError, match="same questions"):
+        summarise_runs([METHOD, METHOD], [PLAIN, MethodRows(PLAIN.answers[1:], [])], recounted, RUNS)
 
 
 def test_acceptance_by_depth() -> None:
     first, second = acceptance_by_depth(METHOD.details)
-    assert (first["depth"], first["offered"], first["accepted"]) == (1, 12, 7)
-    assert first["reached"] == pytest.approx(1.0)
-    assert second["accepted"] == 6
-    assert second["reached"] == pytest.approx(6 / 7)
-    assert second["conditional"] == pytest.approx(6 / 7)
+    assert (first.depth, first.offered, first.accepted) == (1, 12, 7)
+    assert first.reached == pytest.approx(1.0)
+    assert second.accepted == 6
+    assert second.reached == pytest.approx(6 / 7)
+    assert second.conditional == pytest.approx(6 / 7)
 
 
 def test_an_answer_without_steps_or_tokens_divides_by_nothing() -> None:
     rows = MethodRows([answer(1, "qa", [""], [0], [0.5], [])], [detail(1, "qa", [1], [[]], [[]])])
-    overall = summarise(rows, rows, {1: 0}, compare=False)["overall"]
-    assert overall["mean_accepted_length"] is None
-    assert overall["tokens_per_s"] == 0.0
-    assert overall["speedup"] is None
-    assert overall["target_forwards_per_token"] is None
+    rows.answers[0]["choices"][0]["decoding_steps"] = [0]
+    assert values(one_run(rows, rows).overall) == {
+        "accepted_length": None,
+        "tokens_per_s": 0.0,
+        "speedup": None,
+        "speedup_retokenised": None,
+        "seconds_per_step": None,
+        "forwards_per_token": None,
+    }
+
+
+def test_an_answer_in_no_time_has_no_speed_and_the_others_keep_theirs() -> None:
+    still = MethodRows(
+        [METHOD.answers[0], answer(2, "qa", ["x"], [12], [0.0], [6, 6])],
+        METHOD.details,
+    )
+    summary = one_run(still, PLAIN)
+    assert summary.overall.tokens_per_s.value == 10.0
+    assert summary.overall.tokens_per_s.low is None  # one question with a speed
+    assert summary.overall.speedup.value == pytest.approx(10 / 4.5)
+    assert summary.categories["qa"].tokens_per_s.value is None
+    assert summary.categories["qa"].accepted_length.value == 6.0
+    recounted = [retokenised_counts(PLAIN.answers, count_with_bos)] * 2
+    both = summarise_runs([still, METHOD], [PLAIN, PLAIN], recounted, RUNS)
+    assert both.overall.tokens_per_s.value == (10 + 9) / 2
+
+
+def test_counts_keep_their_kinds() -> None:
+    counted = [
+        {**row, "choices": [{**row["choices"][0], "counts": [{"psi": 0, "drafted": 3}]}]}
+        for row in METHOD.details
+    ]
+    counts = one_run(MethodRows(METHOD.answers, counted), PLAIN).counts
+    assert counts == {"psi": 0, "drafted": 6, "contexts_per_psi": None}
+    assert isinstance(counts["drafted"], int)
 
 
 def test_task_groups_gather_the_mt_bench_categories() -> None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -79,7 +79,9 @@ def demo(
     """
     from ..core.files import read_json
     from ..core.progress import say
+    from ..evaluate.results import read_results
     from .demo_steps import Record, perform
+    from .eval_record import print_tables
 
     start = time.monotonic()
     record = Record(output / "demo.json")
@@ -88,20 +90,8 @@ def demo(
     if as_json:
         print_json({"report": str(output / "eval" / "report.html"), "results": read_json(results, "result")})
     elif not ran[-1]:
-        _show(read_json(results, "result"), output / "eval")
+        print_tables(read_results(results), output / "eval")
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
-
-
-def _show(results: dict[str, Any], folder: Path) -> None:
-    """The tables that ``eval`` printed when it ran."""
-    from rich.console import Console
-
-    from ..evaluate.terminal import category_table, overview_table
-
-    out = Console(highlight=False)
-    out.print(overview_table(results))
-    out.print(category_table(results))
-    out.print(f"Report: {folder / 'report.html'}", soft_wrap=True, markup=False)
 
 
 def demo_steps(output: Path, size: Size) -> list[Step]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from . import benchmark_options as questions_from
 from . import decode_options as decoding
 from .app import JsonOption, OverwriteOption, print_json
+from .eval_record import parents_of, print_tables, provenance_of
 from .head_options import (
     BudgetOption,
     DynamicOption,
@@ -21,11 +24,15 @@ from .head_options import (
 )
 
 
+class Dialect(str, Enum):
+    """Others' formats of answer rows beside Spec-Bench's."""
+
+    fr_spec = "fr-spec"
+
+
 def evaluate(
     target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
-    benchmark: Annotated[
-        str, typer.Option("--benchmark", help="`spec-bench`, or a JSONL file in Spec-Bench format.")
-    ],
+    benchmark: questions_from.BenchmarkOption,
     output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")],
     drafter: Annotated[
         list[str] | None,
@@ -52,10 +59,11 @@ def evaluate(
     head_rows: HeadRowsOption = None,
     ranker_fp8: RankerFp8Option = None,
     dynamic: DynamicOption = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Only N questions, spread evenly over the benchmark."),
-    ] = None,
+    data: questions_from.DataOption = None,
+    benchmark_format: questions_from.FormatOption = None,
+    offline: questions_from.OfflineOption = False,
+    list_benchmarks: questions_from.ListOption = False,
+    limit: questions_from.LimitOption = None,
     temperature: decoding.TemperatureOption = 0.0,
     sampling_top_k: decoding.SamplingTopKOption = 0,
     top_p: decoding.TopPOption = 1.0,
@@ -63,10 +71,23 @@ def evaluate(
     repetition_penalty: decoding.RepetitionOption = 1.0,
     presence_penalty: decoding.PresenceOption = 0.0,
     frequency_penalty: decoding.FrequencyOption = 0.0,
-    seed: decoding.SeedOption = 0,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            max=2**63 - 1,
+            help="Start of the random streams [default: 0]. Repeatable: every question with each of them.",
+        ),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Runs of everything, to see how much the time varies.")
+    ] = 1,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option("--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024]."),
+        typer.Option(
+            "--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024 or 512]."
+        ),
     ] = None,
     warmup: Annotated[
         int, typer.Option("--warmup", min=0, help="Unmeasured runs of the first question, per method.")
@@ -80,6 +101,10 @@ def evaluate(
             "--prompt-format", help="auto, chat or raw; auto uses the chat template where there is one."
         ),
     ] = "auto",
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="System message of conversations that bring none of their own."),
+    ] = None,
     tree: decoding.TreeOption = None,
     tree_file: decoding.TreeFileOption = None,
     draft_sampling: decoding.DraftSamplingOption = False,
@@ -99,29 +124,46 @@ def evaluate(
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one].")
     ] = None,
+    dialect: Annotated[
+        Dialect | None,
+        typer.Option("--dialect", help="Also write the answers in this dialect: fr-spec."),
+    ] = None,
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-execution",
+            help="human-eval: run the programs that the model wrote, each in a sandbox, and score them.",
+        ),
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew where an interrupted run could go on.")
+    ] = False,
     as_json: JsonOption = False,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Measure accepted length and speed-up over plain decoding, and check that the output is the same.
 
     Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
-    format, a side file with token ids and times, `results.json` and a self-contained `report.html`.
+    format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
+    command again goes on where an interrupted one stopped.
     """
     from ..core.artifact import check_output
+    from ..core.progress import say
     from ..corpus.tokenizer import load_tokenizer
     from ..decode.build import build_methods
     from ..decode.build_options import BuildOptions
     from ..decode.request import SamplingParams
     from ..evaluate.benchmarks import load_benchmark
-    from ..evaluate.environment import describe_environment
-    from ..evaluate.evaluation import Provenance, evaluate_methods
-    from ..evaluate.prompts import resolve_format
-    from ..evaluate.runner import RunSettings
+    from ..evaluate.evaluation import Evaluation, Handling, evaluate_methods
+    from ..evaluate.prompts import check_system, resolve_format
+    from ..evaluate.quality import require_sandbox
+    from ..evaluate.settings import RunSettings
 
     _check_something_drafts(drafter or [], proposer or [])
     check_output(output, overwrite=overwrite)
-    questions = load_benchmark(benchmark, limit)
+    questions = load_benchmark(benchmark, limit, data=data, format=benchmark_format, offline=offline)
     text_tokenizer = load_tokenizer(tokenizer or target)
+    seeds = tuple(seed or [0])
     settings = RunSettings(
         max_new_tokens=max_new_tokens or questions.max_new_tokens,
         sampling=SamplingParams(
@@ -132,11 +174,18 @@ def evaluate(
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
-            seed,
+            seeds[0],
         ),
         warmup=warmup,
         prompt_format=resolve_format(text_tokenizer, prompt_format),
+        system=system,
+        seeds=seeds,
+        repeats=repeats,
     )
+    check_system(text_tokenizer, settings.prompt_format, system, questions.questions)
+    if allow_code_execution and questions.scorer == "human-eval":
+        for name, fact in require_sandbox().items():
+            say(f"Generated code, {name}: {fact}")
     device = device or _default_device()
     draft = decoding.draft_options(
         tree,
@@ -169,28 +218,23 @@ def evaluate(
             drafter_tokenizer=drafter_tokenizer,
         ),
     )
-    provenance = Provenance(
-        target=target.resolve().name,
-        environment=describe_environment(device=device, dtype=dtype),
-        parents=_parents(target, drafter or [], vocab or [], head or [], overlap or []),
-        facts={f"drafting of {one.name}": one.description for one in methods[1:]}
-        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
-        | ({"drafter tokenizer": str(drafter_tokenizer)} if drafter_tokenizer else {}),
-    )
+    parents = parents_of(target, drafter or [], vocab or [], head or [], overlap or [])
+    facts = {"drafter tokenizer": str(drafter_tokenizer)} if drafter_tokenizer else {}
     results = evaluate_methods(
         output,
-        questions,
-        methods,
-        text_tokenizer,
-        settings,
-        provenance,
-        overwrite=overwrite,
-        synchronise=_synchroniser(device),
+        Evaluation(
+            questions,
+            methods,
+            text_tokenizer,
+            settings,
+            provenance_of(target, text_tokenizer, methods, parents, facts, device=device, dtype=dtype),
+        ),
+        Handling(overwrite, fresh, allow_code_execution, dialect and dialect.value, _synchroniser(device)),
     )
     if as_json:
-        print_json(results)
+        print_json(results.model_dump(mode="json"))
     else:
-        _print_tables(results, output)
+        print_tables(results, output)
 
 
 def _check_something_drafts(drafters: Sequence[str], proposers: Sequence[str]) -> None:
@@ -216,47 +260,3 @@ def _synchroniser(device: str) -> Callable[[], None]:
     if not device.startswith("cuda"):
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
-
-
-def _parents(
-    target: Path,
-    drafters: Sequence[str],
-    vocabs: Sequence[str],
-    heads: Sequence[str],
-    overlaps: Sequence[Path] = (),
-) -> dict[str, str]:
-    """Hashes of what was measured, by role; folders that are no artefact of ours have none."""
-    from ..core.artifact import MANIFEST, open_artifact
-    from ..decode.build import is_draft_model
-    from ..models.fingerprint import target_fingerprint
-
-    hashes = {"target": target_fingerprint(target)}
-    for role, given in (("drafter", drafters), ("vocabulary", vocabs), ("draft head", heads)):
-        for text in given:
-            label, separator, folder = text.partition("=")
-            path = Path(folder if separator and not Path(text).exists() else text)
-            key = f"{role} {label if path != Path(text) else path.name}"
-            if (path / MANIFEST).is_file():
-                hashes[key] = open_artifact(path, verify=False).content_hash
-            elif is_draft_model(path):
-                hashes[key] = target_fingerprint(path)
-    for path in overlaps:
-        hashes[f"overlap {path.name}"] = open_artifact(path, verify=False).content_hash
-    return hashes
-
-
-def _print_tables(results: dict, output: Path) -> None:
-    from rich.console import Console
-
-    from ..core.progress import console
-    from ..evaluate.terminal import category_table, count_lines, divergence_lines, overview_table
-
-    out = Console(highlight=False)
-    out.print(overview_table(results))
-    if len(results["methods"]) > 1 and len(results["methods"][0]["summary"]["categories"]) > 1:
-        out.print(category_table(results))
-    for line in count_lines(results):
-        out.print(line, soft_wrap=True, markup=False)
-    for line in divergence_lines(results):
-        console().print(line, style="red", markup=False)
-    out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)

@@ -99,13 +99,13 @@ class Decoder:
         self._stepped = SteppedCycle(self._side, proposer, verifier)
         self._whole = device_cycle(self._side, proposer, self.control, self._capture, verifier)
         self._cycles: Cycle = self._stepped  # what runs the requests in work
-        self._serial, self._damaged = 0, False
+        self._serial = 0
         compiled = wrap is not None and self._capture is None  # made for one size of cache
         self._allocate(self.context if compiled else min(self.context, FIRST_POSITIONS))
 
     def _allocate(self, positions: int) -> None:
         """Caches for requests of this many positions; what the old ones hold is lost."""
-        self._positions = positions
+        self._damaged = True  # until all of them are there: memory may run out between two
         if self._capture is not None:
             self._capture.forget()
         self._side.allocate(positions, self._scratch)
@@ -116,13 +116,14 @@ class Decoder:
                 )  # it may have been another decoder's, with that one's passes
             self.proposer.allocate(self.rows, positions, self._side.cache)
             _OWNERS[self.proposer] = ref(self)
+        self._positions, self._damaged = positions, False
 
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
 
         They grow by themselves when a request needs it; asking beforehand keeps that out of measured time.
         """
-        if positions > self._positions:
+        if min(positions, self.context) > self._positions:
             with torch.inference_mode(False):  # as in the constructor: usable in both modes
                 self._allocate(min(self.context, 1 << (positions - 1).bit_length()))
 
@@ -198,7 +199,6 @@ class Decoder:
         if self._damaged or shared:
             with torch.inference_mode(False):
                 self._allocate(self._positions)
-        self._damaged = False
         self.reserve(positions)
         for row in range(self.rows):
             self._side.set_length(row, 0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError
-from ..core.files import atomic_write, disk_errors
+from ..core.files import atomic_write
 
 if TYPE_CHECKING:
     from ..decode.result import Generation
@@ -112,27 +112,9 @@ def detail_row(question: Question, turns: Sequence[Turn]) -> dict[str, Any]:
     return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
 
 
-class RowFile:
-    """Rows appended to ``.<name>.partial`` as they are made; ``finish`` sorts them into ``<name>``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._partial = path.with_name(f".{path.name}.partial")
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._partial.write_bytes(b"")
-
-    def append(self, row: Row) -> None:
-        """Write one row and hand it to the operating system at once."""
-        with disk_errors(self.path), open(self._partial, "a", encoding="utf-8", newline="\n") as handle:
-            handle.write(json.dumps(row) + "\n")
-
-    def finish(self) -> None:
-        """Sort by question id, write the file under its final name, remove the partial one."""
-        lines = self._partial.read_text("utf-8").splitlines(keepends=True)
-        lines.sort(key=lambda line: json.loads(line)["question_id"])
-        atomic_write(self.path, "".join(lines))
-        self._partial.unlink()
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows, one a line, as ``json.dumps`` writes by default; the file is whole or not there."""
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_answers(path: Path) -> list[dict[str, Any]]:

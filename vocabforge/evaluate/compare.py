@@ -2,75 +2,75 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from .results import DivergenceRow, Outputs
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Divergence:
-    """The first token at which two outputs differ; None stands for "the output had ended"."""
-
-    question_id: int
-    turn: int
-    position: int
-    expected: int | None
-    got: int | None
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Outputs compared question by question.
+    """Outputs of one run compared question by question.
 
     Attributes:
-        identical: questions whose turns all agree.
         compared: questions compared.
         cut: of the identical ones, those that could only be compared up to where one output met the end
             of the cache.
-        first: the first divergence, in order of question id.
-        divergent: ids of all questions that diverge.
+        divergences: the first divergence of each other question, in order of question id.
     """
 
-    identical: int
     compared: int
     cut: int
-    first: Divergence | None
-    divergent: list[int]
+    divergences: tuple[DivergenceRow, ...]
+
+    @property
+    def identical(self) -> int:
+        """Questions whose turns all agree."""
+        return self.compared - len(self.divergences)
 
 
-def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row]) -> Comparison:
-    """Compare detail rows of a method with those of plain decoding by token id (both sorted by id)."""
+def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) -> Comparison:
+    """Compare detail rows of a method with those of plain decoding by token id.
+
+    Args:
+        baseline, rows: of the same run; questions that only one of them has are left out.
+        run: number of that run, for the divergences.
+
+    Returns:
+        the comparison; its divergences are not judged yet.
+    """
     expected = {row["question_id"]: row["choices"][0] for row in baseline}
-    divergences: list[Divergence] = []
+    divergences: list[DivergenceRow] = []
     compared = cut = 0
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["question_id"]):
         question_id = row["question_id"]
         if question_id not in expected:
             continue
         compared += 1
-        divergence, was_cut = _compare(question_id, expected[question_id], row["choices"][0])
-        if divergence is not None:
-            divergences.append(divergence)
-        elif was_cut:
-            cut += 1
-    return Comparison(
-        compared - len(divergences),
-        compared,
-        cut,
-        divergences[0] if divergences else None,
-        [divergence.question_id for divergence in divergences],
-    )
+        place, was_cut = _first_difference(expected[question_id], row["choices"][0])
+        cut += was_cut
+        if place is not None:
+            turn, position, want, have = place
+            divergences.append(
+                DivergenceRow(
+                    run=run, question_id=question_id, turn=turn, position=position, expected=want, got=have
+                )
+            )
+    return Comparison(compared, cut, tuple(divergences))
 
 
-def _compare(question_id: int, expected: Row, got: Row) -> tuple[Divergence | None, bool]:
+def _first_difference(expected: Row, got: Row) -> tuple[tuple[int, int, int | None, int | None] | None, bool]:
+    """Turn, position and the two tokens (None: its output had ended); and whether a cache cut the comparison."""
     turns = zip(expected["token_ids"], got["token_ids"], expected["finish"], got["finish"], strict=True)
     for turn, (want, have, want_finish, have_finish) in enumerate(turns):
         shared = min(len(want), len(have))
         for position in range(shared):
             if want[position] != have[position]:
-                return Divergence(question_id, turn, position, want[position], have[position]), False
+                return (turn, position, want[position], have[position]), False
         if len(want) == len(have):
             continue
         # An output that met the end of its cache says nothing about what would have followed, and the
@@ -78,5 +78,20 @@ def _compare(question_id: int, expected: Row, got: Row) -> tuple[Divergence | No
         if (want_finish if len(want) < len(have) else have_finish) == "cache":
             return None, True
         ended = (want[shared], None) if len(want) > shared else (None, have[shared])
-        return Divergence(question_id, turn, shared, *ended), False
+        return (turn, shared, *ended), False
     return None, False
+
+
+def outputs_of(comparisons: Sequence[Comparison]) -> Outputs:
+    """The comparisons of all runs of one method, with the judgements that their divergences have by now."""
+    divergences = [row for comparison in comparisons for row in comparison.divergences]
+    judged = Counter(row.judgement for row in divergences)
+    return Outputs(
+        compared=sum(comparison.compared for comparison in comparisons),
+        identical=sum(comparison.identical for comparison in comparisons),
+        cut=sum(comparison.cut for comparison in comparisons),
+        near_tied=judged["near-tied"],
+        faults=judged["fault"],
+        not_judged=judged["not judged"],
+        divergences=divergences,
+    )

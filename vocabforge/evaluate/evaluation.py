@@ -1,30 +1,35 @@
-"""A whole evaluation as one artefact: answers, details, results.json and report.html."""
+"""A whole evaluation as one artefact: answers, side files, quality, results.json and report.html."""
 
 from __future__ import annotations
 
-import shlex
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.artifact import write_artifact
+from .. import __version__
+from ..core.artifact import check_output, write_artifact
 from ..core.files import atomic_write, atomic_write_json
-from .answers import read_answers, read_details
+from .answers import write_rows
+from .assembling import build_results
 from .benchmarks import Benchmark
-from .names import file_names
+from .dialects import DIALECTS
+from .hf_bench import write_hf_bench
+from .journal import Journal
 from .report import render_report
-from .runner import Failure, RunSettings, run_methods
-from .summary import MethodRows, retokenised_counts, summarise
+from .results import (
+    RESULTS,
+    Results,
+)
+from .runner import run_methods
+from .settings import RunSettings
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
 
 ARTIFACT_KIND = "evaluation"
-RESULTS_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Provenance:
     Attributes:
         target: name of the target.
         environment: ``describe_environment``'s facts.
+        fingerprint: hash of the target's files. tokenizer: hash of its tokenizer.
         parents: hashes of target, drafters and vocabularies by role.
         facts: further settings of the run for the record (tree sizes, paths).
         command: the command line, as a list of words.
@@ -41,128 +47,123 @@ class Provenance:
 
     target: str
     environment: Mapping[str, Any]
+    fingerprint: str | None = None
+    tokenizer: str | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     command: Sequence[str] = field(default_factory=lambda: ("vocabforge", *sys.argv[1:]))
 
 
-def evaluate_methods(
-    output: Path,
-    benchmark: Benchmark,
-    methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
-    provenance: Provenance,
-    *,
-    overwrite: bool = False,
-    synchronise: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Handling:
+    """What becomes of the run beside its figures.
+
+    Attributes:
+        overwrite: replace the artefact that is there.
+        fresh: begin anew where an interrupted run could go on.
+        allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
+        dialect: also write the answers as this row of ``DIALECTS`` does.
+        synchronise: waits for the device; called before and after each timed call.
+    """
+
+    overwrite: bool = False
+    fresh: bool = False
+    allow_code: bool = False
+    dialect: str | None = None
+    synchronise: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is run: questions, methods (plain decoding first), how, and what on."""
+
+    benchmark: Benchmark
+    methods: Sequence[Method]
+    tokenizer: TextTokenizer
+    settings: RunSettings
+    provenance: Provenance
+
+    @property
+    def names(self) -> list[str]:
+        return [method.name for method in self.methods]
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the figures beside what is run: an interrupted run goes on only where it is the same."""
+        return {
+            "vocabforge": __version__,
+            "target": self.provenance.fingerprint or self.provenance.target,
+            "benchmark": f"{self.benchmark.name}, sha256 {self.benchmark.sha256}",
+            "parents": dict(self.provenance.parents),
+            "environment": dict(self.provenance.environment),
+        }
+
+    def model_ids(self) -> dict[str, str]:
+        """``model_id`` of the answer rows by method."""
+        dtype = self.provenance.environment.get("dtype", "unknown")
+        tail = f"{dtype}-temp-{self.settings.temperature}"
+        return {name: f"{self.provenance.target}-{name}-{tail}" for name in self.names}
+
+
+def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | None = None) -> Results:
     """Run every method over the benchmark and write the evaluation artefact.
 
+    An interrupted run leaves ``OUTPUT.partial``; the same call goes on from there.
+
     Args:
-        output: folder to make: ``answers/``, ``details/``, ``results.json``, ``report.html``.
-        methods: plain decoding first.
-        synchronise: waits for the device.
+        output: folder to make: ``answers/``, ``details/``, ``results.json``, ``report.html`` and what else
+            docs/formats.md names.
 
     Returns:
         The content of ``results.json``.
 
     Raises:
-        UsageError: ``output`` exists, or two methods share a name.
+        UsageError: ``output`` exists, two methods share a name, or another run's remains are in the way.
         DataError: no question could be answered.
     """
+    handling = handling or Handling()
+    check_output(output, overwrite=handling.overwrite)
+    provenance, settings = evaluation.provenance, evaluation.settings
     meta = {
-        "benchmark": benchmark.name,
-        "benchmark_sha256": benchmark.sha256,
-        "methods": [method.name for method in methods],
+        "benchmark": evaluation.benchmark.name,
+        "benchmark_sha256": evaluation.benchmark.sha256,
+        "methods": evaluation.names,
         "settings": settings.to_dict(),
     }
+    journal = output.with_name(f"{output.name}.partial")
     with write_artifact(
-        output, ARTIFACT_KIND, meta, parents=provenance.parents, config=provenance.facts, overwrite=overwrite
+        output,
+        ARTIFACT_KIND,
+        meta,
+        parents=provenance.parents,
+        config=provenance.facts,
+        overwrite=handling.overwrite,
     ) as folder:
-        failures = run_methods(
-            benchmark.questions,
-            methods,
-            tokenizer,
+        outcome = run_methods(
+            evaluation.benchmark.questions,
+            evaluation.methods,
+            evaluation.tokenizer,
             settings,
             folder,
-            model_ids={method.name: _model_id(method.name, provenance, settings) for method in methods},
-            synchronise=synchronise,
+            journal,
+            identity=evaluation.identity(),
+            model_ids=evaluation.model_ids(),
+            synchronise=handling.synchronise,
+            fresh=handling.fresh,
         )
-        results = build_results(folder, benchmark, methods, tokenizer, settings, provenance, failures)
-        atomic_write_json(folder / "results.json", results)
+        write_rows(folder / "failures.jsonl", [asdict(failure) for failure in outcome.failures])
+        results = build_results(folder, evaluation, outcome, allow_code=handling.allow_code)
+        runs = len(settings.runs)
+        write_hf_bench(
+            folder,
+            evaluation.benchmark,
+            evaluation.names,
+            runs,
+            target=provenance.target,
+            temperature=settings.temperature,
+        )
+        if handling.dialect is not None:
+            DIALECTS[handling.dialect](folder, evaluation.benchmark, evaluation.names, runs)
+        atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
         atomic_write(folder / "report.html", render_report(results))
+    Journal.remove(journal)
     return results
-
-
-def _model_id(method: str, provenance: Provenance, settings: RunSettings) -> str:
-    dtype = provenance.environment.get("dtype", "unknown")
-    return f"{provenance.target}-{method}-{dtype}-temp-{settings.temperature}"
-
-
-def build_results(
-    folder: Path,
-    benchmark: Benchmark,
-    methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
-    provenance: Provenance,
-    failures: Sequence[Failure],
-) -> dict[str, Any]:
-    """``results.json`` from the files that the run wrote; every figure is made from rows read back."""
-    files = file_names([method.name for method in methods])
-    rows = {
-        name: MethodRows(read_answers(folder / "answers" / file), read_details(folder / "details" / file))
-        for name, file in files.items()
-    }
-    baseline = rows[methods[0].name]
-    recounted = retokenised_counts(
-        baseline.answers, lambda text: len(tokenizer.encode(text, add_special=True))
-    )
-    greedy = settings.temperature == 0
-    entries: list[dict[str, Any]] = [
-        {
-            "name": method.name,
-            "description": method.description,
-            "answers": f"answers/{files[method.name]}",
-            "details": f"details/{files[method.name]}",
-            "summary": summarise(rows[method.name], baseline, recounted, compare=greedy),
-        }
-        for method in methods
-    ]
-    parts = list(dict.fromkeys(part for entry in entries for part in entry["summary"]["time_s"]))
-    return {
-        "schema_version": RESULTS_VERSION,
-        "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "target": {"name": provenance.target},
-        "benchmark": {
-            "name": benchmark.name,
-            "file": benchmark.file,
-            "sha256": benchmark.sha256,
-            "questions": len(benchmark.questions),
-        },
-        "answered": len(baseline.answers),
-        "settings": settings.to_dict(),
-        "parents": dict(provenance.parents),
-        "run_facts": _run_facts(benchmark, settings, provenance),
-        "environment": dict(provenance.environment),
-        "command": shlex.join(provenance.command),
-        "time_parts": parts,
-        "methods": entries,
-        "failures": [asdict(failure) for failure in failures],
-    }
-
-
-def _run_facts(benchmark: Benchmark, settings: RunSettings, provenance: Provenance) -> dict[str, str]:
-    """Settings and hashes as texts for the report's list."""
-    facts = {
-        "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
-        "questions": str(len(benchmark.questions)),
-        "prompt format": settings.prompt_format,
-        **{name.replace("_", " "): str(value) for name, value in settings.sampling.chosen().items()},
-        "warm-up runs": str(settings.warmup),
-        "new tokens a turn": f"at most {settings.max_new_tokens}",
-    }
-    facts |= {name: str(value) for name, value in provenance.facts.items()}
-    facts |= {f"{role} hash": digest[:16] for role, digest in provenance.parents.items()}
-    return facts

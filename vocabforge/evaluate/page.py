@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .plots import METHOD_COLOURS
+from .plots import MARKER_NAMES, METHOD_COLOURS
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+SHAPES = len(MARKER_NAMES)
 
 
 def render_page(template: str, **values: Any) -> str:
     """HTML text of a template of this package that extends ``page.html.j2``.
 
     Filters: ``number(digits)``, ``percent(digits)`` (of a share), ``integer``; None is shown as a dash.
+    ``swatch(index)``: a method's colour and marker, as the charts draw it.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -21,8 +27,16 @@ def render_page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=_number, percent=_percent, integer=_integer)
+    environment.filters.update(number=_number, percent=_percent, integer=_integer, swatch=_swatch)
     return environment.get_template(template).render(colours=METHOD_COLOURS, **values)
+
+
+def _swatch(index: int) -> Markup:
+    """Colour by colour, then the shape changes: the two together are a method's own (49 of them)."""
+    from markupsafe import Markup
+
+    shape = index // METHOD_COLOURS % SHAPES
+    return Markup('<span class="swatch c{} s{}"></span>').format(index % METHOD_COLOURS, shape)
 
 
 def _number(value: float | None, digits: int = 2) -> str:

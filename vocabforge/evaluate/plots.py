@@ -17,13 +17,25 @@ _VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"}
 METHOD_COLOURS = 7
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 MARKER_NAMES = ("dots", "squares", "diamonds", "triangles", "triangles down", "pluses", "crosses")
-# Narrow figures: text stays readable when a phone scales them down.
-_WIDTH_IN = 4.7
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+# A chart is as wide as a panel on a phone of 360 pixels, so that its text is shown in the size that it has here.
+WIDTH_IN = 4.3
+TEXT_SIZE = 12
 
 
 def method_colour(index: int) -> str:
     """Placeholder colour of the method at this place (0 is the baseline)."""
     return f"#0000a{index % METHOD_COLOURS}"
+
+
+def method_marker(index: int) -> str:
+    """Marker of a method: another one each time that the colours begin again."""
+    return _MARKERS[index // METHOD_COLOURS % len(_MARKERS)]
+
+
+def method_dash(index: int) -> Any:
+    """Line style of a method: another one each time that the colours begin again."""
+    return _DASHES[index // METHOD_COLOURS % len(_DASHES)]
 
 
 def dot_chart(
@@ -62,7 +74,7 @@ def dot_chart(
                 [place for _, place in known],
                 s=46,
                 color=method_colour(index),
-                marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
+                marker=method_marker(index),
                 edgecolors=PAPER,
                 linewidths=1.0,
                 zorder=3,
@@ -86,71 +98,7 @@ def dot_chart(
             axes.set_xlim(left=0)
         axes.set_xlabel(label)
 
-    return render_chart(name, 0.75 + 0.3 * len(rows), draw)
-
-
-def histogram_chart(name: str, series: Mapping[int, Mapping[str, int]]) -> str:
-    """Share of verification steps by accepted length, methods side by side."""
-    longest = max((int(length) for counts in series.values() for length in counts), default=1)
-
-    def draw(axes: Axes) -> None:
-        width = 0.8 / max(len(series), 1)
-        for slot, (index, counts) in enumerate(series.items()):
-            total = sum(counts.values())
-            lengths = range(1, longest + 1)
-            shares = [100 * counts.get(str(length), 0) / total if total else 0.0 for length in lengths]
-            places = [length - 0.4 + width * (slot + 0.5) for length in lengths]
-            axes.bar(places, shares, width=width * 0.92, color=method_colour(index))
-        axes.set_xticks(range(1, longest + 1))
-        axes.set_xlabel("tokens committed by one verification step")
-        axes.set_ylabel("share of steps, %")
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
-
-    return render_chart(name, 2.9, draw)
-
-
-def depth_chart(name: str, series: Mapping[int, Sequence[float]]) -> str:
-    """Share of verification steps whose accepted path reaches each draft depth."""
-    deepest = max((len(values) for values in series.values()), default=1)
-
-    def draw(axes: Axes) -> None:
-        for index, values in series.items():
-            axes.plot(
-                range(1, len(values) + 1),
-                [100 * value for value in values],
-                color=method_colour(index),
-                marker=_MARKERS[index // METHOD_COLOURS % len(_MARKERS)],
-                linewidth=2,
-                markersize=6,
-                markeredgecolor=PAPER,
-            )
-        axes.set_xticks(range(1, max(deepest, 1) + 1))
-        axes.set_ylim(0, 102)
-        axes.set_xlabel("draft depth")
-        axes.set_ylabel("steps that accept this deep, %")
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-
-    return render_chart(name, 2.9, draw)
-
-
-def bar_chart(name: str, label: str, names: Sequence[str], values: Sequence[float | None]) -> str:
-    """One bar per method with its value written at the end."""
-
-    def draw(axes: Axes) -> None:
-        for index, value in enumerate(values):
-            axes.barh(index, value or 0.0, height=0.62, color=method_colour(index))
-            text = "–" if value is None else f"{value:,.1f}"
-            axes.annotate(
-                text, (value or 0.0, index), (5, 0), textcoords="offset points", va="center", color=INK
-            )
-        axes.set_yticks(range(len(names)), list(names))
-        axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.margins(x=0.16)
-        axes.set_xlim(left=0)
-        axes.set_xlabel(label)
-
-    return render_chart(name, 0.85 + 0.36 * len(names), draw)
+    return render_chart(name, 0.85 + 0.3 * len(rows), draw)
 
 
 @dataclass(frozen=True)
@@ -195,7 +143,7 @@ def line_chart(
                 color=method_colour(line.colour),
                 linewidth=1.8,
                 linestyle=(0, (4, 2)) if line.dashed else "-",
-                marker=_MARKERS[line.colour // METHOD_COLOURS % len(_MARKERS)] if line.marked else None,
+                marker=method_marker(line.colour) if line.marked else None,
                 markersize=7,
                 markevery=max(1, len(known) // 8),
                 markeredgecolor=PAPER,
@@ -223,7 +171,7 @@ def line_chart(
     return render_chart(name, 3.1, draw)
 
 
-def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = _WIDTH_IN) -> str:
+def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = WIDTH_IN) -> str:
     """Draw on axes of the common look (inches) and return themed SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -232,7 +180,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
     style = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
-        "font.size": 10,
+        "font.size": TEXT_SIZE if width >= WIDTH_IN else TEXT_SIZE * width / WIDTH_IN + 0.8,
         "text.color": INK,
         "axes.labelcolor": MUTED,
         "axes.edgecolor": RULE,
@@ -244,7 +192,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
     }
     with rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasSVG(figure)
+        canvas = FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
@@ -252,9 +200,8 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
             axes.spines[side].set_visible(False)
         draw(axes)
         buffer = io.StringIO()
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
+        # Not savefig, which draws everything twice.
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _themed(buffer.getvalue(), name)
 
 

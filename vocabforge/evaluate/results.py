@@ -1,211 +1,64 @@
 """``results.json``: every figure of an evaluation, with a schema and a version.
 
-``results.schema.json`` beside this file is the same schema in JSON, for readers that are not Python.
+``results.schema.json`` beside this file is the same schema in JSON, for readers that are not Python. After a change
+here, write it anew (a test holds the two equal):
+
+    python -c "from vocabforge.evaluate import results; print(results.schema_text(), end='')" \
+        > vocabforge/evaluate/results.schema.json
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from ..core.errors import DataError
 from ..core.files import read_json
+from .results_figures import (
+    DepthFigures,
+    DivergenceRow,
+    Figure,
+    GroupFigures,
+    Judgement,
+    Outputs,
+    Quality,
+    RunFigures,
+    Strict,
+    Summary,
+    Vocabulary,
+)
+
+__all__ = [
+    "RESULTS",
+    "SCHEMA_VERSION",
+    "BenchmarkFacts",
+    "DepthFigures",
+    "DivergenceRow",
+    "FailureRow",
+    "Figure",
+    "GroupFigures",
+    "Judgement",
+    "MethodResults",
+    "Outputs",
+    "Quality",
+    "Results",
+    "RunFigures",
+    "Settings",
+    "Summary",
+    "Target",
+    "Vocabulary",
+    "read_results",
+    "schema_text",
+]
 
 SCHEMA_VERSION = 2
 RESULTS = "results.json"
 
-Judgement = Literal["near-tied", "fault", "not judged"]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Figure(_Strict):
-    """A figure, how it spreads over runs and how sure it is.
-
-    Attributes:
-        value: None where there is nothing to divide by.
-        sd: standard deviation over runs (ddof 1); None with one run.
-        low, high: 95% bootstrap interval over questions; None with fewer than two questions.
-    """
-
-    value: float | None = None
-    sd: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-class GroupFigures(_Strict):
-    """One method over one group of questions, all runs.
-
-    Attributes:
-        questions: answered ones.
-        new_tokens, wall_time_s: sums over all runs.
-        accepted_length: tokens per verification, pooled over all steps of all runs, the target's own included.
-        tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time), then over runs.
-        speedup: ratio to the baseline's, its recorded ``new_tokens`` counted.
-        speedup_retokenised: the same with the baseline's text tokenised again, as the upstream scorer counts it.
-        seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as FR-Spec's scorer prints.
-        forwards_per_token: passes of the target over new tokens; no machine's noise touches it.
-    """
-
-    questions: int
-    new_tokens: int
-    wall_time_s: float
-    accepted_length: Figure
-    tokens_per_s: Figure
-    speedup: Figure
-    speedup_retokenised: Figure
-    seconds_per_step: Figure
-    forwards_per_token: Figure
-
-
-class RunFigures(_Strict):
-    """One method in one run, over all questions, by the public scorer's arithmetic."""
-
-    run: int
-    seed: int
-    repeat: int
-    accepted_length: float | None
-    tokens_per_s: float | None
-    speedup: float | None
-    speedup_retokenised: float | None
-    forwards_per_token: float | None
-    new_tokens: int
-    wall_time_s: float
-
-
-class DepthFigures(_Strict):
-    """Acceptance at one draft depth (1 = the first drafted token), all runs.
-
-    Attributes:
-        offered, accepted: verification steps that offered and that accepted a token of this depth.
-        reached: share of all steps that accepted one.
-        conditional: share of those that had accepted its parent.
-    """
-
-    depth: int
-    offered: int
-    accepted: int
-    reached: float | None
-    conditional: float | None
-
-
-class DivergenceRow(_Strict):
-    """The first token at which an output differs from plain decoding, and why it may.
-
-    Attributes:
-        run, question_id, turn, position: where; ``turn`` and ``position`` count from 0.
-        expected, got: token ids of plain decoding and of the method; None: its output had ended.
-        expected_text, got_text: those tokens as text.
-        judgement: ``near-tied``: the target's logits of the two tokens are closer than its own rounding; ``fault``:
-            they are not; ``not judged``: the target was not asked (see ``reason``).
-        gap: difference of the two logits. noise: how much rounding moved logits at this position.
-        reason: one sentence.
-    """
-
-    run: int
-    question_id: int
-    turn: int
-    position: int
-    expected: int | None
-    got: int | None
-    expected_text: str | None = None
-    got_text: str | None = None
-    judgement: Judgement = "not judged"
-    gap: float | None = None
-    noise: float | None = None
-    expected_logit: float | None = None
-    got_logit: float | None = None
-    reason: str = ""
-
-
-class Outputs(_Strict):
-    """Outputs compared with plain decoding by token id, run by run.
-
-    Attributes:
-        compared: pairs of outputs (questions times runs).
-        identical: of them, those whose turns all agree.
-        cut: of the identical ones, those compared only up to where one output met the end of the cache.
-        near_tied, faults, not_judged: of the others, by judgement of the first divergence.
-        divergences: all of them.
-    """
-
-    compared: int
-    identical: int
-    cut: int
-    near_tied: int
-    faults: int
-    not_judged: int
-    divergences: list[DivergenceRow]
-
-
-class Quality(_Strict):
-    """How many answers are right.
-
-    Attributes:
-        scorer: ``gsm8k`` or ``human-eval``.
-        attempted: answers scored, all runs. passed: right ones.
-        rate: passed / attempted, with spread and interval.
-        strict: share whose answer is in the benchmark's own form (GSM8K's ``#### n``); None where there is none.
-        same_as_baseline: answers whose verdict is that of plain decoding in the same run.
-        file: where the verdicts are, per run.
-        facts: how it was scored.
-    """
-
-    scorer: Literal["gsm8k", "human-eval"]
-    attempted: int
-    passed: int
-    rate: Figure
-    strict: float | None = None
-    same_as_baseline: int | None = None
-    files: list[str]
-    facts: dict[str, str]
-
-
-class Vocabulary(_Strict):
-    """What a draft head scores.
-
-    Attributes:
-        kind: full, static, scheduled, hybrid, ranker, router, low-rank, ...
-        size: tokens that get a logit in a draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
-    """
-
-    kind: str
-    size: int
-    of: int
-
-
-class Summary(_Strict):
-    """All figures of one method.
-
-    Attributes:
-        tasks, categories: groups by name.
-        runs: the figures of each run.
-        accept_length_histogram: accepted length -> verification steps.
-        time_s: seconds by part, all runs.
-        finish: how turns ended.
-        counts: what the proposer counted beside passes of the target.
-    """
-
-    overall: GroupFigures
-    tasks: dict[str, GroupFigures]
-    categories: dict[str, GroupFigures]
-    runs: list[RunFigures]
-    accept_length_histogram: dict[str, int]
-    depths: list[DepthFigures]
-    time_s: dict[str, float]
-    finish: dict[str, int]
-    counts: dict[str, float]
-    outputs: Outputs | None = None
-    quality: Quality | None = None
-
-
-class MethodResults(_Strict):
+class MethodResults(Strict):
     """One way of decoding.
 
     Attributes:
@@ -221,7 +74,7 @@ class MethodResults(_Strict):
     summary: Summary
 
 
-class FailureRow(_Strict):
+class FailureRow(Strict):
     """A question that one method could not answer; it is left out of every method's figures.
 
     Attributes:
@@ -237,7 +90,7 @@ class FailureRow(_Strict):
     reason: str
 
 
-class Target(_Strict):
+class Target(Strict):
     """The model. ``fingerprint``: hash of its weights' files; ``tokenizer``: of its tokenizer and template."""
 
     name: str
@@ -246,7 +99,7 @@ class Target(_Strict):
     dtype: str
 
 
-class BenchmarkFacts(_Strict):
+class BenchmarkFacts(Strict):
     """What was asked.
 
     Attributes:
@@ -265,7 +118,7 @@ class BenchmarkFacts(_Strict):
     of: int
 
 
-class Settings(_Strict):
+class Settings(Strict):
     """``RunSettings`` as values."""
 
     max_new_tokens: int
@@ -277,7 +130,7 @@ class Settings(_Strict):
     repeats: int
 
 
-class Results(_Strict):
+class Results(Strict):
     """The whole file.
 
     Attributes:
@@ -325,7 +178,8 @@ def read_results(path: Path) -> Results:
             remedy="evaluate again, or read them with the version that wrote them",
         )
     try:
-        return Results.model_validate(content)
+        # As JSON: a text where a number belongs is refused, as other readers of the schema would.
+        return Results.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise DataError(
@@ -334,3 +188,12 @@ def read_results(path: Path) -> Results:
             expected=f"schema_version {SCHEMA_VERSION} (results.schema.json)",
             source=file,
         ) from error
+
+
+def schema_text() -> str:
+    """The schema of ``results.json`` as the text of ``results.schema.json``."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Results.model_json_schema(mode="serialization"),
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

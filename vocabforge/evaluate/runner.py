@@ -1,111 +1,50 @@
 """The Spec-Bench protocol over several methods side by side.
 
-The first question runs three times per method as warm-up; every question then runs through all methods
-before the next one begins, so that a noisy machine treats the methods alike. Batch 1; the time of a turn
-covers prefill and decode with the device synchronised; tokens after a stop token are not counted.
+A question runs through all runs and, within each, through all methods before the next question begins, the
+order of methods turned by one from run to run and from question to question, so that a noisy machine treats the
+methods alike. Before anything is measured, the first question runs three times per method as warm-up. Batch 1;
+the time of a turn covers prefill and decode with the device synchronised; tokens after a stop token are not
+counted. What is measured is kept in a journal at once: the same command goes on where a run was interrupted.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError, VocabForgeError
-from ..core.progress import ProgressBar, say
-from .answers import RowFile, Turn, answer_row, detail_row, new_answer_id
+from ..core.progress import say
+from .answers import write_rows
+from .asking import Asking
+from .asking import Failure as Failure
 from .benchmarks import Question
-from .names import file_names
-from .prompts import Conversation
+from .journal import Journal, Key, open_journal
+from .names import run_files
+from .prompts import Conversation, check_system, system_of
+from .settings import Run
 from .settings import RunSettings as RunSettings
+from .tour import Tour
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
 
-_NOTED_METHODS = 3
-
 
 @dataclass(frozen=True)
-class Failure:
-    """A question that one method could not answer; it is left out of every method's answers."""
+class Outcome:
+    """How a run ended.
 
-    question_id: int
-    category: str
-    method: str
-    turn: int
-    reason: str
+    Attributes:
+        failures: questions that are left out, in the order in which they were asked.
+        resumed: how often the run was interrupted and went on.
+    """
 
-
-class _TurnFailed(Exception):
-    def __init__(self, turn: int, cause: VocabForgeError) -> None:
-        super().__init__(str(cause))
-        self.turn, self.cause = turn, cause
-
-
-@dataclass
-class _Running:
-    """Pooled figures of one method so far, for the progress note."""
-
-    tokens: int = 0
-    seconds: float = 0.0
-    steps: list[int] = field(default_factory=lambda: [0, 0])
-
-    def add(self, turns: Sequence[Turn]) -> None:
-        for turn in turns:
-            self.tokens += len(turn.token_ids)
-            self.seconds += turn.wall_time
-            self.steps[0] += len(turn.generation.accept_lengths)
-            self.steps[1] += sum(turn.generation.accept_lengths)
-
-
-def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:
-    """The tokens up to and with the first stop token; later ones do not count."""
-    for index, token in enumerate(token_ids):
-        if token in stop_ids:
-            return tuple(token_ids[: index + 1])
-    return tuple(token_ids)
-
-
-def turn_seed(seed: int, question_id: int, turn: int) -> int:
-    """A seed of its own for each turn, the same for every method."""
-    return (seed * 1_000_003 + question_id * 1_009 + turn) % 2**63
-
-
-def answer_question(
-    question: Question,
-    method: Method,
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
-    synchronise: Callable[[], None],
-) -> list[Turn]:
-    """All turns of one question with one method, its own earlier answers fed back."""
-    conversation = Conversation(tokenizer, settings.prompt_format)
-    turns: list[Turn] = []
-    for index, text in enumerate(question.turns):
-        prompt = conversation.ask(text)
-        synchronise()
-        start = time.perf_counter()
-        try:
-            generation = method.generator.generate(
-                prompt,
-                max_new_tokens=settings.max_new_tokens,
-                stop_ids=tokenizer.eos_ids,
-                sampling=replace(
-                    settings.sampling, seed=turn_seed(settings.sampling.seed, question.question_id, index)
-                ),
-            )
-        except VocabForgeError as error:
-            raise _TurnFailed(index, error) from error
-        synchronise()
-        wall_time = time.perf_counter() - start
-        token_ids = until_stop(generation.token_ids, tokenizer.eos_ids)
-        answer = tokenizer.decode(list(token_ids)).strip()
-        conversation.answer(token_ids, answer)
-        turns.append(Turn(answer, token_ids, len(prompt), wall_time, generation))
-    return turns
+    failures: list[Failure]
+    resumed: int
 
 
 def run_methods(
@@ -114,120 +53,93 @@ def run_methods(
     tokenizer: TextTokenizer,
     settings: RunSettings,
     folder: Path,
+    journal: Path,
     *,
+    identity: Mapping[str, Any],
     model_ids: Mapping[str, str],
     synchronise: Callable[[], None] = lambda: None,
-) -> list[Failure]:
-    """Answer every question with every method; write ``answers/`` and ``details/`` below ``folder``.
+    fresh: bool = False,
+) -> Outcome:
+    """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
+        questions: their ids differ.
         methods: the first is the baseline (plain decoding).
+        journal: folder of what is measured so far; an interrupted run goes on from there. It stays until
+            ``Journal.remove`` is called, unless nothing was answered.
+        identity: everything that decides the figures beside questions, methods' descriptions, tokenizer and
+            settings; a journal of another identity is refused.
         model_ids: ``model_id`` of the answer rows by method name.
         synchronise: waits for the device; called before and after each timed call.
-
-    Returns:
-        The questions that could not be answered, which the answer files leave out for all methods.
+        fresh: drop what an interrupted run left.
 
     Raises:
+        UsageError: the journal is another run's, or no prompt would show the system message.
         DataError: no question could be answered at all.
+        VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
-    writer = _Writer(folder, model_ids)
-    running = {method.name: _Running() for method in methods}
-    failures: list[Failure] = []
-    with ProgressBar(f"Evaluating {len(methods)} methods", len(questions), "questions") as bar:
-        bar.update(note="warm-up")
-        _warm_up(questions[0], methods, tokenizer, settings, synchronise)
-        for question in questions:
-            made = _answer_all(question, methods, tokenizer, settings, synchronise)
-            if isinstance(made, Failure):
-                failures.append(made)
-            else:
-                writer.append(question, made)
-                for name, turns in made.items():
-                    running[name].add(turns)
-            bar.update(1, note=_note(running, failures))
-    if len(failures) == len(questions):
-        raise DataError(
-            "not one question could be answered",
-            got=failures[0].reason,
-            source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
-        )
-    writer.finish()
-    if failures:
-        say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
-    return failures
-
-
-class _Writer:
-    """The two row files of every method."""
-
-    def __init__(self, folder: Path, model_ids: Mapping[str, str]) -> None:
-        self._model_ids = model_ids
-        files = file_names(list(model_ids))
-        self._answers = {name: RowFile(folder / "answers" / file) for name, file in files.items()}
-        self._details = {name: RowFile(folder / "details" / file) for name, file in files.items()}
-
-    def append(self, question: Question, made: Mapping[str, Sequence[Turn]]) -> None:
-        for name, turns in made.items():
-            row = answer_row(
-                question,
-                turns,
-                model_id=self._model_ids[name],
-                answer_id=new_answer_id(),
-                tstamp=time.time(),
+    check_system(tokenizer, settings.prompt_format, settings.system, questions)
+    asking = Asking(tokenizer, settings, synchronise)
+    own = _identity(questions, methods, asking, model_ids)
+    with open_journal(journal, {"protocol": own, **identity}, fresh=fresh) as kept:
+        tour = Tour(questions, methods, asking, kept, model_ids)
+        tour.go()
+        failures = [Failure(**found) for found in kept.failures.values()]
+        if len(failures) == len(questions):
+            kept.forget()
+            raise DataError(
+                "not one question could be answered",
+                got=failures[0].reason,
+                source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
             )
-            self._answers[name].append(row)
-            self._details[name].append(detail_row(question, turns))
-
-    def finish(self) -> None:
-        for file in (*self._answers.values(), *self._details.values()):
-            file.finish()
+        _write_files(folder, questions, methods, settings.runs, kept)
+        if failures:
+            say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
+        return Outcome(failures, kept.resumed)
 
 
-def _answer_all(
-    question: Question,
-    methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
-    synchronise: Callable[[], None],
-) -> dict[str, list[Turn]] | Failure:
-    """One question through all methods, or why the first method that failed did so."""
-    made: dict[str, list[Turn]] = {}
-    for method in methods:
-        try:
-            made[method.name] = answer_question(question, method, tokenizer, settings, synchronise)
-        except _TurnFailed as failed:
-            reason = failed.cause.render()
-            return Failure(question.question_id, question.category, method.name, failed.turn, reason)
-    return made
+def _identity(
+    questions: Sequence[Question], methods: Sequence[Method], asking: Asking, model_ids: Mapping[str, str]
+) -> dict[str, Any]:
+    """What decides the rows, as far as it can be told from what is run."""
+    tokenizer, settings = asking.tokenizer, asking.settings
+    asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
+    return {
+        "questions": len(questions),
+        "questions_sha256": _digest(asked),
+        "methods": {one.name: [model_ids[one.name], one.description, one.head] for one in methods},
+        "order": [one.name for one in methods],
+        "settings": settings.to_dict(),
+        "tokenizer": tokenizer.fingerprint,
+        "stop_ids": list(tokenizer.eos_ids),
+        "chat_template_sha256": _digest(tokenizer.chat_template),
+        # A template may write the date into the prompt.
+        "first_prompt_sha256": _first_prompt(questions[0], asking),
+    }
 
 
-def _warm_up(
-    question: Question,
-    methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
-    synchronise: Callable[[], None],
+def _first_prompt(question: Question, asking: Asking) -> str | None:
+    settings = asking.settings
+    system = system_of(question, settings.system)
+    try:
+        ids = Conversation(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
+    except VocabForgeError:
+        return None  # its own turn meets the same failure and records it
+    return _digest(ids)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _write_files(
+    folder: Path, questions: Sequence[Question], methods: Sequence[Method], runs: Sequence[Run], kept: Journal
 ) -> None:
-    for method in methods:
-        for _ in range(settings.warmup):
-            try:
-                answer_question(question, method, tokenizer, settings, synchronise)
-            except _TurnFailed:
-                # The measured run meets the same failure and records it.
-                break
-
-
-def _note(running: Mapping[str, _Running], failures: Sequence[Failure]) -> str:
-    """Running accepted length and speed-up of the first methods after the baseline."""
-    baseline, *others = running.items()
-    base = baseline[1]
-    parts = []
-    for name, figures in others[:_NOTED_METHODS]:
-        if not figures.steps[0] or not base.tokens:
-            continue
-        speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
-        parts.append(f"{name} {figures.steps[1] / figures.steps[0]:.2f} tokens/step {speedup:.2f}x")
-    if failures:
-        parts.append(f"{len(failures)} left out")
-    return ", ".join(parts)
+    """Both row files of every method and run, sorted by question id."""
+    ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
+    names = [method.name for method in methods]
+    for kind in ("answers", "details"):
+        for name, files in run_files(kind, names, len(runs)).items():
+            for run, file in zip(runs, files):
+                rows = (kept.get(Key(run.number, number, name)) for number in ids)
+                write_rows(folder / file, (row.answer if kind == "answers" else row.detail for row in rows))

@@ -1,46 +1,33 @@
 """Figures over answer rows: accepted length, tokens/s, speed-up in both baseline countings, depths.
 
-The arithmetic is that of the Spec-Bench scorer: accepted length is the mean over pooled steps, tokens/s
-the mean over questions of sum(new_tokens) / sum(wall_time).
+The arithmetic is that of the Spec-Bench scorer: accepted length is the mean over pooled steps, tokens/s the mean over
+questions of sum(new_tokens) / sum(wall_time), speed-up the ratio of two such means. Several runs as in its mean
+report: accepted length is pooled over the steps of all runs; tokens/s and speed-up are made for each run and then
+averaged. How sure they are: ``intervals.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DataError
 from ..decode.drafting_counts import figures_of, summed
 from .benchmarks import MT_BENCH
-from .compare import compare_outputs
+from .intervals import Array, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
+from .results import DepthFigures, Figure, GroupFigures, RunFigures, Summary
+from .settings import Run
 
 Row = Mapping[str, Any]
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
-
-
-@dataclass(frozen=True)
-class GroupSummary:
-    """Figures of one method over one group of questions; None where there is nothing to divide by.
-
-    Attributes:
-        mean_accepted_length: mean over pooled verification steps, bonus token included.
-        tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time).
-        speedup: over the baseline's recorded ``new_tokens``.
-        speedup_retokenised: over the baseline counted as the upstream scorer does, re-tokenising its text and
-            taking one off each turn (for the BOS that its tokenizers add).
-        target_forwards_per_token: target forwards over new tokens; no machine's noise touches it.
-    """
-
-    questions: int
-    new_tokens: int
-    wall_time_s: float
-    mean_accepted_length: float | None
-    tokens_per_s: float | None
-    speedup: float | None
-    speedup_retokenised: float | None
-    target_forwards_per_token: float | None
+_SPEEDUPS = ("speedup", "speedup_retokenised")
+_POOLED = ("accepted_length", "forwards_per_token")
 
 
 @dataclass(frozen=True)
@@ -75,90 +62,186 @@ def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], int]) 
     }
 
 
-def summarise(
-    method: MethodRows, baseline: MethodRows, retokenised: Mapping[int, int], *, compare: bool
-) -> dict[str, Any]:
-    """All figures of one method as plain JSON values.
+def summarise_runs(
+    runs: Sequence[MethodRows],
+    baseline: Sequence[MethodRows],
+    retokenised: Sequence[Mapping[int, int]],
+    settings_runs: Sequence[Run],
+) -> Summary:
+    """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
 
     Args:
-        method, baseline: rows over the same questions; they may be the same object.
-        retokenised: ``retokenised_counts`` of the baseline.
-        compare: whether outputs are comparable by token id (greedy decoding).
+        runs, baseline: rows of each run over the same questions; they may be the same object.
+        retokenised: ``retokenised_counts`` of the baseline in each run.
+        settings_runs: number, seed and repeat of each run.
+
+    Raises:
+        DataError: two files do not hold the same questions, so that their figures cannot be compared.
     """
-    categories = list(dict.fromkeys(row["category"] for row in baseline.answers))
-
-    def group(members: Sequence[str]) -> dict[str, Any]:
-        return asdict(_group(_select(method, members), _select(baseline, members), retokenised))
-
-    return {
-        OVERALL: group(categories),
-        "tasks": {name: group(members) for name, members in task_groups(categories).items()},
-        "categories": {name: group([name]) for name in categories},
-        "accept_length_histogram": accept_length_histogram(method.answers),
-        "depths": acceptance_by_depth(method.details),
-        "time_s": _time_split(method.details),
-        "finish": dict(sorted(_finishes(method.details).items())),
-        "counts": figures_of(summed(_counts(method.details))),
-        "outputs": asdict(compare_outputs(baseline.details, method.details)) if compare else None,
+    table = _Table.read(runs, baseline, retokenised)
+    details = [row for run in runs for row in run.details]
+    answers = [row for run in runs for row in run.answers]
+    members = {name: table.categories == name for name in dict.fromkeys(table.categories.tolist())}
+    tasks = {
+        name: np.any([members[category] for category in categories], axis=0)
+        for name, categories in task_groups(list(members)).items()
     }
-
-
-def _select(rows: MethodRows, categories: Sequence[str]) -> MethodRows:
-    wanted = set(categories)
-    return MethodRows(
-        [row for row in rows.answers if row["category"] in wanted],
-        [row for row in rows.details if row["category"] in wanted],
+    return Summary(
+        overall=table.group(np.ones(len(table.categories), dtype=bool)),
+        tasks={name: table.group(chosen) for name, chosen in tasks.items()},
+        categories={name: table.group(chosen) for name, chosen in members.items()},
+        runs=table.each_run(settings_runs),
+        accept_length_histogram=accept_length_histogram(answers),
+        depths=acceptance_by_depth(details),
+        time_s=_time_split(details),
+        finish=dict(sorted(_finishes(details).items())),
+        counts=figures_of(summed(_counts(details))),
     )
 
 
-def _group(method: MethodRows, baseline: MethodRows, retokenised: Mapping[int, int]) -> GroupSummary:
-    choices = [row["choices"][0] for row in method.answers]
-    steps = [length for choice in choices for length in choice["accept_lengths"]]
-    new_tokens = sum(sum(choice["new_tokens"]) for choice in choices)
-    forwards = sum(sum(row["choices"][0]["target_forwards"]) for row in method.details)
-    speed = tokens_per_second(method.answers)
-    recorded = tokens_per_second(baseline.answers)
-    recounted = tokens_per_second(baseline.answers, retokenised)
-    return GroupSummary(
-        questions=len(choices),
-        new_tokens=new_tokens,
-        wall_time_s=sum(sum(choice["wall_time"]) for choice in choices),
-        mean_accepted_length=_ratio(sum(steps), len(steps)),
-        tokens_per_s=speed,
-        speedup=_ratio(speed, recorded),
-        speedup_retokenised=_ratio(speed, recounted),
-        target_forwards_per_token=_ratio(forwards, new_tokens),
+@dataclass(frozen=True)
+class _Table:
+    """What the figures are made of, by question and run.
+
+    Attributes:
+        categories: (Q,) names, questions in the order of the baseline's rows.
+        new_tokens, wall: (Q, R) tokens and seconds of the method. lengths, steps: sum and number of its accepted
+            lengths. decoding_steps: the sum of that field. forwards: passes of the target.
+        base_speed, base_retokenised: (Q, R) tokens/s of the baseline in both countings; NaN where no time passed.
+    """
+
+    categories: NDArray[np.str_]
+    new_tokens: Array
+    wall: Array
+    lengths: Array
+    steps: Array
+    decoding_steps: Array
+    forwards: Array
+    base_speed: Array
+    base_retokenised: Array
+
+    @classmethod
+    def read(
+        cls,
+        runs: Sequence[MethodRows],
+        baseline: Sequence[MethodRows],
+        retokenised: Sequence[Mapping[int, int]],
+    ) -> _Table:
+        """Align the rows of all runs by question id."""
+        order = [row["question_id"] for row in baseline[0].answers]
+        categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
+
+        def table(per_run: Sequence[Sequence[Row]], number: Callable[[Row], float]) -> Array:
+            by_id = [{row["question_id"]: number(row["choices"][0]) for row in rows} for rows in per_run]
+            values = np.array([[run[one] for run in by_id] for one in order], dtype=np.float64)
+            return values.reshape(len(order), len(per_run))
+
+        answers = [_same_questions(run.answers, order, number) for number, run in enumerate(runs, start=1)]
+        details = [_same_questions(run.details, order, number) for number, run in enumerate(runs, start=1)]
+        plain = [_same_questions(run.answers, order, number) for number, run in enumerate(baseline, start=1)]
+        recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
+        base_wall = table(plain, _wall)
+        return cls(
+            categories=categories,
+            new_tokens=table(answers, _new_tokens),
+            wall=table(answers, _wall),
+            lengths=table(answers, lambda choice: sum(choice["accept_lengths"])),
+            steps=table(answers, lambda choice: len(choice["accept_lengths"])),
+            decoding_steps=table(answers, lambda choice: sum(choice["decoding_steps"])),
+            forwards=table(details, lambda choice: sum(choice["target_forwards"])),
+            base_speed=_quotient(table(plain, _new_tokens), base_wall),
+            base_retokenised=_quotient(recounted, base_wall),
+        )
+
+    def columns(self) -> dict[str, Array]:
+        """Figure -> (Q, R, C), what its statistic needs the sums of."""
+        speed = columns_of_mean(_quotient(self.new_tokens, self.wall))
+        return {
+            "accepted_length": np.stack([self.lengths, self.steps], axis=-1),
+            "tokens_per_s": speed,
+            "speedup": np.concatenate([speed, columns_of_mean(self.base_speed)], axis=-1),
+            "speedup_retokenised": np.concatenate([speed, columns_of_mean(self.base_retokenised)], axis=-1),
+            "seconds_per_step": columns_of_mean(_quotient(self.wall, self.decoding_steps)),
+            "forwards_per_token": np.stack([self.forwards, self.new_tokens], axis=-1),
+        }
+
+    def group(self, chosen: NDArray[np.bool_]) -> GroupFigures:
+        """Figures of some of the questions."""
+        figures: dict[str, Figure] = {
+            name: estimate(
+                columns[chosen],
+                ratio_of_ratios if name in _SPEEDUPS else ratio,
+                pooled=name in _POOLED,
+            )
+            for name, columns in self.columns().items()
+        }
+        return GroupFigures(
+            questions=int(chosen.sum()),
+            new_tokens=int(self.new_tokens[chosen].sum()),
+            wall_time_s=float(self.wall[chosen].sum()),
+            **figures,
+        )
+
+    def each_run(self, settings_runs: Sequence[Run]) -> list[RunFigures]:
+        """Figures of each run by itself."""
+        figures = {
+            name: run_values(columns, ratio_of_ratios if name in _SPEEDUPS else ratio)
+            for name, columns in self.columns().items()
+            if name in RunFigures.model_fields
+        }
+        return [
+            RunFigures(
+                run=run.number,
+                seed=run.seed,
+                repeat=run.repeat,
+                new_tokens=int(self.new_tokens[:, index].sum()),
+                wall_time_s=float(self.wall[:, index].sum()),
+                **{name: values[index] for name, values in figures.items()},
+            )
+            for index, run in zip(range(self.wall.shape[1]), settings_runs, strict=True)
+        ]
+
+
+def _new_tokens(choice: Row) -> float:
+    return sum(choice["new_tokens"])
+
+
+def _wall(choice: Row) -> float:
+    return sum(choice["wall_time"])
+
+
+def _quotient(numerator: Array, denominator: Array) -> Array:
+    """(Q, R) quotients, NaN where there is nothing to divide by."""
+    return ratio(np.stack([numerator, denominator], axis=-1))
+
+
+def _same_questions(rows: Sequence[Row], order: Sequence[int], run: int) -> Sequence[Row]:
+    found = {row["question_id"] for row in rows}
+    if found == set(order) and len(rows) == len(order):
+        return rows
+    odd = sorted(found ^ set(order))
+    raise DataError(
+        "the answers of two methods or runs are not to the same questions",
+        got=f"{len(rows)} rows in run {run}" + (f", odd: {odd[:5]}" if odd else ""),
+        expected=f"the {len(order)} questions of the first run of plain decoding",
+        remedy="evaluate again",
     )
 
 
-def tokens_per_second(rows: Sequence[Row], counts: Mapping[int, int] | None = None) -> float | None:
-    """Mean over questions of tokens / seconds; ``counts`` replaces the recorded ``new_tokens``."""
-    speeds = []
-    for row in rows:
-        choice = row["choices"][0]
-        tokens = sum(choice["new_tokens"]) if counts is None else counts[row["question_id"]]
-        speed = _ratio(tokens, sum(choice["wall_time"]))
-        if speed is not None:
-            speeds.append(speed)
-    return _ratio(sum(speeds), len(speeds))
-
-
-def _ratio(numerator: float | None, denominator: float | None) -> float | None:
-    return None if numerator is None or not denominator else numerator / denominator
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
 
 
 def accept_length_histogram(rows: Sequence[Row]) -> dict[str, int]:
     """Accepted length -> number of verification steps, ascending (keys are texts, as JSON has them)."""
-    counted = Counter(length for row in rows for length in row["choices"][0]["accept_lengths"])
+    counted: Counter[int] = Counter()
+    for row in rows:
+        counted.update(row["choices"][0]["accept_lengths"])
     return {str(length): counted[length] for length in sorted(counted)}
 
 
-def acceptance_by_depth(details: Sequence[Row]) -> list[dict[str, float | int | None]]:
-    """Per draft depth (1 = first drafted token): steps that offered and that accepted it, and both rates.
-
-    ``reached`` is the share of verification steps that accepted a node of this depth; ``conditional`` the
-    share of those that had accepted its parent.
-    """
+def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
+    """Acceptance at each draft depth, down to the deepest that was offered."""
     offered: Counter[int] = Counter()
     accepted: Counter[int] = Counter()
     steps = 0
@@ -169,17 +252,17 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[dict[str, float | int | 
                 for depth, count in enumerate(turn, start=1):
                     total[depth] += count
         steps += sum(len(lengths) for lengths in choice["accept_lengths"])
-    rows: list[dict[str, float | int | None]] = []
+    rows: list[DepthFigures] = []
     parents = steps
     for depth in range(1, max((d for d, count in offered.items() if count), default=0) + 1):
         rows.append(
-            {
-                "depth": depth,
-                "offered": offered[depth],
-                "accepted": accepted[depth],
-                "reached": _ratio(accepted[depth], steps),
-                "conditional": _ratio(accepted[depth], parents),
-            }
+            DepthFigures(
+                depth=depth,
+                offered=offered[depth],
+                accepted=accepted[depth],
+                reached=_ratio(accepted[depth], steps),
+                conditional=_ratio(accepted[depth], parents),
+            )
         )
         parents = accepted[depth]
     return rows

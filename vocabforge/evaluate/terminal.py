@@ -1,16 +1,16 @@
-"""The table that ends an evaluation on a terminal."""
+"""The tables that end an evaluation on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..decode.drafting_counts import phrase_of
-from .report import row_keys
-from .summary import OVERALL
+from .report_text import divergence_line, figure_of, group_of, interval, number, row_keys
+from .results import Figure, Results
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 def _table(title: str) -> Table:
@@ -22,9 +22,18 @@ def _table(title: str) -> Table:
     )
 
 
-def overview_table(results: Mapping[str, Any]) -> Table:
+def _cell(figure: Figure, digits: int = 2) -> Text:
+    """The value, and under it the interval."""
+    from rich.text import Text
+
+    text = Text(number(figure.value, digits))
+    between = interval(figure, digits)
+    return text.append(f"\n{between}", style="dim") if between else text
+
+
+def overview_table(results: Results) -> Table:
     """One line per method: overall figures and whether the output is that of plain decoding."""
-    table = _table(f"{results['target']['name']} on {results['benchmark']['name']}")
+    table = _table(f"{results.target.name} on {results.benchmark.name}")
     table.add_column("method", overflow="fold")
     for column in (
         "accepted\nlength",
@@ -35,64 +44,85 @@ def overview_table(results: Mapping[str, Any]) -> Table:
         "identical",
     ):
         table.add_column(column, justify="right")
-    for method in results["methods"]:
-        figures, outputs = method["summary"][OVERALL], method["summary"]["outputs"]
-        is_baseline = method is results["methods"][0]
-        same = "–" if outputs is None else f"{outputs['identical']} of {outputs['compared']}"
+    for place, method in enumerate(results.methods):
+        figures, outputs = method.summary.overall, method.summary.outputs
+        same = "–" if outputs is None else f"{outputs.identical} of {outputs.compared}"
         table.add_row(
-            method["name"],
-            _number(figures["mean_accepted_length"]),
-            _number(figures["tokens_per_s"], 1),
-            _number(figures["speedup"]),
-            _number(figures["speedup_retokenised"]),
-            _number(figures["target_forwards_per_token"], 3),
-            "baseline" if is_baseline else same,
+            method.name,
+            _cell(figures.accepted_length),
+            _cell(figures.tokens_per_s, 1),
+            _cell(figures.speedup) if place else number(figures.speedup.value),
+            number(figures.speedup_retokenised.value),
+            number(figures.forwards_per_token.value, 3),
+            same if place else "baseline",
         )
+    if any(method.summary.overall.tokens_per_s.low is not None for method in results.methods):
+        table.caption = "under a figure: its 95% interval over questions"
+        table.caption_justify = "left"
     return table
 
 
-def category_table(results: Mapping[str, Any]) -> Table:
+def category_table(results: Results) -> Table:
     """One line per task: accepted length and speed-up of every method but the baseline."""
     table = _table("accepted length and speed-up by task")
     table.add_column("task")
     table.add_column("questions", justify="right")
-    for method in results["methods"][1:]:
-        table.add_column(method["name"], justify="right", overflow="fold")
-    baseline = results["methods"][0]["summary"]
-    for section, name, shown in row_keys(results):
-        groups = [
-            method["summary"][section] if section == OVERALL else method["summary"][section][name]
-            for method in results["methods"][1:]
-        ]
-        questions = (baseline[section] if section == OVERALL else baseline[section][name])["questions"]
-        cells = [f"{_number(g['mean_accepted_length'])}  {_number(g['speedup'])}x" for g in groups]
-        table.add_row(shown, str(questions), *cells)
+    for method in results.methods[1:]:
+        table.add_column(method.name, justify="right", overflow="fold")
+    for key in row_keys(results):
+        cells = []
+        for method in results.methods[1:]:
+            length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
+            cells.append(f"{number(length.value)}  {number(speedup.value)}x")
+        table.add_row(key[2], str(group_of(results.methods[0], key).questions), *cells)
     return table
 
 
-def count_lines(results: Mapping[str, Any]) -> list[str]:
+def quality_table(results: Results) -> Table | None:
+    """One line per method: how many answers are right; None where nothing was scored."""
+    scored = [method for method in results.methods if method.summary.quality is not None]
+    if not scored:
+        return None
+    table = _table("right answers")
+    table.add_column("method", overflow="fold")
+    for column in ("right", "of", "rate, %", "in its form, %", "as plain decoding"):
+        table.add_column(column, justify="right")
+    for method in scored:
+        quality = method.summary.quality
+        assert quality is not None  # chosen above
+        rate = quality.rate.model_copy(
+            update={
+                name: None if (value := getattr(quality.rate, name)) is None else 100 * value
+                for name in ("value", "sd", "low", "high")
+            }
+        )
+        table.add_row(
+            method.name,
+            f"{quality.passed:,}",
+            f"{quality.attempted:,}",
+            _cell(rate, 1),
+            "–" if quality.strict is None else f"{100 * quality.strict:.1f}",
+            "–" if quality.same_as_baseline is None else f"{quality.same_as_baseline:,}",
+        )
+    return table
+
+
+def count_lines(results: Results) -> list[str]:
     """One sentence per method whose proposer counts what drafting costs it beside passes of the target."""
     return [
-        f"{method['name']}: {phrase_of(method['summary']['counts'])}"
-        for method in results["methods"]
-        if phrase_of(method["summary"]["counts"])
+        f"{method.name}: {phrase_of(method.summary.counts)}"
+        for method in results.methods
+        if phrase_of(method.summary.counts)
     ]
 
 
-def divergence_lines(results: Mapping[str, Any]) -> list[str]:
+def divergence_lines(results: Results) -> list[str]:
     """One sentence per method whose greedy output is not that of plain decoding."""
-    lines = []
-    for method in results["methods"][1:]:
-        outputs = method["summary"]["outputs"]
-        if outputs and outputs["first"]:
-            first = outputs["first"]
-            lines.append(
-                f"{method['name']} differs from plain decoding in {len(outputs['divergent'])} of "
-                f"{outputs['compared']} questions, first at question {first['question_id']}, "
-                f"turn {first['turn'] + 1}, token {first['position']}"
-            )
-    return lines
+    return [line for method in results.methods[1:] if (line := divergence_line(method))]
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+def fault_methods(results: Results) -> list[str]:
+    """Names of the methods with an output that rounding does not explain."""
+    return [
+        method.name for method in results.methods if method.summary.outputs and method.summary.outputs.faults
+    ]

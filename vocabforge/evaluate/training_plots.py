@@ -106,7 +106,6 @@ def _label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
             va="center",
             color=method_colour(curve.colour),
             alpha=max(curve.strength, 0.75),
-            fontsize=9,
             annotation_clip=False,
         )
 
@@ -159,7 +158,6 @@ def share_bars(
                         f"{100 * value:.0f}",
                         ha="center",
                         va="center",
-                        fontsize=9,
                         color=PAPER,
                         fontweight="bold",
                     )

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 def evaluation_view(artifact: Artifact, request: Request) -> View:
     """Settings, figures of each method, by task, and where outputs part."""
+    from ...evaluate.results import read_results
     from ...evaluate.terminal import category_table, divergence_lines, overview_table
 
-    def shown(results: Mapping[str, Any]) -> list[Any]:
-        tables = [facts_table(results["run_facts"]), overview_table(results), category_table(results)]
-        return [*tables, *map(Text, divergence_lines(results))]
-
-    return _view(artifact, "results.json", shown)
+    results = read_results(artifact.file("results.json"))
+    tables = [facts_table(results.run_facts), overview_table(results), category_table(results)]
+    return View(results.model_dump(mode="json"), [*tables, *map(Text, divergence_lines(results))])
 
 
 def coverage_view(artifact: Artifact, request: Request) -> View:

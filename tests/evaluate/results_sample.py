@@ -1,0 +1,298 @@
+"""Results of an evaluation as tests need them: made up, but such that the figures fit each other."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+from vocabforge.evaluate.benchmarks import MT_BENCH
+from vocabforge.evaluate.names import run_files
+from vocabforge.evaluate.results import (
+    BenchmarkFacts,
+    DepthFigures,
+    DivergenceRow,
+    FailureRow,
+    Figure,
+    GroupFigures,
+    MethodResults,
+    Outputs,
+    Quality,
+    Results,
+    RunFigures,
+    Settings,
+    Summary,
+    Target,
+    Vocabulary,
+)
+
+CATEGORIES = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
+    ("translation", "summarization", "qa", "math_reasoning", "rag"), 80
+)
+OF = 128_256
+# name, head, kind and size of its draft vocabulary, accepted length, speed-up
+METHODS = (
+    ("eagle3", "full", "full", OF, 3.94, 1.61),
+    ("eagle3+freq-32k", "static", "static", 32_768, 3.86, 1.84),
+    ("eagle3+router", "router", "router", 4_096, 3.81, 1.92),
+    ("eagle3+scheduled", "static", "scheduled", 24_576, 3.79, 1.83),
+    ("eagle3+low-rank", "low-rank", "low-rank", 8_192, 3.62, 1.71),
+    ("eagle3+ranker", "ranker", "ranker", 1_024, 3.55, 1.77),
+    ("eagle3+freq-16k", "static", "static", 16_384, 3.70, 1.86),
+    ("eagle3+freq-8k", "static", "static", 8_192, 3.41, 1.74),
+    ("draft model", None, "full", OF, 3.11, 1.12),
+    ("early-exit", None, "full", OF, 1.92, 1.05),
+)
+ENVIRONMENT = {
+    "machine": "x86_64", "system": "Linux 6.8", "processor": "An 8-core processor", "cpu_count": 8, "threads": 8,
+    "python": "3.12.3", "torch": "2.13.0", "dtype": "float16", "device": "cuda", "gpu": "A card with 24 GB",
+}  # fmt: skip
+PARTS = ("prefill", "head", "layers", "draft", "verify", "other")
+_SHARES = {
+    "full": (0.06, 0.24, 0.10, 0.05, 0.50, 0.05),
+    "plain": (0.04, 0.0, 0.0, 0.0, 0.91, 0.05),
+    "reduced": (0.07, 0.07, 0.12, 0.06, 0.62, 0.06),
+}
+STEPS_PER_QUESTION, TOKENS_PER_S = 60, 41.5
+
+
+def sample_results(
+    methods: int = 3,
+    runs: int = 2,
+    *,
+    categories: dict[str, int] | None = None,
+    temperature: float = 0.0,
+    faster: float = 1.0,
+    near_tied: int = 2,
+    faults: int = 1,
+    failures: int = 1,
+    scorer: Literal["gsm8k", "human-eval"] | None = None,
+    target: str = "llama-3-8b-instruct",
+    seed: int = 0,
+) -> Results:
+    """Results that the schema allows.
+
+    Args:
+        methods: ways of decoding, plain decoding the first; at most 11.
+        runs: repeats (greedy) or seeds (sampled).
+        categories: questions by category; None: those of Spec-Bench.
+        faster: factor on tokens/s and speed-ups of all methods but plain decoding.
+        near_tied, faults: divergences of the last method; none where outputs are sampled.
+        failures: questions left out.
+        scorer: ``gsm8k`` or ``human-eval`` adds quality.
+        seed: of the noise on the figures.
+    """
+    random = Random(seed)
+    categories = dict(CATEGORIES if categories is None else categories)
+    rows: list[MethodResults] = []
+    for index in range(methods):
+        name, head, kind, size, length, speedup = (
+            ("plain", None, None, 0, 1.0, 1.0) if index == 0 else METHODS[index - 1]
+        )
+        speedup = speedup * (1.0 if index == 0 else faster)
+        bad = (near_tied, faults) if index and index == methods - 1 else (0, 0)
+        summary = _summary(random, categories, runs, length, speedup, "plain" if kind is None else kind)
+        summary = summary.model_copy(
+            update={
+                "outputs": _outputs(sum(categories.values()) * runs, *bad) if temperature == 0 else None,
+                "quality": _quality(random, scorer, name, sum(categories.values()), runs),
+            }
+        )
+        rows.append(
+            MethodResults(
+                name=name,
+                description=f"{name}, a tree of depth 5 with 60 nodes" if index else "plain decoding",
+                head=head,
+                vocabulary=None if kind is None else Vocabulary(kind=kind, size=size, of=OF),
+                answers=_files("answers", name, runs),
+                details=_files("details", name, runs),
+                summary=summary,
+            )
+        )
+    questions = sum(categories.values())
+    seeds = [0] if temperature == 0 else list(range(runs))
+    return Results(
+        vocabforge="0.1.0",
+        created="2026-11-21T20:15:00Z",
+        target=Target(name=target, fingerprint="ab" * 32, tokenizer="cd" * 32, dtype="float16"),
+        benchmark=BenchmarkFacts(
+            name="spec-bench",
+            file="question.jsonl",
+            format="spec-bench",
+            sha256="ef" * 32,
+            published=True,
+            asked="12" * 32,
+            questions=questions + failures,
+            of=questions + failures,
+        ),
+        answered=questions,
+        resumed=0,
+        settings=Settings(
+            max_new_tokens=1024,
+            sampling={"temperature": temperature, "top_p": 1.0},
+            warmup=3,
+            prompt_format="chat",
+            system=None,
+            seeds=seeds,
+            repeats=runs // len(seeds),
+        ),
+        parents={"target": "ab" * 32, "drafter eagle3": "34" * 32},
+        run_facts={
+            "benchmark": "spec-bench (question.jsonl, sha256 efefefefefefefef)",
+            "prompt format": "chat",
+            "tree": "depth 5, 60 nodes, 10 a step",
+            "target hash": "abababababababab",
+        },
+        environment=dict(ENVIRONMENT),
+        command="vocabforge eval --target llama-3-8b-instruct --benchmark spec-bench --drafter eagle3 "
+        "--vocab freq-32k --repeats 2 --output out/eval",
+        time_parts=list(PARTS),
+        methods=rows,
+        failures=[
+            FailureRow(
+                question_id=500 + number,
+                category="rag",
+                method=rows[-1].name,
+                run=1,
+                turn=0,
+                kind="DataError",
+                reason="the prompt does not fit the cache: got 2311 tokens, expected at most 2048",
+            )
+            for number in range(failures)
+        ],
+    )
+
+
+def _files(kind: str, name: str, runs: int) -> list[str]:
+    return run_files(kind, [name], runs)[name]
+
+
+def _figure(random: Random, value: float, runs: int, noise: float, questions: int = 480) -> Figure:
+    sd = value * noise * random.uniform(0.5, 1.5) if runs > 1 else None
+    half = value * 0.35 / questions**0.5
+    known = questions > 1
+    return Figure(
+        value=value,
+        sd=sd,
+        low=value - half if known else None,
+        high=value + 1.05 * half if known else None,
+    )
+
+
+def _group(
+    random: Random, questions: int, runs: int, length: float, speedup: float, exact: bool = False
+) -> GroupFigures:
+    plain = length == 1.0
+    ease = 1.0 if plain or exact else random.uniform(0.9, 1.12)
+    length, speedup = length * ease, speedup * ease
+    tokens = round(questions * runs * STEPS_PER_QUESTION * 3.5)
+    speed = TOKENS_PER_S * speedup
+    still = 0.0  # neither counts nor forwards move between greedy runs
+    one = Figure(value=1.0, sd=0.0 if runs > 1 else None, low=1.0, high=1.0)
+    return GroupFigures(
+        questions=questions,
+        new_tokens=tokens,
+        wall_time_s=tokens / speed,
+        accepted_length=one if plain else _figure(random, length, runs, still, questions),
+        tokens_per_s=_figure(random, speed, runs, 0.02, questions),
+        speedup=one if plain else _figure(random, speedup, runs, 0.015, questions),
+        speedup_retokenised=_figure(random, speedup * 1.01, runs, 0.015, questions),
+        seconds_per_step=_figure(random, length / speed, runs, 0.02, questions),
+        forwards_per_token=_figure(random, 1.01 / length, runs, still, questions),
+    )
+
+
+def _summary(
+    random: Random, categories: dict[str, int], runs: int, length: float, speedup: float, kind: str
+) -> Summary:
+    groups = {name: _group(random, count, runs, length, speedup) for name, count in categories.items()}
+    chat = {name: count for name, count in categories.items() if name in MT_BENCH}
+    tasks: dict[str, GroupFigures] = {}
+    if chat:
+        tasks["mt_bench"] = _group(random, sum(chat.values()), runs, length, speedup)
+    tasks |= {name: group for name, group in groups.items() if name not in MT_BENCH}
+    overall = _group(random, sum(categories.values()), runs, length, speedup, exact=True)
+    steps = round(overall.new_tokens / length)
+    keep = 0.0 if length == 1.0 else 1.0 - 1.0 / length
+    reached = [keep**depth for depth in range(1, 6)] if keep else []
+    shares = [1.0, *reached, 0.0]
+    seconds = overall.wall_time_s
+    split = _SHARES.get(kind, _SHARES["reduced"])
+    return Summary(
+        overall=overall,
+        tasks=tasks,
+        categories=groups,
+        runs=[
+            RunFigures(
+                run=number,
+                seed=0,
+                repeat=number,
+                accepted_length=overall.accepted_length.value,
+                tokens_per_s=TOKENS_PER_S * speedup * random.uniform(0.97, 1.03),
+                speedup=speedup * random.uniform(0.98, 1.02),
+                speedup_retokenised=speedup * 1.01,
+                forwards_per_token=overall.forwards_per_token.value,
+                new_tokens=overall.new_tokens // runs,
+                wall_time_s=seconds / runs,
+            )
+            for number in range(1, runs + 1)
+        ],
+        accept_length_histogram={
+            str(at + 1): count
+            for at in range(len(reached) + 1)
+            if (count := round(steps * (shares[at] - shares[at + 1])))
+        },
+        depths=[
+            DepthFigures(
+                depth=depth, offered=steps, accepted=round(steps * share), reached=share, conditional=keep
+            )
+            for depth, share in enumerate(reached, start=1)
+        ],
+        time_s={part: seconds * share for part, share in zip(PARTS, split) if share},
+        finish={"eos": 7 * runs, "length": 3 * runs},
+        counts={},
+    )
+
+
+def _outputs(compared: int, near_tied: int, faults: int) -> Outputs:
+    rows = [_divergence(number, number >= near_tied) for number in range(near_tied + faults)]
+    same = compared - len(rows)
+    counts = {"near_tied": near_tied, "faults": faults, "not_judged": 0}
+    return Outputs(compared=compared, identical=same, cut=0, **counts, divergences=rows)
+
+
+def _divergence(number: int, fault: bool) -> DivergenceRow:
+    return DivergenceRow(
+        run=1,
+        question_id=101 + number,
+        turn=number % 2,
+        position=17 + 5 * number,
+        expected=1_820 + number,
+        got=3_977,
+        expected_text=" the",
+        got_text=" a <b>&",
+        judgement="fault" if fault else "near-tied",
+        gap=2.4 if fault else 0.003,
+        noise=0.004,
+        expected_logit=21.43,
+        got_logit=19.03 if fault else 21.427,
+        reason="rounding cannot explain it" if fault else "closer than four times the noise",
+    )
+
+
+def _quality(
+    random: Random, scorer: Literal["gsm8k", "human-eval"] | None, name: str, questions: int, runs: int
+) -> Quality | None:
+    if scorer is None:
+        return None
+    attempted = questions * runs
+    passed = round(attempted * random.uniform(0.58, 0.62))
+    return Quality(
+        scorer=scorer,
+        attempted=attempted,
+        passed=passed,
+        rate=_figure(random, passed / attempted, runs, 0.01, questions),
+        strict=0.55 if scorer == "gsm8k" else None,
+        same_as_baseline=attempted - 1,
+        files=_files(scorer, name, runs),
+        facts={"scored": "exact match" if scorer == "gsm8k" else "seccomp, Landlock"},
+    )

@@ -1,0 +1,195 @@
+"""The pages in a real browser: Chromium without a window, on phones and on a desk, light and dark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluate.results_sample import sample_results
+from vocabforge.evaluate.report import render_report
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTHS = (360, 390, 1280)
+
+# All that a person would see go wrong; runs in the page.
+LOOK = """() => {
+  const root = document.scrollingElement, found = [];
+  if (root.scrollWidth > root.clientWidth) found.push(`wider than the window: ${root.scrollWidth}`);
+  for (const fold of document.querySelectorAll('details')) fold.open = true;
+  if (root.scrollWidth > root.clientWidth) found.push(`wider than the window, unfolded: ${root.scrollWidth}`);
+  for (const svg of document.querySelectorAll('svg')) {
+    const box = svg.getBoundingClientRect(), view = svg.viewBox.baseVal;
+    if (!(box.width > 0 && box.height > 0)) found.push('a chart without a size');
+    const scale = box.width / view.width;
+    for (const text of svg.querySelectorAll('text')) {
+      const at = text.getBoundingClientRect(), edge = 1 * scale, words = text.textContent.trim();
+      if (at.left < box.left - edge || at.right > box.right + edge || at.top < box.top - edge
+          || at.bottom > box.bottom + edge) found.push(`outside of its chart: ${words}`);
+      const size = parseFloat(getComputedStyle(text).fontSize) * scale;
+      if (size < 11.95) found.push(`text of ${size} pixels in a chart: ${words}`);
+    }
+  }
+  for (const table of document.querySelectorAll('table')) {
+    const box = table.closest('.scroll');
+    if (!box) found.push('a table that cannot be scrolled');
+    else if (getComputedStyle(box).overflowX !== 'auto') found.push('a box that does not scroll');
+    else if (box.getBoundingClientRect().right > root.clientWidth) found.push('a box wider than the window');
+  }
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, about = node.parentElement;
+    if (!node.textContent.trim() || about.closest('svg')) continue;
+    const size = parseFloat(getComputedStyle(about).fontSize);
+    if (size < 12) found.push(`text of ${size} pixels: ${node.textContent.trim()}`);
+  }
+  return found;
+}"""
+
+# Least contrast (WCAG) of all text against what lies behind it, and of the charts' colours against their panel.
+CONTRAST = """() => {
+  const light = rgb => rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const numbers = text => text.match(/[\\d.]+/g).map(Number);
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const between = (a, b) => {
+    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05);
+  };
+  let text = [99, ''], colours = [99, ''];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const about = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || about.closest('svg')) continue;
+    const ratio = between(numbers(getComputedStyle(about).color), behind(about));
+    if (ratio < text[0]) text = [ratio, walk.currentNode.textContent.trim()];
+  }
+  for (const swatch of document.querySelectorAll('.swatch')) {
+    const ratio = between(numbers(getComputedStyle(swatch).backgroundColor), behind(swatch.parentElement));
+    if (ratio < colours[0]) colours = [ratio, swatch.className];
+  }
+  return {text, colours, ground: light(behind(document.body))};
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    system = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    with api.sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no Chromium starts here: {str(error).splitlines()[0]}")
+        yield started
+        started.close()
+
+
+def troubles(
+    browser: Any, file: Path, width: int, scheme: str = "light", *, script: bool = True
+) -> list[str]:
+    """What a reader, or the browser's console, would complain of."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 800}, color_scheme=scheme, java_script_enabled=script
+    )
+    try:
+        page, found = context.new_page(), []
+        page.on("console", lambda said: found.append(f"console: {said.type} {said.text}"))
+        page.on("pageerror", lambda error: found.append(f"page error: {error}"))
+        page.on("request", lambda request: found.append(f"request: {request.url}"))
+        page.goto(file.as_uri())
+        assert found == [f"request: {file.as_uri()}"], found
+        return page.evaluate(LOOK) if script else []
+    finally:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine methods, one with a long name, faults, failures and quality: every section of the page."""
+    results = sample_results(9, 2, categories={"writing": 10, "math_reasoning": 80}, scorer="gsm8k")
+    last = results.methods[-1].model_copy(
+        update={"name": "eagle3+a-name-much-longer-than-a-phone-is-wide+router-of-8192-tokens"}
+    )
+    results = results.model_copy(update={"methods": [*results.methods[:-1], last]})
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(render_report(results), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_can_be_read(browser: Any, report: Path, width: int) -> None:
+    assert troubles(browser, report, width) == []
+
+
+def test_the_report_needs_no_script(browser: Any, report: Path) -> None:
+    assert troubles(browser, report, 390, script=False) == []
+
+
+def test_light_and_dark_have_contrast(browser: Any, report: Path) -> None:
+    grounds = {}
+    for scheme in ("light", "dark"):
+        context = browser.new_context(color_scheme=scheme)
+        page = context.new_page()
+        page.goto(report.as_uri())
+        seen = page.evaluate(CONTRAST)
+        context.close()
+        assert seen["text"][0] >= 4.5, (scheme, seen["text"])
+        assert seen["colours"][0] >= 3.0, (scheme, seen["colours"])
+        grounds[scheme] = seen["ground"]
+    assert grounds["dark"] < 0.05 < 0.8 < grounds["light"]
+
+
+def test_the_page_of_a_coverage_study_can_be_read(browser: Any, tmp_path: Path) -> None:
+    from tests.evaluate.test_coverage_report import files_of, study
+
+    file = tmp_path / "coverage.html"
+    file.write_text(files_of(study())["coverage.html"], encoding="utf-8")
+    assert troubles(browser, file, 360) == []
+
+
+def test_the_page_of_a_training_run_can_be_read(browser: Any, tmp_path: Path) -> None:
+    from vocabforge.evaluate.training_report import write_report
+
+    shares = [0.5, 0.4, 0.3]
+    heldout = dict.fromkeys(("loss", "accuracy", "conditional_acceptance", "acceptance"), shares)
+    heldout |= {
+        name: [0.3, 0.3, 0.4] for name in ("drafter_wrong", "out_of_vocabulary", "lost_wrong", "lost_outside")
+    }
+    live = {"accepted_length": 2.4, "chain_accepted_length": 2.1, "conditional_by_position": shares}
+    rows: list[dict[str, Any]] = [{"kind": "start", "step": 0, "time": 100.0}]
+    for step in (40, 80, 120):
+        rows.append({"kind": "train", "step": step, "loss": 2.0, "lr": 1e-4, "time": 100.0 + step})
+        rows.append({"kind": "heldout", "step": step, "chain_accepted_length": 1.9, **heldout})
+        rows.append({"kind": "live", "step": step, "identical": 2, "compared": 2, "prompts": 2, **live})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "config.json").write_text(json.dumps({"optim": {"steps": 200}}))
+    assert troubles(browser, write_report(tmp_path), 360) == []
+
+
+def test_the_browser_would_notice(browser: Any, tmp_path: Path) -> None:
+    """The checks themselves: a page with every fault."""
+    file = tmp_path / "bad.html"
+    file.write_text(
+        "<!DOCTYPE html><title>x</title><link rel='icon' href='data:,'><body>"
+        "<div style='width:2000px'>wide</div><p style='font-size:9px'>small</p><table><tr><td>1</table>"
+        "<svg viewBox='0 0 100 20' width='100'><text x='90' y='15' font-size='9'>too far</text></svg>",
+        encoding="utf-8",
+    )
+    found = " / ".join(troubles(browser, file, 390))
+    for fault in ("wider than", "outside of its chart: too far", "text of 9 pixels in", "9 pixels: small"):
+        assert fault in found, found
+    assert "a table that cannot be scrolled" in found
+    file.write_text(f"<link rel='icon' href='data:,'><img src='{(tmp_path / 'absent.png').as_uri()}'>")
+    with pytest.raises(AssertionError, match="absent"):
+        troubles(browser, file, 390)

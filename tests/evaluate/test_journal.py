@@ -1,0 +1,339 @@
+"""An interrupted evaluation goes on where it was, whatever it was doing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.eval_fakes import (
+    FIRST_WORD,
+    ROWS,
+    FakeGenerator,
+    FakeMethod,
+    make_tokenizer,
+    plain_and_tree,
+    run_fakes,
+)
+from tests.support import ROOT
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.core.lock import only_writer
+from vocabforge.decode.request import SamplingParams
+from vocabforge.evaluate import journal as module
+from vocabforge.evaluate import tour
+from vocabforge.evaluate.journal import HEADER, Journal, Kept, Key, differences, open_journal
+from vocabforge.evaluate.journal import ROWS as ROWS_FILE
+
+Told = dict[tuple[str, int], dict]
+SAMPLED = {"sampling": SamplingParams(0.8), "seeds": (7, 8)}
+
+
+def pair() -> list[FakeMethod]:
+    """Plain decoding cannot answer question 5, which the other method has answered by then."""
+    methods = plain_and_tree()
+    methods[0].generator.too_long = 16
+    return methods
+
+
+def told(folder: Path, part: str) -> Told:
+    """Every row by file and question id."""
+    table: Told = {}
+    for file in sorted((folder / "work" / part).rglob("*.jsonl")):
+        for row in map(json.loads, file.read_text("utf-8").splitlines()):
+            table[str(file.relative_to(folder / "work" / part)), row["question_id"]] = row
+    return table
+
+
+def tokens(folder: Path) -> dict[tuple[str, int], list[list[int]]]:
+    return {place: row["choices"][0]["token_ids"] for place, row in told(folder, "details").items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of two methods and two seeds that nothing interrupted; one question fails."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_fakes(folder, pair(), **SAMPLED)
+    return folder
+
+
+def leave(folder: Path, whole: Path, data: bytes) -> None:
+    """The journal as a kill would leave it, its rows cut to ``data``."""
+    (folder / "out.partial").mkdir(parents=True)
+    header = (whole / "out.partial" / HEADER).read_bytes()
+    (folder / "out.partial" / HEADER).write_bytes(header)
+    (folder / "out.partial" / ROWS_FILE).write_bytes(data)
+
+
+def test_cut_at_any_byte_it_gives_the_same_answers_and_keeps_the_times(tmp_path: Path, whole: Path) -> None:
+    data = (whole / "out.partial" / ROWS_FILE).read_bytes()
+    lines = data.splitlines()
+    assert len(lines) == 1 + 3 * 4 + 2  # a start, three questions, a failure and the row before it
+    ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
+    around = {end - shift for end in ends for shift in (0, 1)}
+    for cut in sorted({*around, 0, 1, *range(100, len(data), 1777)}):
+        folder = tmp_path / str(cut)
+        leave(folder, whole, data[:cut])
+        outcome = run_fakes(folder, pair(), **SAMPLED)
+        assert [failure.question_id for failure in outcome.failures] == [5]
+        assert outcome.resumed == (cut >= ends[1])
+        assert tokens(folder) == tokens(whole)
+        kept = [lines[number] for number, end in enumerate(ends) if end <= cut]
+        answers, before = told(folder, "answers"), told(whole, "answers")
+        same = [place for place, row in answers.items() if row["answer_id"] == before[place]["answer_id"]]
+        assert all(answers[place] == before[place] for place in same)  # times and all
+        # What was answered before another method failed is kept as well, and stands in no file.
+        assert len(same) == sum(b'"answer"' in line and b'"question_id": 5' not in line for line in kept)
+
+
+def test_what_is_kept_is_not_asked_again(tmp_path: Path, whole: Path, capsys) -> None:
+    data = (whole / "out.partial" / ROWS_FILE).read_bytes()
+    lines = data.splitlines(keepends=True)
+    leave(tmp_path, whole, b"".join(lines[:-3]) + lines[-3][:50])
+    methods = pair()
+    run_fakes(tmp_path, methods, **SAMPLED)
+    assert sum(len(method.generator.prompts) for method in methods) == 3
+    again = pair()
+    outcome = run_fakes(tmp_path, again, warmup=0, **SAMPLED)
+    assert [method.generator.prompts for method in again] == [[], []]
+    assert (outcome.resumed, tokens(tmp_path)) == (2, tokens(whole))
+    assert "damaged" not in capsys.readouterr().err
+
+
+# It answers a few questions and then waits for its end.
+CHILD = """
+import sys, time
+from pathlib import Path
+from tests.evaluate.eval_fakes import plain_and_tree, run_fakes
+asked = []
+def wait(prompt):
+    asked.append(prompt)
+    time.sleep(0.002 if len(asked) < 20 else 100)
+run_fakes(Path(sys.argv[1]), plain_and_tree(before=wait), repeats=20)
+"""
+
+
+def test_a_killed_process_leaves_what_it_measured(tmp_path: Path) -> None:
+    rows = tmp_path / "out.partial" / ROWS_FILE
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        while not rows.is_file() or rows.read_bytes().count(b"\n") < 6:
+            assert child.poll() is None
+            time.sleep(0.01)
+        with pytest.raises(UsageError, match="another process is working"):
+            run_fakes(tmp_path, plain_and_tree(), repeats=20)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert child.returncode == -signal.SIGKILL
+    kept = rows.read_bytes()
+    kept = kept[: kept.rfind(b"\n") + 1]
+    outcome = run_fakes(tmp_path, plain_and_tree(), repeats=20)
+    assert (outcome.failures, outcome.resumed) == ([], 1)
+    assert rows.read_bytes().startswith(kept)
+    run_fakes(tmp_path / "whole", plain_and_tree())
+    assert tokens(tmp_path)["run_20/tree.jsonl", 9] == tokens(tmp_path / "whole")["tree.jsonl", 9]
+    answers = told(tmp_path, "answers")
+    for row in map(json.loads, kept.splitlines()[1:]):
+        assert answers[f"run_{row['run']}/{row['method']}.jsonl", row["question_id"]] == row["answer"]
+
+
+def test_another_runs_journal_is_refused_with_every_difference(tmp_path: Path, whole: Path) -> None:
+    data = (whole / "out.partial" / ROWS_FILE).read_bytes()
+    leave(tmp_path, whole, data)
+    methods = [*plain_and_tree(), FakeMethod("new", FakeGenerator())]
+    methods[1].description = "other trees"
+    with pytest.raises(UsageError, match="measures something else") as caught:
+        run_fakes(
+            tmp_path, methods, rows=ROWS[:3], warmup=2, identity={"target": "b" * 64}, repeats=2, **SAMPLED
+        )
+    text = str(caught.value)
+    for line in (
+        "protocol.questions: 4, now 3",
+        "protocol.questions_sha256: ",
+        'protocol.methods.tree: ["t", "for tests", null], now ["t", "other trees", null]',
+        'protocol.methods.new: none, now ["n", "for tests", null]',
+        'protocol.order: ["plain", "tree"], now ["plain", "tree", "new"]',
+        "protocol.settings.warmup: 0, now 2",
+        "protocol.settings.repeats: 1, now 2",
+        'target: none, now "bbbb',
+    ):
+        assert f"\n    {line}" in text
+    assert text.count(", now ") == 8
+    assert "--fresh" in text
+    assert str(tmp_path / "out.partial") in text
+    assert (tmp_path / "out.partial" / ROWS_FILE).read_bytes() == data
+    assert run_fakes(tmp_path, methods, warmup=2, fresh=True).resumed == 0
+    assert sorted(path.name for path in (tmp_path / "work" / "answers").iterdir()) == [
+        "new.jsonl",
+        "plain.jsonl",
+        "tree.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("change", ["template", "stop", "system", "words"])
+def test_other_prompts_are_refused(tmp_path: Path, change: str, monkeypatch) -> None:
+    run_fakes(tmp_path, plain_and_tree())
+    options: dict = {}
+    if change == "words":
+        options["rows"] = [(9, "translation", ("w1 w2 w2",)), *ROWS[1:]]
+    elif change == "system":
+        options["system"] = "w1"
+    else:
+        make = make_tokenizer
+
+        def changed(folder: Path, **chosen):
+            tokenizer = make(folder, **chosen)
+            if change == "stop":
+                object.__setattr__(tokenizer, "eos_ids", (2, 7))
+            else:
+                object.__setattr__(tokenizer, "chat_template", f"{tokenizer.chat_template} ")
+            return tokenizer
+
+        monkeypatch.setattr("tests.evaluate.eval_fakes.make_tokenizer", changed)
+    with pytest.raises(UsageError, match="measures something else"):
+        run_fakes(tmp_path, plain_and_tree(), **options)
+
+
+def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
+    def stop(prompt: list[int]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_fakes(tmp_path, plain_and_tree(before=stop), warmup=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
+    # Killed in its warm-up, it could not clear up.
+    (tmp_path / "out.partial").mkdir()
+    header = {"kind": module.MARK, "format": module.FORMAT, "identity": {"other": 1}}
+    (tmp_path / "out.partial" / HEADER).write_text(json.dumps(header))
+    (tmp_path / "out.partial" / ROWS_FILE).write_text('{"started": 1.0}\n')
+    assert run_fakes(tmp_path, plain_and_tree()).resumed == 0
+    assert run_fakes(tmp_path, plain_and_tree()).resumed == 1
+
+
+def test_a_damaged_line_is_measured_again(tmp_path: Path, whole: Path, capsys) -> None:
+    lines = (whole / "out.partial" / ROWS_FILE).read_bytes().splitlines(keepends=True)
+    lines[2] = b"\0" * len(lines[2][:-1]) + b"\n"
+    lines[3] = b'{"run": 1, "question_id": 3, "method": "plain"}\n'
+    leave(tmp_path, whole, b"".join(lines))
+    outcome = run_fakes(tmp_path, pair(), **SAMPLED)
+    assert tokens(tmp_path) == tokens(whole)
+    assert outcome.resumed == 1
+    assert "2 damaged lines" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_no_questions_failure(tmp_path: Path, monkeypatch, whole: Path) -> None:
+    room = [5000]
+
+    def write(file: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        size = min(len(data), room[0])
+        room[0] -= size
+        return real(file, data[:size])
+
+    real = os.write
+    monkeypatch.setattr(module.os, "write", write)
+    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
+        run_fakes(tmp_path, pair(), **SAMPLED)
+    assert (tmp_path / "out.partial" / ROWS_FILE).stat().st_size == 5000
+    monkeypatch.undo()
+    outcome = run_fakes(tmp_path, pair(), **SAMPLED)
+    assert (outcome.resumed, [failure.question_id for failure in outcome.failures]) == (1, [5])
+    assert tokens(tmp_path) == tokens(whole)
+
+
+def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
+    tmp_path: Path, whole: Path, monkeypatch, capsys
+) -> None:
+    data = (whole / "out.partial" / ROWS_FILE).read_bytes()
+    leave(tmp_path, whole, b"".join(data.splitlines(keepends=True)[:8]))  # question 9, and 3 in its first run
+    bars = []
+
+    class Bar(tour.ProgressBar):
+        def __init__(self, *given, **named) -> None:
+            super().__init__(*given, **named)
+            self.notes: list[str | None] = []
+            bars.append(self)
+
+        def update(self, advance: float = 0, note: str | None = None) -> None:
+            super().update(advance, note)
+            self.notes.append(note)
+
+    monkeypatch.setattr(tour, "ProgressBar", Bar)
+    run_fakes(tmp_path, pair(), **SAMPLED)
+    (bar,) = bars
+    assert (bar.total, bar.unit, bar._initial, bar._done) == (16, "answers", 7, 16)
+    assert bar.notes[0] == "warm-up"
+    assert bar.notes[1].startswith("tree 2.00 tokens/step ")
+    assert bar.notes[-1].endswith("x, 1 left out")
+    text = capsys.readouterr().err
+    assert f"7 of 16 answers are kept from {tmp_path / 'out.partial'}" in text
+    assert "warm-up is done again" not in text  # there is none in this run
+
+
+def test_the_warm_up_is_done_again_and_not_when_all_is_measured(tmp_path: Path, capsys) -> None:
+    def stop(prompt: list[int]) -> None:
+        if prompt[2] == FIRST_WORD + 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_fakes(tmp_path, plain_and_tree(before=stop), warmup=2)
+    methods = plain_and_tree()
+    run_fakes(tmp_path, methods, warmup=2)
+    assert "the warm-up is done again" in capsys.readouterr().err
+    first = methods[1].generator.prompts[0]
+    assert methods[1].generator.prompts[:2] == [first, first]
+    methods = plain_and_tree()
+    run_fakes(tmp_path, methods, warmup=2)
+    assert methods[0].generator.prompts == []
+
+
+def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "out.partial"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years")
+    (folder / HEADER).write_text("{}")
+    for fresh in (False, True):
+        with pytest.raises(UsageError, match=r"holds something else[^$]*thesis.tex"):
+            run_fakes(tmp_path, plain_and_tree(), fresh=fresh)
+    Journal.remove(folder)
+    assert (folder / "thesis.tex").read_text() == "years"
+    (folder / "thesis.tex").unlink()
+    for content in ("{}", '{"kind": "unfinished evaluation", "format": 99, "identity": {}}', "{"):
+        (folder / HEADER).write_text(content)
+        with pytest.raises(DataError, match="--fresh"):
+            run_fakes(tmp_path, plain_and_tree())
+    assert run_fakes(tmp_path, plain_and_tree(), fresh=True).failures == []
+
+
+def test_it_is_removed_when_told_unless_somebody_works_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a.partial"
+    with open_journal(folder, {}) as journal:
+        journal.add(Key(1, 5, "plain"), Kept({"choices": [1]}, {"choices": [2]}))
+        assert journal.get(Key(1, 5, "plain")) == Kept({"choices": [1]}, {"choices": [2]})
+        with pytest.raises(KeyError):
+            journal.get(Key(2, 5, "plain"))
+    with only_writer(folder):
+        Journal.remove(folder)
+        assert (folder / ROWS_FILE).is_file()
+    Journal.remove(folder)
+    assert list(tmp_path.iterdir()) == []
+    Journal.remove(folder)
+
+
+def test_differences_name_every_leaf() -> None:
+    old = {"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x"}
+    assert differences(old, {"a": {"b": 1, "c": [1, 3]}, "e": "y" * 200}) == [
+        "a.c: [1, 2], now [1, 3]",
+        f'e: "x", now "{"y" * 76}...',
+    ]
+    assert differences(old, old) == []

@@ -1,0 +1,285 @@
+"""The HTML page of an evaluation: it stands alone, and it shows what the results say."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.evaluate.results_sample import sample_results
+from vocabforge.evaluate.report import MOST_DIVERGENCES, render_report
+from vocabforge.evaluate.report_charts import report_charts
+from vocabforge.evaluate.report_text import deviation, headline, parts_of, shortened
+from vocabforge.evaluate.results import Figure, Results
+
+FEW = {"writing": 2, "qa": 3}
+
+
+class Page(HTMLParser):
+    """What a browser would fetch and run, ids, links, titles, and whether tags are balanced."""
+
+    VOID = ("meta", "link", "br", "path", "use", "rect", "circle", "line")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.titles: list[str] = []
+        self.tags: list[str] = []
+        self.svgs = 0
+        self.feed(text)
+        self.close()
+        assert self.tags == []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        found = dict(attributes)
+        assert tag not in ("script", "iframe", "object", "embed", "img"), tag
+        assert not [name for name in found if name.startswith("on")], found
+        self.loads += [found[name] for name in ("src", "href", "xlink:href", "data") if found.get(name)]
+        self.ids += [found["id"]] if "id" in found else []
+        self.titles += [found["title"]] if "title" in found else []
+        self.svgs += tag == "svg"
+        if tag not in self.VOID:
+            self.tags.append(tag)
+
+    def handle_startendtag(self, tag, attributes) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.tags.pop()
+
+    def handle_endtag(self, tag) -> None:
+        if tag not in self.VOID:
+            assert self.tags.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def many() -> Results:
+    """Nine methods, so that colours begin again."""
+    return sample_results(9, 2, categories=FEW, scorer="gsm8k")
+
+
+def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
+    """Charts are not drawn; what they would show is kept by their names."""
+    asked: dict[str, tuple] = {}
+
+    def keep(name: str, *what, **more) -> str:
+        asked[name] = (*what, more)
+        return "<svg></svg>"
+
+    for draw in ("bar_rows", "stacked_rows", "histogram_rows", "trace_lines", "size_points", "dot_chart"):
+        patch.setattr(f"vocabforge.evaluate.report_charts.{draw}", keep)
+    return asked
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple]:
+    return _undrawn(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def page(many: Results) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        _undrawn(patch)
+        return render_report(many)
+
+
+def _words(text: str) -> str:
+    """The text of a page without tags, with single spaces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def test_the_page_loads_nothing() -> None:
+    results = sample_results(3, 2, categories={"qa": 3})
+    page = render_report(results)
+    parsed = Page(page)
+    assert all(link.startswith(("#", "data:,")) for link in parsed.loads)
+    assert {link[1:] for link in parsed.loads if link.startswith("#")} <= set(parsed.ids)
+    assert len(parsed.ids) == len(set(parsed.ids)), "charts share ids"
+    assert not re.search(r"https?:|@import|url\((?!#)", page)
+    assert parsed.svgs == 10
+    assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a placeholder colour is left"
+
+
+def test_every_method_has_its_own_look(many: Results, page: str) -> None:
+    looks = set()
+    for method in many.methods:
+        assert page.count(f"{method.name}</th>") >= 3, method.name
+        (look,) = set(re.findall(rf'<span class="swatch (c\d s\d)"></span>{re.escape(method.name)}</', page))
+        looks.add(look)
+    assert len(looks) == len(many.methods) == 9
+
+
+def test_figures_stand_with_interval_and_deviation(many: Results, page: str) -> None:
+    best = max(many.methods[1:], key=lambda method: method.summary.overall.speedup.value or 0)
+    speedup = best.summary.overall.speedup
+    assert best.name == "eagle3+router"
+    assert f"{speedup.low:.2f}–{speedup.high:.2f}; eagle3+router over plain decoding" in page
+    told = f"1.920, 95% interval {speedup.low:.3f}–{speedup.high:.3f}, standard deviation over runs {speedup.sd:.3f}"
+    assert told in Page(page).titles
+    assert (
+        f'1.92×<span class="spread">{speedup.low:.2f}–{speedup.high:.2f} <span>±{speedup.sd:.2f}</span>'
+        in page
+    )
+    group = best.summary.categories["writing"]
+    assert f'writing<span class="spread">{group.questions} asked</span>' in page
+    assert f"{group.accepted_length.value:.2f}<span" in page
+    assert headline(many) in html.unescape(page)
+
+
+def test_divergences_are_shown_with_their_evidence(many: Results, page: str) -> None:
+    words = _words(page)
+    last = many.methods[-1]
+    assert "7 of 10" in words
+    assert (
+        f"Fault. {last.name} differs from plain decoding in 3 of 10 outputs (1 fault, 2 near-tied)" in words
+    )
+    # The fault first, texts quoted and escaped.
+    fault, tied = words.index("rounding cannot explain it"), words.index("closer than four times the noise")
+    assert fault < tied
+    assert '" a <b>&" 3977 logit 19.030 2.4000 0.0040 rounding cannot explain it' in words
+    assert "<b>" not in page
+
+
+def test_many_divergences_are_left_to_the_file(undrawn) -> None:
+    results = sample_results(2, 1, categories=FEW, near_tied=MOST_DIVERGENCES, faults=2)
+    words = _words(render_report(results))
+    assert words.count("closer than four times the noise") == MOST_DIVERGENCES - 2
+    assert words.count("rounding cannot explain it") == 2
+    assert "2 more are in results.json" in words
+
+
+def test_everything_to_run_it_again_is_there(many: Results, page: str) -> None:
+    words = _words(page)
+    quality = many.methods[1].summary.quality
+    assert quality is not None
+    passed, attempted = quality.passed, quality.attempted
+    for text in (
+        many.command,
+        many.target.fingerprint,
+        many.target.tokenizer,
+        many.benchmark.sha256,
+        many.benchmark.asked,
+        *many.parents.values(),
+        *many.run_facts.values(),
+        *map(str, many.environment.values()),
+        *(file for method in many.methods for file in method.answers + method.details),
+        "the prompt does not fit the cache",
+        "1 of 6 questions could not be answered",
+        f"{100 * passed / attempted:.1f}%",
+    ):
+        assert text is not None
+        assert text in words, text
+
+
+def test_plain_decoding_alone(undrawn) -> None:
+    results = sample_results(1, 1, categories={"qa": 1}, failures=0)
+    page = render_report(results)
+    words = _words(page)
+    assert Page(page).svgs == 2
+    assert "plain generates 41.5 tokens a second; nothing was compared with it." in words
+    for absent in ("Speed-up by task", "Failures", "Outputs", "Vocabulary size", "±", "None", "nan"):
+        assert absent not in words.partition("What the figures mean")[0].replace("nano", ""), absent
+
+
+def test_sampled_outputs_are_said_to_be_uncompared(undrawn) -> None:
+    results = sample_results(2, 1, categories=FEW, temperature=0.8, faults=0)
+    words = _words(render_report(results))
+    assert "temperature 0.8" in words
+    assert "outputs are sampled and were not compared." in words
+    assert 'id="outputs"' not in words
+    assert "Passes of the target" in words
+
+
+def _with_speedup(results: Results, figure: Figure) -> Results:
+    method = results.methods[1]
+    overall = method.summary.overall.model_copy(update={"speedup": figure})
+    changed = method.model_copy(update={"summary": method.summary.model_copy(update={"overall": overall})})
+    return results.model_copy(update={"methods": [results.methods[0], changed]})
+
+
+def test_headline() -> None:
+    results = sample_results(2, 2, near_tied=0, faults=0)
+    said = "eagle3 generates 1.61 [1.58–1.64] times as many tokens a second as plain decoding, "
+    assert headline(results) == (
+        f"{said}at 3.94 [3.88–4.01] tokens per verification; outputs identical in 960 of 960."
+    )
+    slower = _with_speedup(results, Figure(value=0.97, low=0.93, high=1.02))
+    assert "(no difference that this many questions can show), at" in headline(slower)
+    assert "has no speed to compare" in headline(_with_speedup(results, Figure()))
+    exact = _with_speedup(results, Figure(value=2_000.5, low=2_000.5, high=2_000.5))
+    assert "eagle3 generates 2,000 times as many" in headline(exact)
+    unsure = sample_results(2, 1, near_tied=1, faults=1)
+    assert headline(unsure).endswith("outputs identical in 478 of 480 (1 fault, 1 near-tied).")
+
+
+def test_a_page_of_figures_that_are_missing(undrawn) -> None:
+    """A method that answered nothing in measurable time has dashes, not zeros."""
+    page = render_report(_with_speedup(sample_results(2, 1, categories=FEW), Figure()))
+    assert 'title="nothing to divide by">–</td>' in page
+    assert "None" not in _words(page)
+
+
+def test_charts_show_the_results_figures(undrawn) -> None:
+    results = sample_results(3, 2, categories=FEW)
+    charts = report_charts(results)
+    assert [len(panels) for panels in charts.values()] == [3, 3, 2, 2]
+    plain, _, best = results.methods
+    overall = best.summary.overall
+    bar = undrawn["tps"][1][2]
+    assert (bar.value, bar.low, bar.high) == (
+        overall.tokens_per_s.value,
+        overall.tokens_per_s.low,
+        overall.tokens_per_s.high,
+    )
+    assert bar.text == f"{overall.tokens_per_s.value:.1f} · 1.84×"
+    _, rows, parts, _ = undrawn["time"]
+    times = dict(zip(parts_of(results), (values[2] for _, values in parts)))
+    assert times["verify"] == pytest.approx(1e3 * best.summary.time_s["verify"] / overall.new_tokens)
+    assert rows[2][1] == f"{sum(times.values()):,.2f} ms"
+    assert dict(parts)[0][0] == pytest.approx(
+        1e3 * plain.summary.time_s["other"] / plain.summary.overall.new_tokens
+    )
+    shares = undrawn["runs"][1][2].y
+    first, second = (run.tokens_per_s for run in best.summary.runs)
+    assert first != second
+    assert shares == pytest.approx(
+        [200 * first / (first + second), 200 * second / (first + second)], rel=1e-9
+    )
+    assert undrawn["dep"][1][1].y == [100 * row.reached for row in best.summary.depths]
+    assert undrawn["spd"][2][2] == [
+        group.speedup.value
+        for group in (
+            overall,
+            best.summary.tasks["mt_bench"],
+            best.summary.categories["writing"],
+            best.summary.tasks["qa"],
+        )
+    ]
+    assert [(point.x, point.index) for point in undrawn["vsp"][1]] == [(128_256.0, 1), (32_768.0, 2)]
+    assert undrawn["vsp"][2] == {"level": plain.summary.overall.tokens_per_s.value}
+
+
+def test_no_chart_of_vocabularies_of_one_size(undrawn) -> None:
+    results = sample_results(3, 1, categories=FEW)
+    same = [
+        method.model_copy(update={"vocabulary": results.methods[1].vocabulary}) for method in results.methods
+    ]
+    charts = report_charts(results.model_copy(update={"methods": same}))
+    assert [len(panels) for panels in charts.values()] == [2, 3, 2, 0]
+
+
+def test_a_deviation_too_small_to_be_seen_is_not_shown() -> None:
+    assert deviation(Figure(value=3.94, sd=0.004), 2) == ""
+    assert deviation(Figure(value=3.94, sd=0.0), 2) == ""
+    assert deviation(Figure(value=3.94), 2) == ""
+    assert deviation(Figure(value=3.94, sd=0.006), 2) == "±0.01"
+
+
+def test_parts_and_names() -> None:
+    results = sample_results(1, 1, categories=FEW)
+    mixed = results.model_copy(update={"time_parts": ["other", "verify", "psi", "prefill"]})
+    assert parts_of(mixed) == ["prefill", "verify", "psi", "other"]
+    assert shortened("eagle3", 6) == "eagle3"
+    assert shortened("eagle3+frequency-32k", 11) == "eagle…y-32k"

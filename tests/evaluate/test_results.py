@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.evaluate.results_sample import sample_results
+from vocabforge.core.errors import DataError
+from vocabforge.evaluate import results as module
+from vocabforge.evaluate.results import RESULTS, Figure, read_results, schema_text
+
+SCHEMA = Path(module.__file__).with_name("results.schema.json")
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    return json.loads(sample_results(methods=3, runs=2).model_dump_json())
+
+
+def plain(schema: Any) -> Any:
+    """Without what versions of pydantic say in different words."""
+    if isinstance(schema, list):
+        return [plain(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: plain(value)
+        for key, value in schema.items()
+        if not (key == "additionalProperties" and value is True) and not (key == "enum" and "const" in schema)
+    }
+
+
+def test_the_schema_beside_the_models_is_theirs() -> None:
+    written = json.loads(SCHEMA.read_text("utf-8"))
+    assert plain(written) == plain(json.loads(schema_text()))
+    assert written["properties"]["schema_version"]["const"] == module.SCHEMA_VERSION
+    assert set(written["required"]) == set(written["properties"])
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path, content: dict[str, Any]) -> None:
+    file = tmp_path / RESULTS
+    file.write_text(json.dumps(content), "utf-8")
+    assert read_results(file) == read_results(tmp_path) == sample_results(methods=3, runs=2)
+    assert json.loads(read_results(file).model_dump_json()) == content
+
+
+def unknown_key(content: dict[str, Any]) -> None:
+    content["methods"][0]["summary"]["overall"]["speed"] = 1.0
+
+
+def text_for_number(content: dict[str, Any]) -> None:
+    content["answered"] = "480"
+
+
+def no_number(content: dict[str, Any]) -> None:
+    content["methods"][1]["summary"]["overall"]["speedup"]["value"] = float("nan")
+
+
+def missing_key(content: dict[str, Any]) -> None:
+    del content["methods"][0]["summary"]["runs"][0]["seed"]
+
+
+def fraction_of_a_question(content: dict[str, Any]) -> None:
+    content["answered"] = 1.5
+
+
+MISTAKES = {
+    unknown_key: "methods.0.summary.overall.speed",
+    text_for_number: "answered",
+    no_number: "methods.1.summary.overall.speedup.value",
+    missing_key: "methods.0.summary.runs.0.seed",
+    fraction_of_a_question: "answered",
+}
+
+
+@pytest.mark.parametrize("spoil", MISTAKES)
+def test_mistakes_name_their_place(
+    tmp_path: Path, content: dict[str, Any], spoil: Callable[[dict[str, Any]], None]
+) -> None:
+    spoiled = json.loads(json.dumps(content))
+    spoil(spoiled)
+    file = tmp_path / RESULTS
+    file.write_text(json.dumps(spoiled), "utf-8")
+    with pytest.raises(DataError, match="do not fit their schema") as caught:
+        read_results(file)
+    assert str(caught.value.got).startswith(f"{MISTAKES[spoil]}: ")
+    assert caught.value.source == file
+
+
+def test_other_readers_of_the_schema_agree(content: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="another reader of JSON schemas is not installed")
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(content)
+    for spoil in MISTAKES:
+        spoiled = json.loads(json.dumps(content))
+        spoil(spoiled)
+        # NaN is no JSON; these validators read Python's and take it for a number.
+        assert validator.is_valid(spoiled) == (spoil is no_number)
+
+
+@pytest.mark.parametrize("version", [1, 3, None, "2", [2]])
+def test_other_versions_are_refused(tmp_path: Path, content: dict[str, Any], version: object) -> None:
+    file = tmp_path / RESULTS
+    file.write_text(json.dumps({**content, "schema_version": version}), "utf-8")
+    with pytest.raises(DataError, match="another version") as caught:
+        read_results(file)
+    assert caught.value.expected == 2
+
+
+def test_what_is_no_results_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="results file"):
+        read_results(tmp_path / "absent.json")
+    with pytest.raises(DataError, match="results file"):
+        read_results(tmp_path)
+    (tmp_path / RESULTS).write_text("[2]", "utf-8")
+    with pytest.raises(DataError, match="another version"):
+        read_results(tmp_path)
+
+
+def test_figures_are_numbers() -> None:
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(ValidationError):
+            Figure(value=wrong)

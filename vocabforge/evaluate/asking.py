@@ -1,0 +1,129 @@
+"""One question asked of one method: its turns, timed as Spec-Bench times them, or why it failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from ..core.errors import VocabForgeError
+from .answers import Turn
+from .benchmarks import Question
+from .prompts import Conversation, system_of
+from .settings import Run, RunSettings
+
+if TYPE_CHECKING:
+    from ..corpus.tokenizer import TextTokenizer
+    from ..decode.build import Method
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A question that one method could not answer; it is left out of every method's answers.
+
+    Attributes:
+        run: number of the run. turn: from 0.
+        kind: name of the error. reason: its message.
+    """
+
+    question_id: int
+    category: str
+    method: str
+    run: int
+    turn: int
+    kind: str
+    reason: str
+
+
+@runtime_checkable
+class Reserves(Protocol):
+    """A generator whose memory can be made ready before it is asked."""
+
+    def reserve(self, positions: int) -> None:
+        """Make room for prompts and answers of this many positions together, or for as many as there can be."""
+        ...
+
+
+class TurnFailed(Exception):
+    """A turn that could not be answered. It holds texts alone: an error would keep its frames' tensors alive."""
+
+    def __init__(self, turn: int, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.turn, self.kind, self.reason = turn, kind, reason
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How questions are asked.
+
+    Attributes:
+        synchronise: waits for the device; called before and after each timed call.
+    """
+
+    tokenizer: TextTokenizer
+    settings: RunSettings
+    synchronise: Callable[[], None]
+
+    def ask(self, question: Question, method: Method, run: Run) -> list[Turn]:
+        """All turns of one question with one method, its own earlier answers fed back.
+
+        Raises:
+            TurnFailed: any error but one that ends the process or says that its memory is used up.
+        """
+        settings = self.settings
+        system = system_of(question, settings.system)
+        conversation = Conversation(self.tokenizer, settings.prompt_format, system)
+        turns: list[Turn] = []
+        for index, text in enumerate(question.turns):
+            try:
+                turn = self._turn(conversation.ask(text), method, run, question.question_id, index)
+                conversation.answer(turn.token_ids, turn.text)
+            except MemoryError:  # the machine's state, not the prompt's
+                raise
+            except Exception as error:  # whatever a prompt brings about is that prompt's failure
+                raise TurnFailed(index, type(error).__name__, _reason(error)) from error
+            turns.append(turn)
+        return turns
+
+    def _turn(self, prompt: Sequence[int], method: Method, run: Run, question_id: int, index: int) -> Turn:
+        limit, stop_ids = self.settings.max_new_tokens, self.tokenizer.eos_ids
+        sampling = self.settings.sampling_of(run)
+        sampling = replace(sampling, seed=turn_seed(sampling.seed, question_id, index))
+        if isinstance(method.generator, Reserves):
+            method.generator.reserve(len(prompt) + limit)
+        self.synchronise()
+        start = time.perf_counter()
+        generation = method.generator.generate(
+            prompt, max_new_tokens=limit, stop_ids=stop_ids, sampling=sampling
+        )
+        self.synchronise()
+        wall_time = time.perf_counter() - start
+        token_ids = until_stop(generation.token_ids, stop_ids)
+        text = self.tokenizer.decode(list(token_ids)).strip()
+        return Turn(text, token_ids, len(prompt), wall_time, generation)
+
+
+def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:
+    """The tokens up to and with the first stop token; later ones do not count."""
+    for index, token in enumerate(token_ids):
+        if token in stop_ids:
+            return tuple(token_ids[: index + 1])
+    return tuple(token_ids)
+
+
+def turn_seed(seed: int, question_id: int, turn: int) -> int:
+    """A seed of its own for each turn, the same for every method."""
+    return (seed * 1_000_003 + question_id * 1_009 + turn) % 2**63
+
+
+def _reason(error: Exception) -> str:
+    """The error's message; of one that is no user's mistake also the place that raised it."""
+    if isinstance(error, VocabForgeError):
+        return error.render()
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = "" if place is None else f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})"
+    return f"{str(error).strip() or type(error).__name__}{where}"

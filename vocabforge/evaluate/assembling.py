@@ -1,0 +1,158 @@
+"""``results.json`` from an evaluation's files; every figure is made from rows read back."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from .answers import read_answers, read_details
+from .benchmarks import Benchmark, asked_sha256
+from .compare import Comparison, compare_outputs, outputs_of
+from .divergence import Verdicts, judge
+from .names import run_files
+from .quality import score_answers
+from .results import (
+    BenchmarkFacts,
+    FailureRow,
+    MethodResults,
+    Outputs,
+    Results,
+    Settings,
+    Target,
+    Vocabulary,
+)
+from .runner import Outcome
+from .summary import MethodRows, retokenised_counts, summarise_runs
+
+if TYPE_CHECKING:
+    from ..corpus.tokenizer import TextTokenizer
+    from .evaluation import Evaluation
+
+
+def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, allow_code: bool) -> Results:
+    """``results.json`` from the files that the run wrote; every figure is made from rows read back."""
+    settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
+    answers = run_files("answers", evaluation.names, len(settings.runs))
+    details = run_files("details", evaluation.names, len(settings.runs))
+    rows = {
+        name: [
+            MethodRows(read_answers(folder / answer), read_details(folder / detail))
+            for answer, detail in zip(answers[name], details[name], strict=True)
+        ]
+        for name in evaluation.names
+    }
+    quality = score_answers(
+        benchmark,
+        {name: [one.answers for one in runs] for name, runs in rows.items()},
+        folder,
+        allow_code=allow_code,
+        prompt_format=settings.prompt_format,
+    )
+    baseline = rows[evaluation.names[0]]
+    recounted = [retokenised_counts(one.answers, _counter(evaluation.tokenizer)) for one in baseline]
+    entries = []
+    for method in evaluation.methods:
+        summary = summarise_runs(rows[method.name], baseline, recounted, settings.runs)
+        found = {
+            "outputs": _outputs(evaluation, baseline, rows[method.name]),
+            "quality": quality.get(method.name),
+        }
+        entries.append(
+            MethodResults(
+                name=method.name,
+                description=method.description,
+                head=method.head,
+                vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
+                answers=answers[method.name],
+                details=details[method.name],
+                summary=summary.model_copy(update=found),
+            )
+        )
+    return Results(
+        vocabforge=__version__,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        target=Target(
+            name=provenance.target,
+            fingerprint=provenance.fingerprint,
+            tokenizer=provenance.tokenizer,
+            dtype=str(provenance.environment.get("dtype", "unknown")),
+        ),
+        benchmark=_benchmark_facts(benchmark),
+        answered=len(baseline[0].answers),
+        resumed=outcome.resumed,
+        settings=Settings.model_validate(settings.to_dict()),
+        parents=dict(provenance.parents),
+        run_facts=_run_facts(evaluation),
+        environment=dict(provenance.environment),
+        command=shlex.join(provenance.command),
+        time_parts=list(dict.fromkeys(part for entry in entries for part in entry.summary.time_s)),
+        methods=entries,
+        failures=[FailureRow(**asdict(failure)) for failure in outcome.failures],
+    )
+
+
+def _counter(tokenizer: TextTokenizer) -> Callable[[str], int]:
+    return lambda text: len(tokenizer.encode(text, add_special=True))
+
+
+def _outputs(
+    evaluation: Evaluation, baseline: Sequence[MethodRows], rows: Sequence[MethodRows]
+) -> Outputs | None:
+    """The method's outputs against plain decoding's; None where they are drawn, so that they may differ."""
+    if evaluation.settings.temperature != 0:
+        return None
+    target = getattr(evaluation.methods[0].generator, "target", None)
+    comparisons: list[Comparison] = []
+    known: Verdicts = {}
+    for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
+        found = compare_outputs(plain.details, method.details, run.number)
+        if target is not None and found.divergences:
+            judged = judge(
+                found.divergences,
+                evaluation.benchmark.questions,
+                plain,
+                evaluation.tokenizer,
+                evaluation.settings,
+                target,
+                known=known,
+            )
+            found = replace(found, divergences=tuple(judged))
+        comparisons.append(found)
+    return outputs_of(comparisons)
+
+
+def _benchmark_facts(benchmark: Benchmark) -> BenchmarkFacts:
+    return BenchmarkFacts(
+        name=benchmark.name,
+        file=benchmark.file,
+        format=benchmark.format,
+        sha256=benchmark.sha256,
+        published=benchmark.published,
+        asked=asked_sha256(benchmark.questions),
+        questions=len(benchmark.questions),
+        of=benchmark.of or len(benchmark.questions),
+    )
+
+
+def _run_facts(evaluation: Evaluation) -> dict[str, str]:
+    """Settings and hashes as texts for the report's list."""
+    benchmark, settings, provenance = evaluation.benchmark, evaluation.settings, evaluation.provenance
+    facts = {
+        "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
+        "questions": str(len(benchmark.questions)),
+        "prompt format": settings.prompt_format,
+        **{name.replace("_", " "): str(value) for name, value in settings.sampling.chosen().items()},
+        "warm-up runs": str(settings.warmup),
+        "runs": f"{len(settings.runs)} (seeds {', '.join(map(str, settings.seeds))}; repeats {settings.repeats})",
+        "new tokens a turn": f"at most {settings.max_new_tokens}",
+    }
+    if settings.system:
+        facts["system message"] = settings.system
+    facts |= {name: str(value) for name, value in provenance.facts.items()}
+    facts |= {f"{role} hash": digest[:16] for role, digest in provenance.parents.items()}
+    return facts

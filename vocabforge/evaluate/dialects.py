@@ -1,0 +1,117 @@
+"""Answer rows as other projects' evaluation code writes them, made from an evaluation's own answer rows."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import UsageError
+from .answers import ANSWER_KEYS, CHOICE_KEYS, read_answers, write_rows
+from .names import run_files
+
+if TYPE_CHECKING:
+    from .benchmarks import Benchmark, Question
+
+    Row = Mapping[str, Any]
+    Dialect = Callable[[Path, Benchmark, Sequence[str], int], list[str]]
+
+# FR-Spec leaves out what its question files do not have.
+_LEFT_OUT = {"human-eval": {"category"}, "gsm8k": {"question_id", "category"}}
+
+
+def write_fr_spec(folder: Path, benchmark: Benchmark, methods: Sequence[str], runs: int) -> list[str]:
+    """Write ``fr-spec/METHOD.jsonl`` (several runs: ``fr-spec/run_i/METHOD.jsonl``) from ``answers/``.
+
+    A row is Spec-Bench's with ``generate_speed`` (tokens per second of each turn) at the end of its choice.
+    HumanEval: no ``category``, the task's name as ``question_id``, sorted as texts, and beside it the samples
+    ``METHOD_correctness.jsonl``, one for each question asked (an unanswered one is empty and so fails).
+    GSM8K: neither ``question_id`` nor ``category``, in the order of the questions.
+
+    Source: the evaluation code of FR-Spec (Zhao et al. 2025).
+
+    Args:
+        folder: the evaluation's folder.
+        methods: names; as many ``runs`` of each are there.
+
+    Returns:
+        The files written, relative to ``folder``.
+
+    Raises:
+        DataError: an answer file is missing or damaged.
+    """
+    answers, wanted = run_files("answers", methods, runs), run_files("fr-spec", methods, runs)
+    written = []
+    for name in methods:
+        for source, file in zip(answers[name], wanted[name], strict=True):
+            rows = {row["question_id"]: row for row in read_answers(folder / source)}
+            answered = [question for question in _in_order(benchmark) if question.question_id in rows]
+            made = [_fr_spec_row(rows[question.question_id], question, benchmark) for question in answered]
+            write_rows(folder / file, made)
+            written.append(file)
+            if benchmark.scorer == "human-eval":
+                beside = file.removesuffix(".jsonl") + "_correctness.jsonl"
+                write_rows(
+                    folder / beside, (_sample(rows.get(one.question_id), one) for one in benchmark.questions)
+                )
+                written.append(beside)
+    return written
+
+
+# name of --dialect -> what writes it.
+DIALECTS: dict[str, Dialect] = {"fr-spec": write_fr_spec}
+
+
+def check_dialect(name: str) -> str:
+    """``name`` if there is such a dialect.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in DIALECTS:
+        close = difflib.get_close_matches(name, DIALECTS, n=1)
+        raise UsageError(
+            "there is no dialect of this name",
+            got=name,
+            expected=", ".join(DIALECTS),
+            source="--dialect",
+            remedy=f"did you mean {close[0]}?" if close else None,
+        )
+    return name
+
+
+def _in_order(benchmark: Benchmark) -> list[Question]:
+    """The questions in the order of FR-Spec's file: of the file for GSM8K, by its id for the others."""
+    if benchmark.scorer == "gsm8k":
+        return list(benchmark.questions)
+    if benchmark.scorer == "human-eval":
+        return sorted(benchmark.questions, key=_text_id)
+    return sorted(benchmark.questions, key=lambda question: question.question_id)
+
+
+def _text_id(question: Question) -> str:
+    return question.task_id or str(question.question_id)
+
+
+def _fr_spec_row(row: Row, question: Question, benchmark: Benchmark) -> dict[str, Any]:
+    values = dict(row, choices=[_fr_spec_choice(choice) for choice in row["choices"]])
+    if benchmark.scorer == "human-eval":
+        values["question_id"] = _text_id(question)
+    left_out = _LEFT_OUT.get(benchmark.scorer or "", set())
+    return {key: values[key] for key in ANSWER_KEYS if key not in left_out}
+
+
+def _fr_spec_choice(choice: Row) -> dict[str, Any]:
+    pairs = zip(choice["new_tokens"], choice["wall_time"], strict=True)
+    # A clock too coarse for a turn must not end an evaluation.
+    speeds = [tokens / seconds if seconds else 0.0 for tokens, seconds in pairs]
+    return {**{key: choice[key] for key in CHOICE_KEYS}, "generate_speed": speeds}
+
+
+def _sample(row: Row | None, question: Question) -> dict[str, str]:
+    """FR-Spec's sample: the first answer as it is, but for odd indents, which get one more space."""
+    text = row["choices"][0]["turns"][0] if row is not None else ""
+    even = re.sub(r"^ +", lambda indent: indent[0] + " " * (len(indent[0]) % 2), text, flags=re.MULTILINE)
+    return {"task_id": _text_id(question), "completion": even}

@@ -1,0 +1,135 @@
+"""How sure a figure is: bootstrap intervals over questions, paired between methods.
+
+Every figure here is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a
+mean (a sum over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement,
+sums their columns again and applies the same function (percentile interval; Efron and Tibshirani, *An
+Introduction to the Bootstrap*, 1993, chapters 13 and 16).
+
+What is drawn is the question, with everything that belongs to it: all its steps, all its runs, and the baseline's
+answer to it. Steps of one answer resemble each other, and so do the runs of one question; drawing them on their own
+would call the figure far surer than it is. Method and baseline share the question's difficulty, which then cancels
+in their ratio.
+
+Runs are not drawn again inside of a question. The noise of single runs is in the per-question means already,
+divided by the number of runs, hence in how these vary between questions; drawing runs as well would count it
+twice (Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, section 3.8). All runs share the
+questions and are interleaved question by question, so that a slow minute of the machine belongs to a question, too.
+What a whole run may have of its own shows in the standard deviation over runs, which stands beside the interval.
+
+Of simulated benchmarks with a known truth the interval covers 93 to 95% with 60 questions or more, but only about 89%
+with 10 (a category of MT-bench): percentile intervals of few questions are too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .results import Figure
+
+RESAMPLES = 2000
+LEVEL = 0.95
+SEED = 20_240_801
+
+# Draws are made in blocks of at most so many counts (16 MiB), however many questions there are.
+_BLOCK = 1 << 21
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+
+
+def ratio(sums: Array) -> Array:
+    """(..., 2) -> (...): first over second column; NaN where there is nothing to divide by."""
+    numerator, denominator = sums[..., 0], sums[..., 1]
+    defined = denominator != 0
+    return np.where(defined, numerator / np.where(defined, denominator, 1.0), np.nan)
+
+
+def ratio_of_ratios(sums: Array) -> Array:
+    """(..., 4) -> (...): (first / second) / (third / fourth); NaN where one of them is not defined."""
+    return ratio(np.stack([ratio(sums[..., :2]), np.nan_to_num(ratio(sums[..., 2:]))], axis=-1))
+
+
+def columns_of_mean(values: Array) -> Array:
+    """(Q, R) with NaN for "none" -> (Q, R, 2): columns whose ``ratio`` of sums is the mean of the values."""
+    there = ~np.isnan(values)
+    return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
+
+
+def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
+    """The figure of each run.
+
+    Args:
+        columns: (Q, R, C), what each question contributes in each run.
+        statistic: (..., C) sums over questions -> (...) figure.
+    """
+    return [_plain(value) for value in statistic(columns.sum(axis=0))]
+
+
+def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
+    """A figure with its standard deviation over runs and its 95% interval over questions.
+
+    Args:
+        columns: (Q, R, C), what each question contributes in each run.
+        statistic: (..., C) sums over questions -> (...) figure, NaN where undefined.
+        pooled: whether the sums go over all runs at once (accepted length); otherwise the figure is the mean of
+            the runs' figures (tokens/s, speed-up).
+
+    Returns:
+        ``sd`` is None unless two runs have a figure; the interval is None unless two questions contribute.
+    """
+    questions, runs, width = columns.shape
+    each = [value for value in run_values(columns, statistic) if value is not None]
+    sd = float(np.std(each, ddof=1)) if len(each) > 1 else None
+    if pooled:
+        columns = columns.sum(axis=1, keepdims=True)  # (Q, 1, C)
+        runs = 1
+    value = _mean_of_runs(statistic(columns.sum(axis=0)[None]))[0]
+    low = high = None
+    if np.count_nonzero(columns.any(axis=(1, 2))) > 1:
+        sums = resampled_sums(columns.reshape(questions, runs * width)).reshape(-1, runs, width)
+        low, high = percentile_interval(_mean_of_runs(statistic(sums)))
+    return Figure(value=_plain(value), sd=sd, low=low, high=high)
+
+
+def resampled_sums(values: Array) -> Array:
+    """Sums over questions drawn with replacement, the same draws on every call: (Q, C) -> (RESAMPLES, C)."""
+    questions = len(values)
+    block = max(1, min(RESAMPLES, _BLOCK // max(questions, 1)))
+    starts = range(0, RESAMPLES, block)
+    return np.concatenate(
+        [_draws(questions, start, min(block, RESAMPLES - start)) @ values for start in starts]
+    )
+
+
+@lru_cache(maxsize=8)
+def _draws(questions: int, start: int, count: int) -> Array:
+    """(count, Q): how often each question is drawn in the resamples from ``start`` on."""
+    generator = np.random.default_rng([SEED, questions, start])
+    drawn = generator.integers(questions, size=(count, questions))
+    drawn += questions * np.arange(count)[:, None]
+    counts = np.bincount(drawn.reshape(-1), minlength=count * questions)
+    return counts.reshape(count, questions).astype(np.float64)
+
+
+def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
+    """The middle 95% of resampled figures; undefined ones (NaN) are left out, none left gives None."""
+    defined = samples[~np.isnan(samples)]
+    if not len(defined):
+        return None, None
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _mean_of_runs(figures: Array) -> Array:
+    """(B, R) -> (B,): mean over the runs that have a figure."""
+    there = ~np.isnan(figures)
+    return ratio(np.stack([np.where(there, figures, 0.0).sum(axis=-1), there.sum(axis=-1)], axis=-1))
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

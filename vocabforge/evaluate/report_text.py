@@ -1,0 +1,165 @@
+"""What reports say in words and numbers: the headline, figures with their intervals, the rows of tables."""
+
+from __future__ import annotations
+
+import json
+
+from .benchmarks import MT_BENCH
+from .results import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
+from .summary import MT_BENCH_TASK, OVERALL
+
+RowKey = tuple[str, str, str]
+
+PART_NAMES = {
+    "prefill": "prefill",
+    "head": "draft head",
+    "layers": "draft layers",
+    "draft": "rest of drafting",
+    "verify": "verification",
+    "other": "other",
+}
+
+
+def row_keys(results: Results) -> list[RowKey]:
+    """Rows of tables and charts as (section, key, shown name): overall, tasks, the categories of MT-bench."""
+    summary = results.methods[0].summary
+    keys = [(OVERALL, "", OVERALL)]
+    for task in summary.tasks:
+        keys.append(("tasks", task, task))
+        if task == MT_BENCH_TASK:
+            keys += [("categories", name, f"· {name}") for name in summary.categories if name in MT_BENCH]
+    return keys
+
+
+def group_of(method: MethodResults, key: RowKey) -> GroupFigures:
+    """A method's figures in one row of :func:`row_keys`."""
+    section, name, _ = key
+    if section == OVERALL:
+        return method.summary.overall
+    return (method.summary.tasks if section == "tasks" else method.summary.categories)[name]
+
+
+def figure_of(method: MethodResults, key: RowKey, name: str) -> Figure:
+    """One field of :func:`group_of`."""
+    figure: Figure = getattr(group_of(method, key), name)
+    return figure
+
+
+def headline_method(results: Results) -> MethodResults:
+    """The method with the largest overall speed-up among those that are not the baseline."""
+    others = results.methods[1:] or results.methods
+    return max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A value for people, from 1,000 on without decimals; None is a dash."""
+    if value is None:
+        return "–"
+    return f"{value:,.{digits if abs(value) < 1000 else 0}f}"
+
+
+def interval(figure: Figure, digits: int = 2) -> str:
+    """``1.79–1.90``, or nothing where there is no interval."""
+    if figure.low is None or figure.high is None:
+        return ""
+    return f"{number(figure.low, digits)}–{number(figure.high, digits)}"
+
+
+def deviation(figure: Figure, digits: int = 2) -> str:
+    """``±0.02``, or nothing where there is one run or nothing to see in so many digits."""
+    if figure.sd is None or not round(figure.sd, digits):
+        return ""
+    return f"±{number(figure.sd, digits if abs(figure.value or 0.0) < 1000 else 0)}"
+
+
+def explained(figure: Figure, digits: int = 3) -> str:
+    """The same in words, for those who point at a figure."""
+    if figure.value is None:
+        return "nothing to divide by"
+    parts = [number(figure.value, digits)]
+    if interval(figure):
+        parts.append(f"95% interval {interval(figure, digits)}")
+    if figure.sd is not None:
+        parts.append(f"standard deviation over runs {number(figure.sd, digits)}")
+    return ", ".join(parts)
+
+
+def headline(results: Results) -> str:
+    """The whole evaluation in one sentence."""
+    best = headline_method(results)
+    overall = best.summary.overall
+    if len(results.methods) == 1:
+        return f"{best.name} generates {_with(overall.tokens_per_s, 1)} tokens a second; nothing was compared with it."
+    speedup = overall.speedup
+    if speedup.value is None:
+        return f"{best.name} has no speed to compare with plain decoding's."
+    said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
+    if speedup.low is not None and speedup.high is not None and speedup.low <= 1.0 <= speedup.high:
+        said += " (no difference that this many questions can show)"
+    if overall.accepted_length.value is not None:
+        said += f", at {_with(overall.accepted_length)} tokens per verification"
+    outputs = best.summary.outputs
+    if outputs is None:
+        return f"{said}; outputs are sampled and were not compared."
+    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{_but(outputs)}."
+
+
+def _with(figure: Figure, digits: int = 2) -> str:
+    """The value and its interval, less one without any width."""
+    between = interval(figure, digits) if figure.low != figure.high else ""
+    return number(figure.value, digits) + (f" [{between}]" if between else "")
+
+
+def _but(outputs: Outputs) -> str:
+    others = judgements(outputs)
+    return f" ({others})" if others else ""
+
+
+def judgements(outputs: Outputs) -> str:
+    """``1 fault, 2 near-tied``: what the differing outputs are; empty where all agree."""
+    counted = (
+        (outputs.faults, "fault" if outputs.faults == 1 else "faults"),
+        (outputs.near_tied, "near-tied"),
+        (outputs.not_judged, "not judged"),
+    )
+    return ", ".join(f"{count:,} {name}" for count, name in counted if count)
+
+
+def divergence_line(method: MethodResults) -> str:
+    """How a method's outputs differ from plain decoding's; empty where they do not."""
+    outputs = method.summary.outputs
+    if outputs is None or not outputs.divergences:
+        return ""
+    first = worst_first(outputs)[0]
+    return (
+        f"{method.name} differs from plain decoding in {outputs.compared - outputs.identical:,} of "
+        f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
+        f"turn {first.turn + 1}, position {first.position}"
+    )
+
+
+def worst_first(outputs: Outputs) -> list[DivergenceRow]:
+    """Faults, then what was not judged, then near-tied ones; each in the order of the file."""
+    order = {"fault": 0, "not judged": 1, "near-tied": 2}
+    return sorted(outputs.divergences, key=lambda row: order[row.judgement])
+
+
+def parts_of(results: Results) -> list[str]:
+    """Parts of the time in the order of the work; unknown ones before ``other``."""
+    known = [part for part in PART_NAMES if part in results.time_parts]
+    unknown = [part for part in results.time_parts if part not in PART_NAMES]
+    place = known.index("other") if "other" in known else len(known)
+    return known[:place] + unknown + known[place:]
+
+
+def shortened(text: str, length: int) -> str:
+    """The text, cut in its middle where it is too long for a chart: its two ends tell variants apart."""
+    if len(text) <= length:
+        return text
+    end = (length - 1) // 2
+    return f"{text[: length - 1 - end]}…{text[-end:]}"
+
+
+def quoted(token: str) -> str:
+    """A token's text such that its spaces and line ends can be seen."""
+    return json.dumps(token, ensure_ascii=False)
