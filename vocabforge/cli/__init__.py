@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "report-training": "vocabforge.cli.report_training:report_training",
     "export": "vocabforge.cli.export:export",
     "eval": "vocabforge.cli.evaluate:evaluate",
+    "report": "vocabforge.cli.report:report",
     "generate": "vocabforge.cli.generate:generate",
     "bench": "vocabforge.cli.bench:bench",
     "doctor": "vocabforge.cli.doctor:doctor",

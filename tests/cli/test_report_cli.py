@@ -1,0 +1,87 @@
+"""``vocabforge report``: several evaluations beside each other, or one alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.evaluate.comparison_support import Made, write_run
+from vocabforge.evaluate.comparison.results import RunComparison
+from vocabforge.evaluate.results import Results
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that may be compared, and one that may not."""
+    folder = tmp_path_factory.mktemp("report")
+    write_run(folder / "before", Made(questions=12))
+    write_run(folder / "after", Made(questions=12, methods={"plain": (1,), "eagle3": (4, 3)}, machine=0.8))
+    write_run(folder / "longer", Made(questions=12, settings={"max_new_tokens": 99, "prompt_format": "raw"}))
+    return folder
+
+
+def test_two_runs_beside_each_other(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "vocabforge.evaluate.comparison.report.render_comparison",
+        lambda comparison: f"page against {comparison.reference}",
+    )
+    page = tmp_path / "made" / "comparison.html"
+    done = invoke("report", runs / "before", f"new={runs / 'after'}", "--output", page)
+    assert done.exit_code == 0, done.output
+    for words in ("before:eagle3", "new:eagle3", "differences to before:eagle3", "better", f"Report: {page}"):
+        assert words in done.stdout, words
+    assert "Warning: the machine was not equally fast" in " ".join(done.stderr.split())
+    assert page.read_text("utf-8") == "page against before:eagle3"
+
+
+def test_json_is_the_comparison(runs: Path) -> None:
+    done = invoke("report", runs / "before", runs / "after", "--reference", "after:eagle3", "--json")
+    assert done.exit_code == 0, done.output
+    found = RunComparison.model_validate(json.loads(done.stdout))
+    assert (found.reference, found.questions) == ("after:eagle3", 12)
+    assert found.differences_of("overall")["before:eagle3", "accepted_length"].verdict == "worse"
+    assert done.stderr == "", "warnings stand in the JSON"
+    assert any("equally fast" in line for line in found.warnings)
+
+
+def test_runs_that_are_not_comparable_are_refused_with_all_reasons(runs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "comparison.html"
+    done = invoke("report", runs / "before", runs / "longer", "--output", page)
+    assert_user_error(
+        done, 1, "cannot be compared", "before longer", "max new tokens 24 99", "prompt format chat raw"
+    )
+    assert not page.exists()
+
+
+def test_one_run_prints_its_tables_again(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "one.html"
+    monkeypatch.setattr(
+        "vocabforge.evaluate.report.render_report", lambda results: f"page of {results.command}"
+    )
+    done = invoke("report", runs / "before", "--output", page)
+    assert done.exit_code == 0, done.output
+    assert "llama-3-8b-instruct on spec-bench" in done.stdout
+    assert "eagle3" in done.stdout
+    assert page.read_text("utf-8").startswith("page of vocabforge eval")
+    printed = invoke("report", runs / "before", "--json")
+    assert Results.model_validate(json.loads(printed.stdout)).answered == 12
+
+
+def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
+    one, two = runs / "before", runs / "after"
+    assert_user_error(invoke("report", one, "--reference", "before:plain"), 2, "one run alone", "--reference")
+    assert_user_error(invoke("report", one, "--across-machines"), 2, "at least two runs")
+    assert_user_error(invoke("report", one, two, "--reference", "eagle3"), 2, "before:eagle3", "RUN:METHOD")
+    for output in (tmp_path / "page.txt", tmp_path):
+        assert_user_error(invoke("report", one, two, "--output", output), 2, "name of an HTML file")
+    assert_user_error(
+        invoke("report", one, tmp_path / "nowhere"), 1, "not a VocabForge artefact", "no such folder"
+    )
+
+
+def test_a_training_run_has_a_report_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("", "utf-8")
+    assert_user_error(invoke("report", tmp_path), 1, "a training run", "vocabforge report-training")

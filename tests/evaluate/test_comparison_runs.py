@@ -1,0 +1,81 @@
+"""How evaluations to be compared are named and opened, and what other folders are told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.comparison_support import Made, write_run
+from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.evaluate.comparison.runs import open_runs
+
+SMALL = Made(questions=2)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("made") / "eval", SMALL)
+
+
+def copies(made: Path, folder: Path, *names: str) -> list[str]:
+    for name in names:
+        shutil.copytree(made, folder / name)
+    return [str(folder / name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("folders", "labels"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["x/eval", "y/eval"], ["x/eval", "y/eval"]),
+        (["x/eval", "y/eval", "z"], ["x/eval", "y/eval", "z"]),
+        (["x/1/eval", "y/1/eval"], ["x/1/eval", "y/1/eval"]),
+        (["a:b", "c"], ["a-b", "c"]),
+    ],
+)
+def test_folders_give_labels_that_differ(
+    made: Path, tmp_path: Path, folders: list[str], labels: list[str]
+) -> None:
+    assert [run.label for run in open_runs(copies(made, tmp_path, *folders))] == labels
+
+
+def test_labels_may_be_given(made: Path, tmp_path: Path) -> None:
+    first, second, odd = copies(made, tmp_path, "one", "two", "a=b")
+    runs = open_runs([f"before={first}", f"after={second}", odd])
+    assert [run.label for run in runs] == ["before", "after", "a=b"]
+    assert [run.folder.name for run in runs] == ["one", "two", "a=b"]
+    taken = [run.label for run in open_runs([f"two={first}", second])]
+    assert taken == ["two", f"{tmp_path.name}/two"]
+    with pytest.raises(UsageError, match="same label"):
+        open_runs([f"x={first}", f"x={second}"])
+    for label in ("", "a:b"):
+        with pytest.raises(UsageError, match="cannot be a run's label"):
+            open_runs([f"{label}={first}"])
+    with pytest.raises(UsageError, match="stands twice"):
+        open_runs([first, f"again={tmp_path}/two/../one"])
+
+
+def test_a_changed_evaluation_is_refused(made: Path, tmp_path: Path) -> None:
+    (folder,) = copies(made, tmp_path, "eval")
+    rows = Path(folder) / "answers" / "plain.jsonl"
+    rows.write_text(rows.read_text().replace('"plain"', '"plane"'), "utf-8")
+    with pytest.raises(ArtifactError, match="another content"):
+        open_runs([folder])
+
+
+def test_other_folders_are_told_what_to_do(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=f"name its folder: {made}"):
+        open_runs([str(made / "results.json")])
+    training = tmp_path / "training"
+    training.mkdir()
+    (training / "metrics.jsonl").write_text("", "utf-8")
+    for path in (training, training / "metrics.jsonl"):
+        with pytest.raises(ArtifactError, match=f"vocabforge report-training {training}$"):
+            open_runs([str(path)])
+    (tmp_path / "broken.partial").mkdir()
+    with pytest.raises(ArtifactError, match="goes on at the next question"):
+        open_runs([str(tmp_path / "broken")])
+    with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
+        open_runs([str(tmp_path / "nowhere")])

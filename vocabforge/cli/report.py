@@ -1,0 +1,140 @@
+"""``vocabforge report``: evaluations beside each other, or one alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from ..evaluate.comparison.results import RunComparison
+    from ..evaluate.comparison.runs import EvaluationRun
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[LABEL=]RUN …", help="Output folders of `eval`; without a label, the folder's name is one."
+    ),
+]
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        metavar="RUN:METHOD",
+        help="Compare all others with this one [default: the method of the first run with the largest speed-up].",
+    ),
+]
+AcrossOption = Annotated[
+    bool,
+    typer.Option(
+        "--across-machines", help="Compare times, too, where runs were measured on different machines."
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE.html", help="Also write one self-contained page."),
+]
+
+
+def report(
+    runs: RunsArgument,
+    reference: ReferenceOption = None,
+    across_machines: AcrossOption = False,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare evaluations method by method, or print the tables of one again.
+
+    Figures are formed over the questions that every run answered; a difference is called one only where its 95%
+    interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
+    message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
+    own run.
+
+    Example: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`
+    """
+    from ..evaluate.comparison.runs import open_runs
+
+    _check_output(output)
+    opened = open_runs(runs)
+    if len(opened) == 1:
+        _refuse_alone(reference, across_machines)
+        _report_one(opened[0], output, as_json=as_json)
+        return
+    from ..evaluate.comparison.compare import compare_runs
+
+    comparison = compare_runs(opened, reference=reference, across_machines=across_machines)
+    if output is not None:
+        from ..core.files import atomic_write
+        from ..evaluate.comparison.report import render_comparison
+
+        atomic_write(output, render_comparison(comparison))
+    if as_json:
+        print_json(comparison.model_dump(mode="json"))
+    else:
+        _print_comparison(comparison, output)
+
+
+def _check_output(output: Path | None) -> None:
+    """Refuse, before any work, a page that could not be written or that would replace something else."""
+    from ..core.errors import UsageError
+    from ..core.files import check_writable
+
+    if output is None:
+        return
+    if output.suffix.lower() not in (".html", ".htm") or output.is_dir():
+        raise UsageError("the page needs the name of an HTML file", got=output, source="--output FILE.html")
+    check_writable(output.resolve().parent, output)
+
+
+def _refuse_alone(reference: str | None, across_machines: bool) -> None:
+    from ..core.errors import UsageError
+
+    given = [
+        name
+        for name, there in (("--reference", reference is not None), ("--across-machines", across_machines))
+        if there
+    ]
+    if given:
+        raise UsageError(
+            "one run alone is compared with nothing",
+            got=", ".join(given),
+            expected="at least two runs",
+            remedy="name another evaluation, or leave the option out",
+        )
+
+
+def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> None:
+    """The tables, the page or the figures of a single evaluation."""
+    if output is not None:
+        from ..core.files import atomic_write
+        from ..evaluate.report import render_report
+
+        atomic_write(output, render_report(run.results))
+    if as_json:
+        print_json(run.results.model_dump(mode="json"))
+        return
+    from .eval_record import print_tables
+
+    print_tables(run.results, run.folder)
+    if output is not None:
+        from ..core.progress import say
+
+        say(f"Also written: {output}")
+
+
+def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
+    from rich.console import Console
+
+    from ..core.progress import console
+    from ..evaluate.comparison.terminal import comparison_tables
+
+    out = Console(highlight=False)
+    for table in comparison_tables(comparison):
+        out.print(table)
+    for line in comparison.warnings:
+        console().print(f"Warning: {line}", style="yellow", markup=False)
+    if output is not None:
+        out.print(f"Report: {output}", soft_wrap=True, markup=False)

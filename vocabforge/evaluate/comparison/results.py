@@ -1,0 +1,155 @@
+"""What ``vocabforge report A B`` found, as ``--json`` prints it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..results import Figure, Vocabulary
+from .figures import KINDS, Verdict
+
+SCHEMA_VERSION = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunRow(_Strict):
+    """One evaluation.
+
+    Attributes:
+        label: its name here. hash: of the artefact.
+        machine: runs with the same number were measured on the same one, as far as their facts tell.
+        answered: questions that all its methods answered.
+        machine_facts, noted_facts: what may differ between runs, as texts.
+        plain_tokens_per_s: of plain decoding over the compared questions.
+        drift: plain decoding's tokens/s less that of the reference's run; None for that run and where machines
+            differ and were not to be compared.
+        drift_verdict: ``better`` (faster), ``worse`` or ``no difference shown``; ``not judged`` where there is none.
+    """
+
+    label: str
+    folder: str
+    hash: str
+    created: str
+    vocabforge: str
+    command: str
+    machine: int
+    seeds: list[int]
+    repeats: int
+    answered: int
+    machine_facts: dict[str, str]
+    noted_facts: dict[str, str]
+    plain_tokens_per_s: Figure
+    drift: Figure | None
+    drift_verdict: Verdict
+
+
+class MethodRow(_Strict):
+    """One method of one run over the compared questions.
+
+    Attributes:
+        name: ``RUN:METHOD``.
+        baseline: whether it is its run's plain decoding.
+        figures: group (``overall``, then tasks) -> figure -> value with spread and interval.
+        compared, identical, near_tied, faults: outputs against its own plain decoding; None where they were
+            sampled. They count the whole run.
+    """
+
+    name: str
+    run: str
+    method: str
+    baseline: bool
+    description: str
+    vocabulary: Vocabulary | None
+    figures: dict[str, dict[str, Figure]]
+    compared: int | None
+    identical: int | None
+    near_tied: int | None
+    faults: int | None
+
+
+class DifferenceRow(_Strict):
+    """A method's figure less the reference's.
+
+    Attributes:
+        group: ``overall`` or a task.
+        difference: with its 95% bootstrap interval over questions; None where it was not to be formed.
+        relative: difference / the reference's figure.
+        verdict: ``better`` and ``worse`` only where the interval excludes 0.
+        reason: why it was not judged, or what weakens the verdict; else empty.
+    """
+
+    method: str
+    group: str
+    figure: str
+    difference: Figure | None
+    relative: float | None
+    paired: bool
+    verdict: Verdict
+    reason: str
+
+
+class OutputRow(_Strict):
+    """Greedy outputs of one method in two runs, by token id.
+
+    Attributes:
+        first, second: ``RUN:METHOD``.
+        question_id, turn, position: of the first divergence, ``turn`` and ``position`` from 0; None without one.
+        expected, got: the token of ``first`` and of ``second``; None: its output had ended.
+    """
+
+    first: str
+    second: str
+    compared: int
+    identical: int
+    question_id: int | None = None
+    turn: int | None = None
+    position: int | None = None
+    expected: int | None = None
+    got: int | None = None
+
+
+class RunComparison(_Strict):
+    """Everything.
+
+    Attributes:
+        questions: answered by every method of every run; all figures count these alone.
+        groups: group -> questions in it.
+        reference: ``RUN:METHOD`` that the others are compared with.
+        across_machines: whether times of different machines were to be compared.
+        differing: facts of machine or protocol that are not the same in all runs -> text by run.
+        warnings: what a reader must know, one sentence each.
+    """
+
+    schema_version: Literal[1] = 1
+    vocabforge: str
+    target: str
+    benchmark: str
+    greedy: bool
+    settings: dict[str, str]
+    questions: int
+    groups: dict[str, int]
+    reference: str
+    across_machines: bool
+    runs: list[RunRow]
+    methods: list[MethodRow]
+    differences: list[DifferenceRow]
+    outputs: list[OutputRow]
+    differing: dict[str, dict[str, str]]
+    warnings: list[str]
+
+    @property
+    def reference_run(self) -> str:
+        """Label of the run that the reference belongs to."""
+        return next(row.run for row in self.methods if row.name == self.reference)
+
+    def kinds(self) -> list[str]:
+        """The figures that some method has, in the order of ``KINDS``."""
+        return [name for name in KINDS if any(name in row.figures["overall"] for row in self.methods)]
+
+    def differences_of(self, group: str) -> dict[tuple[str, str], DifferenceRow]:
+        """(method, figure) -> its difference in one group."""
+        return {(row.method, row.figure): row for row in self.differences if row.group == group}
