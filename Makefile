@@ -105,7 +105,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 test-proof: $(STAMP)
-	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal tests/decode tests/vocab
+	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal tests/decode tests/vocab tests/evaluate
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

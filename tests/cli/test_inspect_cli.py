@@ -30,7 +30,7 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.runner import RunSettings
+from vocabforge.evaluate.settings import RunSettings
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget

@@ -70,9 +70,20 @@ def test_one_run_prints_its_tables_again(runs: Path, tmp_path: Path, monkeypatch
     assert Results.model_validate(json.loads(printed.stdout)).answered == 12
 
 
+def test_one_runs_own_methods_against_one_of_them(runs: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "many", Made(questions=12, methods={"plain": (1,), "eagle3": (3, 2), "small": (2,)}))
+    done = invoke("report", tmp_path / "many", "--reference", "eagle3")
+    assert done.exit_code == 0, done.output
+    assert "12 questions in 1 run" in done.stdout
+    assert "differences to many:eagle3" in done.stdout
+    full = invoke("report", tmp_path / "many", "--reference", "many:eagle3", "--json")
+    found = RunComparison.model_validate(json.loads(full.stdout))
+    assert found.differences_of("overall")["many:small", "accepted_length"].verdict == "worse"
+
+
 def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
     one, two = runs / "before", runs / "after"
-    assert_user_error(invoke("report", one, "--reference", "before:plain"), 2, "one run alone", "--reference")
+    assert_user_error(invoke("report", one, "--reference", "medusa"), 2, "before:medusa", "before:eagle3")
     assert_user_error(invoke("report", one, "--across-machines"), 2, "at least two runs")
     assert_user_error(invoke("report", one, two, "--reference", "eagle3"), 2, "before:eagle3", "RUN:METHOD")
     for output in (tmp_path / "page.txt", tmp_path):

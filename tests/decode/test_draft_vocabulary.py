@@ -1,10 +1,14 @@
-"""What a draft head scores in a draft step."""
+"""What names a method of decoding, and what its draft head scores in a draft step."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.build import labelled
 from vocabforge.decode.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from vocabforge.models.heads import HeadBase, HeadOptions, build_head
 from vocabforge.models.low_rank import LowRankScorer
@@ -49,3 +53,11 @@ def test_the_tokens_scored_are_the_mean_over_the_steps(
     name = kind.partition("+")[0]
     head = build_head(name, base(), modules[kind]() if kind in modules else None, options)
     assert draft_vocabulary(head, 4, 128) == DraftVocabulary(name, expected, 128)
+
+
+def test_a_label_names_files_and_columns() -> None:
+    assert labelled("mine=some/folder") == ("mine", Path("some/folder"))
+    assert labelled("run/drafter") == ("run", Path("run/drafter"))
+    for odd in ("a\nb=x", "\x1b[31m=x", "\udcff=x"):
+        with pytest.raises(UsageError, match="cannot be a label"):
+            labelled(odd)

@@ -21,6 +21,7 @@ from tests.decode.engine_support import (
     make_pair,
     ready,
 )
+from tests.decode.graph_support import traced
 from tests.models.lean_support import build
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
@@ -106,6 +107,43 @@ def test_caches_that_were_reserved_do_not_grow_again(pair: Pair, monkeypatch: py
     assert decoder._side.cache.k is cache
     decoder.reserve(10**9)
     assert decoder._side.cache.capacity == 128 + 17, "the target's limit"
+
+
+def test_what_an_error_left_is_made_anew_before_the_next_request(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder(pair.lean)
+    expected = decoder.generate(PROMPT, max_new_tokens=5, stop_ids=()).token_ids
+    with monkeypatch.context() as broken:
+        broken.setattr(decoder._side, "judged_pass", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            decoder.generate(PROMPT, max_new_tokens=5, stop_ids=())
+    old = decoder._side.cache.k
+    decoder.reserve(10)
+    made = decoder._side.cache.k
+    assert made is not old
+    assert decoder.generate(PROMPT, max_new_tokens=5, stop_ids=()).token_ids == expected
+    assert decoder._side.cache.k is made
+
+
+def test_memory_made_anew_ends_what_is_being_streamed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    decoder = Decoder(pair.lean)
+    stream = decoder.stream(Request(PROMPT, 9, ()), Generation())
+    next(stream)
+    decoder.reserve(100)
+    with pytest.raises(UsageError, match="another request"):
+        next(stream)
+
+
+def test_recordings_count_what_was_captured(pair: Pair) -> None:
+    decoder = Decoder(pair.lean, wrap=traced())
+    counts = [decoder.recordings]
+    for count in (5, 9):
+        decoder.generate(PROMPT, max_new_tokens=count, stop_ids=())
+        counts.append(decoder.recordings)
+    assert counts == [0, 1, 1]
+    assert Decoder(pair.lean).recordings == 0
 
 
 def test_sampling_follows_its_seed_and_tiny_temperatures_are_greedy(pair: Pair) -> None:

@@ -30,7 +30,7 @@ class Made:
         machine: factor on all speeds. jitter: relative noise of the times.
         other_at: question id -> position from which the outputs of the run are other ones.
         left_out: questions that the run could not answer.
-        settings: changes to the settings. facts: changes to target, benchmark and environment by section.
+        settings: changes to the settings. facts: changes to target, benchmark, environment and run_facts by section.
         scramble: seed of the answers' easiness in this run; another one for other random numbers.
     """
 
@@ -75,7 +75,9 @@ def results_of(made: Made) -> Results:
         )
         for name, row in zip(made.methods, base.methods, strict=True)
     ]
-    facts = {name: dict(made.facts.get(name, {})) for name in ("target", "benchmark", "environment")}
+    facts = {
+        name: dict(made.facts.get(name, {})) for name in ("target", "benchmark", "environment", "run_facts")
+    }
     return base.model_copy(
         update={
             "target": base.target.model_copy(update=facts["target"]),
@@ -83,6 +85,7 @@ def results_of(made: Made) -> Results:
                 update={"questions": made.questions, "of": made.questions, **facts["benchmark"]}
             ),
             "environment": {**base.environment, **facts["environment"]},
+            "run_facts": {**base.run_facts, **facts["run_facts"]},
             "settings": settings,
             "methods": methods,
             "answered": made.questions - len(made.left_out),

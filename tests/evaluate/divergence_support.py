@@ -11,21 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.evaluate.eval_fakes import WORDS
+from tests.evaluate.eval_fakes import WORDS, FakeMethod
 from vocabforge.corpus.tokenizer import TextTokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.answers import Turn, answer_row, detail_row
-from vocabforge.evaluate.asking import until_stop
+from vocabforge.evaluate.answers import MethodRows, answer_row, detail_row
+from vocabforge.evaluate.asking import Asking
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.compare import compare_outputs
 from vocabforge.evaluate.divergence import judge
-from vocabforge.evaluate.prompts import Conversation, system_of
 from vocabforge.evaluate.results import DivergenceRow
 from vocabforge.evaluate.rounding import Place
 from vocabforge.evaluate.settings import RunSettings
-from vocabforge.evaluate.summary import MethodRows
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel
 from vocabforge.models.lean_config import LeanConfig
@@ -83,21 +81,8 @@ def answer(
     generator: Any, tokenizer: TextTokenizer, settings: RunSettings, question: Question = QUESTION
 ) -> MethodRows:
     """The rows of one question, as the protocol asks it."""
-    system = system_of(question, settings.system)
-    conversation = Conversation(tokenizer, settings.prompt_format, system)
-    turns = []
-    for text in question.turns:
-        prompt = conversation.ask(text)
-        made = generator.generate(
-            prompt,
-            max_new_tokens=settings.max_new_tokens,
-            stop_ids=tokenizer.eos_ids,
-            sampling=settings.sampling,
-        )
-        ids = until_stop(made.token_ids, tokenizer.eos_ids)
-        turn = Turn(tokenizer.decode(list(ids)).strip(), ids, len(prompt), 1.0, made)
-        conversation.answer(ids, turn.text)
-        turns.append(turn)
+    asking = Asking(tokenizer, settings, lambda: None)
+    turns = asking.ask(question, FakeMethod("asked", generator), settings.runs[0])
     row = answer_row(question, turns, model_id="m", answer_id="a", tstamp=0.0)
     return MethodRows([row], [detail_row(question, turns)])
 

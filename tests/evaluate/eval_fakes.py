@@ -15,9 +15,11 @@ from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.result import Generation
+from vocabforge.evaluate.asking import Asking
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.prompts import resolve_format
-from vocabforge.evaluate.runner import Outcome, RunSettings, run_methods
+from vocabforge.evaluate.runner import Outcome, run_methods
+from vocabforge.evaluate.settings import RunSettings
 
 BOS, EOS, USER, ASSISTANT, FIRST_WORD, WORDS = 1, 2, 3, 4, 5, 40
 TEMPLATE = (
@@ -170,13 +172,11 @@ def run_fakes(
     return run_methods(
         make_benchmark(rows).questions,
         methods,
-        tokenizer,
-        RunSettings(32, **options),
+        Asking(tokenizer, RunSettings(32, **options), synchronise),
         folder / "work",
         folder / "out.partial",
         identity=identity or {},
         model_ids={method.name: method.name[0] for method in methods},
-        synchronise=synchronise,
         fresh=fresh,
     )
 

@@ -88,6 +88,11 @@ def test_answer_ids_look_like_short_uuids() -> None:
         ("[]", "lacks keys"),
         ('{"question_id": 1, "category": "qa"}', "answer_id"),
         (LITERAL.decode().replace('"new_tokens": [3, 1], ', "").strip(), "new_tokens"),
+        (LITERAL.decode().replace("[3, 1]", '[3, "1"]').strip(), "whole numbers"),
+        (LITERAL.decode().replace("[3, 1]", "[3, true]").strip(), "whole numbers"),
+        (LITERAL.decode().replace('"wall_time": [', '"wall_time": [NaN, ').strip(), "finite numbers"),
+        ("[" * 100_000, "cannot be read"),
+        (f'{{"question_id": {"1" * 5000}}}', "cannot be read"),
     ],
 )
 def test_a_broken_answer_file_is_reported_with_its_line(tmp_path: Path, line: str, expected: str) -> None:

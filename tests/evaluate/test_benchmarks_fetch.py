@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -294,3 +295,28 @@ def test_processes_of_one_number_do_not_meet_either(slow: FileServer, tmp_path: 
             done.result(timeout=60)
     assert place.read_bytes() == ROWS
     assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"]
+
+
+def test_a_server_that_drips_or_paints_is_given_up(
+    tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(f"{server.url}/q.jsonl", SHA256)
+
+    def drip(handler: Any) -> None:
+        send(handler, b"", length=len(ROWS))
+        for byte in ROWS:
+            handler.wfile.write(bytes([byte]))
+            time.sleep(0.02)
+
+    monkeypatch.setattr(fetching, "_WHOLE_S", 0.1)
+    server.reply = drip
+    with pytest.raises(NotFetched, match=r"bytes came in 0\.1 s"):
+        fetch(source, tmp_path / "q.jsonl")
+
+    def paint(handler: Any) -> None:
+        handler.wfile.write(b"HTTP/1.1 500 \x1b[2J\x07gone\r\nContent-Length: 0\r\n\r\n")
+
+    server.reply = paint
+    with pytest.raises(NotFetched, match=r"status 500 \[2Jgone$"):
+        fetch(source, tmp_path / "q.jsonl")
+    assert list(tmp_path.iterdir()) == []

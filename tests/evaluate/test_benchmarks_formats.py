@@ -13,6 +13,7 @@ import pytest
 
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
+from vocabforge.evaluate.benchmarks import rows as reading
 from vocabforge.evaluate.benchmarks.formats import read_format
 from vocabforge.evaluate.benchmarks.read_gsm8k import SYSTEM
 
@@ -148,6 +149,7 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
         ("human-eval", {"test": None}, "test has the wrong type"),
         ("human-eval", {"entry_point": 3}, "entry_point has the wrong type"),
         ("gsm8k", {"answer": "four"}, "an answer holds no result"),
+        ("gsm8k", {"answer": "#### four"}, "an answer holds no result"),
         ("gsm8k", {"answer": "#### "}, "an answer holds no result"),
         ("gsm8k", {"question": ["a"]}, "question has the wrong type"),
     ],
@@ -288,3 +290,49 @@ def test_rows_of_a_json_list_are_numbered(tmp_path: Path) -> None:
     path.write_text(json.dumps([good, 3]), "utf-8")
     with pytest.raises(DataError, match=r"not a JSON object[^!]*q\.json:2"):
         read_questions(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"turns": ["\ud800"]}, "a turn holds half a character"),
+        ({"category": "\udfff"}, "category holds half a character"),
+        ({"category": "a\x1b[2J"}, "category cannot be printed"),
+        ({"category": "a\nb"}, "category cannot be printed"),
+    ],
+)
+def test_texts_that_nothing_can_take_are_refused_before_anything_is_asked(
+    tmp_path: Path, row: dict[str, Any], expected: str
+) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(lines([{"question_id": 1, "category": "a", "turns": ["b"], **row}]))
+    with pytest.raises(DataError, match=expected) as raised:
+        load_benchmark(str(path))
+    assert str(raised.value).isascii()
+    assert "\x1b" not in str(raised.value)
+
+
+def test_a_small_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 21)
+    packed = tmp_path / "bomb.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines(GSM8K) + b"\n" * (3 << 20)))
+    arrow, library = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    long = arrow.DictionaryArray.from_arrays(
+        arrow.array([0] * 300, arrow.int32()), arrow.array(["a" * 10000])
+    )
+    many = arrow.array([""] * ((1 << 21 >> 8) + 1))
+    for name, questions in (("long", long), ("many", many)):
+        table = arrow.table({"question": questions, "answer": ["#### 4"] * len(questions)})
+        library.write_table(table, tmp_path / f"{name}.parquet", compression="zstd")
+    for file in ("bomb.jsonl.gz", "long.parquet", "many.parquet"):
+        assert (tmp_path / file).stat().st_size < 1 << 16
+        with pytest.raises(DataError, match="the question file is too large"):
+            load_benchmark(str(tmp_path / file))
+
+
+def test_parquet_texts_that_are_not_utf_8_are_an_error(tmp_path: Path) -> None:
+    arrow, library = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    broken = arrow.Array.from_buffers(arrow.string(), 1, arrow.array([b"\xff\xfe"], arrow.binary()).buffers())
+    library.write_table(arrow.table({"question": broken, "answer": ["#### 4"]}), tmp_path / "q.parquet")
+    with pytest.raises(DataError, match="a question is not UTF-8 text"):
+        load_benchmark(str(tmp_path / "q.parquet"))

@@ -136,18 +136,49 @@ def test_the_report_needs_no_script(browser: Any, report: Path) -> None:
     assert troubles(browser, report, 390, script=False) == []
 
 
-def test_light_and_dark_have_contrast(browser: Any, report: Path) -> None:
+@pytest.mark.parametrize("name", ["report", "comparison"])
+def test_light_and_dark_have_contrast(browser: Any, name: str, request: pytest.FixtureRequest) -> None:
     grounds = {}
     for scheme in ("light", "dark"):
         context = browser.new_context(color_scheme=scheme)
         page = context.new_page()
-        page.goto(report.as_uri())
+        page.goto(request.getfixturevalue(name).as_uri())
         seen = page.evaluate(CONTRAST)
         context.close()
         assert seen["text"][0] >= 4.5, (scheme, seen["text"])
         assert seen["colours"][0] >= 3.0, (scheme, seen["colours"])
         grounds[scheme] = seen["ground"]
     assert grounds["dark"] < 0.05 < 0.8 < grounds["light"]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs on machines of other speed, a method with a long name, other outputs: every section of the page."""
+    from tests.evaluate.comparison_support import Made, write_run
+    from vocabforge.evaluate.comparison.compare import compare_runs
+    from vocabforge.evaluate.comparison.report import render_comparison
+    from vocabforge.evaluate.comparison.runs import open_runs
+
+    folder = tmp_path_factory.mktemp("comparison")
+    long = "eagle3+a-name-much-longer-than-a-phone-is-wide+router-of-8192-tokens"
+    made = {
+        "before": Made(),
+        "after": Made(methods={"plain": (1,), "eagle3": (3, 3), long: (2,)}, machine=0.9, other_at={7: 5}),
+    }
+    runs = open_runs([f"{label}={write_run(folder / label, one)}" for label, one in made.items()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
+        page = render_comparison(compare_runs(runs))
+    for section in ("methods", "differences", "tasks", "runs", "outputs", "again"):
+        assert f'id="{section}"' in page, section
+    file = folder / "comparison.html"
+    file.write_text(page, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
+def test_a_comparison_can_be_read(browser: Any, comparison: Path, width: int, scheme: str) -> None:
+    assert troubles(browser, comparison, width, scheme) == []
 
 
 def test_the_page_of_a_coverage_study_can_be_read(browser: Any, tmp_path: Path) -> None:

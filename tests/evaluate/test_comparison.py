@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -356,6 +357,9 @@ def test_one_question_gives_no_verdict(compared: Compare) -> None:
     row = found.differences_of("overall")["B:eagle3", "accepted_length"]
     assert (row.verdict, row.reason) == ("not judged", "fewer than two questions")
     assert row.difference == Figure(value=0.0)
+    stopped = compared(Made(), Made(speeds={"plain": math.inf}))  # its clock showed nothing
+    row = stopped.differences_of("overall")["B:eagle3", "speedup"]
+    assert (row.difference, row.verdict, row.reason) == (Figure(), "not judged", "nothing to divide by")
 
 
 def test_greedy_outputs_of_two_runs_are_compared_by_token_id(compared: Compare) -> None:
@@ -372,7 +376,18 @@ def test_greedy_outputs_of_two_runs_are_compared_by_token_id(compared: Compare) 
     assert by_name["A:plain", "C:plain"].identical == 40
     (line,) = (line for line in found.warnings if "does not say what" in line)
     assert "B:plain" in line
-    assert "first at question 7, turn 1, token 5" in line
+    assert "first at question 7, turn 1, token 6" in line
+
+
+def test_captured_passes_are_no_other_machine_but_are_told(compared: Compare) -> None:
+    found = compared(
+        Made(facts={"run_facts": {"passes": "captured"}}),
+        Made(facts={"run_facts": {"passes": "as they are"}}),
+    )
+    assert found.differing["passes"] == {"A": "captured", "B": "as they are"}
+    assert any(line.startswith("passes of A ran captured, those of B as they are") for line in found.warnings)
+    assert found.runs[1].machine == found.runs[0].machine
+    assert not any("passes" in line for line in compared(Made(), Made()).warnings)
 
 
 def test_a_fault_of_a_method_is_repeated(compared: Compare) -> None:

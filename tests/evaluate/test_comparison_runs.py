@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.evaluate.comparison_support import Made, write_run
+from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.evaluate.comparison.runs import open_runs
+from vocabforge.evaluate.results import RESULTS
 
 SMALL = Made(questions=2)
 
@@ -50,9 +53,10 @@ def test_labels_may_be_given(made: Path, tmp_path: Path) -> None:
     assert taken == ["two", f"{tmp_path.name}/two"]
     with pytest.raises(UsageError, match="same label"):
         open_runs([f"x={first}", f"x={second}"])
-    for label in ("", "a:b"):
-        with pytest.raises(UsageError, match="cannot be a run's label"):
+    for label in ("", "a:b", "a\nb", "\x1b[2J", "\udcff"):
+        with pytest.raises(UsageError, match="cannot be a run's label") as raised:
             open_runs([f"{label}={first}"])
+        assert "\x1b" not in str(raised.value)
     with pytest.raises(UsageError, match="stands twice"):
         open_runs([first, f"again={tmp_path}/two/../one"])
 
@@ -63,6 +67,18 @@ def test_a_changed_evaluation_is_refused(made: Path, tmp_path: Path) -> None:
     rows.write_text(rows.read_text().replace('"plain"', '"plane"'), "utf-8")
     with pytest.raises(ArtifactError, match="another content"):
         open_runs([folder])
+
+
+@pytest.mark.parametrize("files", [["/dev/zero"], ["../../secret"], [], ["answers/plain.jsonl"] * 2])
+def test_results_that_name_other_files_are_refused(made: Path, tmp_path: Path, files: list[str]) -> None:
+    content = json.loads((made / RESULTS).read_text("utf-8"))
+    content["methods"][1]["answers"] = files
+    with write_artifact(tmp_path / "eval", "evaluation", {}) as folder:
+        shutil.copytree(made / "answers", folder / "answers")
+        shutil.copytree(made / "details", folder / "details")
+        (folder / RESULTS).write_text(json.dumps(content), "utf-8")
+    with pytest.raises(ArtifactError, match="do not fit the evaluation"):
+        open_runs([str(tmp_path / "eval")])
 
 
 def test_other_folders_are_told_what_to_do(made: Path, tmp_path: Path) -> None:

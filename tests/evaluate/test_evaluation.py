@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,13 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
+from vocabforge.evaluate.answers import write_rows
+from vocabforge.evaluate.assembling import build_results
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
 from vocabforge.evaluate.results import Results, read_results
+from vocabforge.evaluate.runner import Outcome
 from vocabforge.evaluate.settings import RunSettings
 
 
@@ -189,9 +191,30 @@ def test_questions_left_out_stand_in_results_and_report(tmp_path: Path) -> None:
 
 def test_every_figure_is_made_from_the_files(tmp_path: Path) -> None:
     """Rows edited by hand change the figures: nothing is carried past the files."""
-    results = evaluate(tmp_path)
-    copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "out", copy)
-    rows = [json.loads(line) for line in (copy / "answers/eagle3.jsonl").read_text("utf-8").splitlines()]
+    evaluation = make(tmp_path)
+    before = evaluate_methods(tmp_path / "out", evaluation)
+    file = tmp_path / "out" / "answers" / "eagle3.jsonl"
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    rows[0]["choices"][0]["accept_lengths"] = [9, 9]
+    rows[0]["choices"][0]["wall_time"] = [2 * time for time in rows[0]["choices"][0]["wall_time"]]
+    write_rows(file, rows)
+    again = build_results(tmp_path / "out", evaluation, Outcome([], 0), allow_code=False)
     steps = [length for row in rows for length in row["choices"][0]["accept_lengths"]]
-    assert results.methods[1].summary.overall.accepted_length.value == sum(steps) / len(steps)
+    found, former = again.methods[1].summary.overall, before.methods[1].summary.overall
+    assert found.accepted_length.value == sum(steps) / len(steps) != former.accepted_length.value
+    assert found.wall_time_s > former.wall_time_s
+    assert again.methods[0].summary == before.methods[0].summary
+
+
+def test_a_run_that_was_made_otherwise_is_not_gone_on_with(tmp_path: Path) -> None:
+    slow = FakeMethod("slow", _Interrupted())
+    captured, eager = (
+        replace(evaluation, provenance=replace(evaluation.provenance, facts={"passes": how}))
+        for evaluation, how in zip([make(tmp_path, slow)] * 2, ("captured", "as they are"), strict=True)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_methods(tmp_path / "out", captured)
+    with pytest.raises(UsageError) as caught:
+        evaluate_methods(tmp_path / "out", eager)
+    assert 'facts.passes: "captured", now "as they are"' in caught.value.render()
+    assert evaluate_methods(tmp_path / "out", captured).resumed == 1

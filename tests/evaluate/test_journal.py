@@ -157,13 +157,13 @@ def test_another_runs_journal_is_refused_with_every_difference(tmp_path: Path, w
         )
     text = str(caught.value)
     for line in (
-        "protocol.questions: 4, now 3",
-        "protocol.questions_sha256: ",
-        'protocol.methods.tree: ["t", "for tests", null], now ["t", "other trees", null]',
-        'protocol.methods.new: none, now ["n", "for tests", null]',
-        'protocol.order: ["plain", "tree"], now ["plain", "tree", "new"]',
-        "protocol.settings.warmup: 0, now 2",
-        "protocol.settings.repeats: 1, now 2",
+        "questions: 4, now 3",
+        "questions_sha256: ",
+        'methods.tree: ["t", "for tests", null], now ["t", "other trees", null]',
+        'methods.new: none, now ["n", "for tests", null]',
+        'order: ["plain", "tree"], now ["plain", "tree", "new"]',
+        "settings.warmup: 0, now 2",
+        "settings.repeats: 1, now 2",
         'target: none, now "bbbb',
     ):
         assert f"\n    {line}" in text
@@ -337,3 +337,39 @@ def test_differences_name_every_leaf() -> None:
         f'e: "x", now "{"y" * 76}...',
     ]
     assert differences(old, old) == []
+
+
+@pytest.mark.parametrize("file", [HEADER, ROWS_FILE])
+def test_a_device_by_a_journals_name_is_not_read(tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "out.partial"
+    folder.mkdir()
+    (folder / file).symlink_to("/dev/null")  # of /dev/zero it would read without end
+    for fresh in (False, True):
+        with (
+            pytest.raises(UsageError, match="holds something else") as raised,
+            open_journal(folder, {}, fresh=fresh),
+        ):
+            pass
+        assert file in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"run": 1e999, "question_id": 2, "method": "run", "answer": {}, "detail": {}}',
+        '{"failure": {"question_id": 1e999}}',
+        '{"failure": {"question_id": 2}}',
+        '{"run": 1, "question_id": 2, "method": "run", "answer": {"choices": "a"}, "detail": {"choices": "a"}}',
+    ],
+)
+def test_lines_that_are_json_and_no_rows_are_measured_again(
+    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"question_id": 1, "choices": [{}]}
+    with open_journal(tmp_path / "out.partial", {}) as journal:
+        journal.add(Key(1, 1, "plain"), Kept(row, row))
+    with open(tmp_path / "out.partial" / ROWS_FILE, "a") as rows:
+        rows.write(line + "\n")
+    with open_journal(tmp_path / "out.partial", {}) as journal:
+        assert len(journal) == 1
+    assert "1 damaged lines" in capsys.readouterr().err

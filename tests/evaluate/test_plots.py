@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from vocabforge.evaluate.page import SHAPES, _swatch
 from vocabforge.evaluate.plots import METHOD_COLOURS, method_colour, method_dash, method_marker
 from vocabforge.evaluate.report_plots import (
     Bar,
     Trace,
+    _side_by_side,
     bar_rows,
     histogram_rows,
     size_points,
@@ -82,6 +85,19 @@ def test_lines_and_points_with_values_missing() -> None:
     shown = texts(size_points("v", "tokens per second", points, level=30.0))
     assert {"64", "1k", "128k"} <= set(shown) | {"128k", "1k"}
     assert [tick for tick in shown if tick.endswith("k")]
+
+
+def test_drafters_of_one_vocabulary_stand_side_by_side_and_a_line_joins_each() -> None:
+    points = [Bar(place, "m", "", 40.0 + place, x=x) for place, x in enumerate((1024.0, 512.0, 1024.0))]
+    assert _side_by_side(points) == pytest.approx([1024 / 1.07**0.5, 512, 1024 * 1.07**0.5])
+    apart = size_points("v", "y", points)
+    joined = size_points("v", "y", points, lines=[[0, 1]])
+    assert joined.count("<path") == apart.count("<path") + 1
+    assert "nan" not in size_points("v", "y", [*points, Bar(3, "m", "", None, x=64.0)], lines=[[0, 3], [3]])
+
+
+def test_names_are_no_formulas() -> None:
+    assert "$\\frac$ a_b" in bar_rows("b", "x", [Bar(0, "$\\frac$ a_b", "40", 40.0)])
 
 
 def test_an_interval_that_leaves_the_value_out_is_drawn_all_the_same() -> None:

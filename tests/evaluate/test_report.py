@@ -10,8 +10,8 @@ import pytest
 
 from tests.evaluate.results_sample import sample_results
 from vocabforge.evaluate.report import MOST_DIVERGENCES, render_report
-from vocabforge.evaluate.report_charts import report_charts
-from vocabforge.evaluate.report_text import deviation, headline, parts_of, shortened
+from vocabforge.evaluate.report_charts import FEWEST, report_charts
+from vocabforge.evaluate.report_text import deviation, headline, parts_of, row_keys, shortened
 from vocabforge.evaluate.results import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
@@ -20,7 +20,7 @@ FEW = {"writing": 2, "qa": 3}
 class Page(HTMLParser):
     """What a browser would fetch and run, ids, links, titles, and whether tags are balanced."""
 
-    VOID = ("meta", "link", "br", "path", "use", "rect", "circle", "line")
+    VOID = ("meta", "link", "br", "wbr", "path", "use", "rect", "circle", "line")
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_the_page_loads_nothing() -> None:
     assert {link[1:] for link in parsed.loads if link.startswith("#")} <= set(parsed.ids)
     assert len(parsed.ids) == len(set(parsed.ids)), "charts share ids"
     assert not re.search(r"https?:|@import|url\((?!#)", page)
-    assert parsed.svgs == 10
+    assert parsed.svgs == 8, "one task: no charts by task"
     assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a placeholder colour is left"
 
 
@@ -258,7 +258,36 @@ def test_charts_show_the_results_figures(undrawn) -> None:
         )
     ]
     assert [(point.x, point.index) for point in undrawn["vsp"][1]] == [(128_256.0, 1), (32_768.0, 2)]
-    assert undrawn["vsp"][2] == {"level": plain.summary.overall.tokens_per_s.value}
+    assert undrawn["vsp"][2] == {
+        "level": plain.summary.overall.tokens_per_s.value,
+        "lines": [[0, 1]],
+    }
+
+
+def test_shares_of_few_verifications_are_not_drawn(undrawn) -> None:
+    results = sample_results(2, 1, categories=FEW)
+    plain, method = results.methods
+    depths = [
+        row.model_copy(update={"accepted": accepted})
+        for row, accepted in zip(method.summary.depths, (FEWEST, FEWEST - 1, 0), strict=False)
+    ]
+    few = method.model_copy(update={"summary": method.summary.model_copy(update={"depths": depths})})
+    report_charts(results.model_copy(update={"methods": [plain, few]}))
+    first, second, third = undrawn["con"][1][0].y
+    assert (first, second) == (100 * depths[0].conditional, 100 * depths[1].conditional)
+    assert third is None
+    assert None not in undrawn["dep"][1][0].y
+
+
+def test_names_may_break_between_their_parts(page: str) -> None:
+    assert "eagle3+<wbr>freq-<wbr>32k</th>" in page
+
+
+def test_one_task_is_not_told_apart_from_the_whole(undrawn) -> None:
+    results = sample_results(2, 1, categories={"gsm8k": 3})
+    assert [key[2] for key in row_keys(results)] == ["overall"]
+    assert report_charts(results)["tasks"] == []
+    assert '<h2 id="tasks">All figures</h2>' in render_report(results)
 
 
 def test_no_chart_of_vocabularies_of_one_size(undrawn) -> None:

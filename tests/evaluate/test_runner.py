@@ -17,6 +17,7 @@ from tests.evaluate.eval_fakes import (
     FakeMethod,
     ReservingGenerator,
     continuation,
+    make_tokenizer,
     plain_and_tree,
     run_fakes,
 )
@@ -24,8 +25,9 @@ from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate import asking
 from vocabforge.evaluate.answers import read_answers, read_details
-from vocabforge.evaluate.asking import turn_seed, until_stop
-from vocabforge.evaluate.settings import RunSettings
+from vocabforge.evaluate.asking import Asking, TurnFailed, turn_seed, until_stop
+from vocabforge.evaluate.benchmarks import Question
+from vocabforge.evaluate.settings import Run, RunSettings
 
 SAMPLED = SamplingParams(0.8)
 
@@ -161,6 +163,38 @@ def test_the_clock_covers_the_generator_alone_with_the_device_waited_for(tmp_pat
     assert row["choices"][0]["wall_time"] == [1.0, 1.0]
 
 
+def test_a_turn_in_which_passes_were_captured_is_asked_again(tmp_path: Path, monkeypatch) -> None:
+    class Capturing(FakeGenerator):
+        recordings = 0
+
+        def generate(self, prompt_ids, **options):
+            self.recordings += len(self.prompts) < 2  # in its first two calls
+            ticks[0] += 1.0 if len(self.prompts) >= 2 else 50.0
+            return super().generate(prompt_ids, **options)
+
+    ticks = [0.0]
+    monkeypatch.setattr(asking.time, "perf_counter", lambda: ticks[0])
+    generator = Capturing()
+    run_fakes(tmp_path, [FakeMethod("plain", generator)], rows=[(1, "writing", ("w4 w5", "w6"))])
+    first, *again, second = generator.prompts
+    assert again == [first, first]
+    assert second != first
+    (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
+    assert row["choices"][0]["wall_time"] == [1.0, 1.0]
+
+
+def test_passes_that_are_captured_anew_each_time_are_no_endless_loop(tmp_path: Path) -> None:
+    class Capturing(FakeGenerator):
+        @property
+        def recordings(self) -> int:
+            return len(self.prompts)
+
+    generator = Capturing()
+    run_fakes(tmp_path, [FakeMethod("plain", generator)], rows=[(1, "writing", ("w4",))])
+    assert len(generator.prompts) == asking._MOST_TRIES
+    assert len(read_answers(tmp_path / "work" / "answers" / "plain.jsonl")) == 1
+
+
 def test_no_room_for_the_longest_conversation_is_no_end(tmp_path: Path, capsys) -> None:
     rows = [(1, "writing", ("w4 w5", "w6")), (2, "qa", ("w1",))]
     outcome = run_fakes(tmp_path, [FakeMethod("plain", ReservingGenerator(room=40))], rows=rows)
@@ -192,6 +226,14 @@ def test_any_error_is_a_questions_failure_with_its_kind_and_place(tmp_path: Path
     (failure,) = outcome.failures
     assert (failure.question_id, failure.kind) == (4, "RuntimeError")
     assert failure.reason.startswith("CUDA out of memory (test_runner.py:")
+
+
+def test_a_failed_turn_keeps_nothing_of_its_error_alive(tmp_path: Path) -> None:
+    """An error holds its frames, and these the tensors of a device that has no memory left."""
+    ask = Asking(make_tokenizer(tmp_path), RunSettings(8), lambda: None).ask
+    with pytest.raises(TurnFailed, match="does not fit") as caught:
+        ask(Question(1, "qa", ("w1",)), FakeMethod("plain", FakeGenerator(too_long=1)), Run(1, 0, 1))
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])

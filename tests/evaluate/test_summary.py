@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import DataError
+from vocabforge.evaluate.answers import MethodRows
 from vocabforge.evaluate.results import GroupFigures, Summary
 from vocabforge.evaluate.settings import Run
 from vocabforge.evaluate.summary import (
-    MethodRows,
     acceptance_by_depth,
     retokenised_counts,
     summarise_runs,
@@ -103,7 +103,7 @@ def test_figures_of_one_run_by_hand() -> None:
     assert summary.tasks["mt_bench"] == summary.categories["writing"]
     assert list(summary.tasks) == ["mt_bench", "qa"]
     assert summary.accept_length_histogram == {"2": 1, "3": 4, "4": 2}
-    assert summary.time_s == {"prefill": 0.5, "verify": 1.0}
+    assert summary.time_s == {"prefill": 0.5, "verify": 1.0, "other": 1.0}
     assert summary.finish == {"stop": 2}
     assert summary.outputs is None
     # Two questions: the interval runs from the one's figure to the other's.
@@ -169,7 +169,7 @@ def test_figures_of_two_runs_by_hand() -> None:
     assert summary.accept_length_histogram == {"2": 1, "3": 4, "4": 5, "5": 2}
     assert summary.depths[0].accepted == 7 + 5
     assert summary.depths[0].reached == 1.0
-    assert summary.time_s == {"prefill": 1.0, "verify": 2.0}
+    assert summary.time_s == {"prefill": 1.0, "verify": 2.0, "other": 2.5}
 
 
 def test_the_baseline_against_itself() -> None:

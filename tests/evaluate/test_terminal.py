@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 
 from rich.console import Console
 
 from tests.evaluate.results_sample import sample_results
+from vocabforge.evaluate.results import Results
 from vocabforge.evaluate.terminal import (
     category_table,
     count_lines,
@@ -15,6 +17,7 @@ from vocabforge.evaluate.terminal import (
     overview_table,
     quality_table,
 )
+from vocabforge.evaluate.wide_tables import broken
 
 
 def shown(what: object, width: int = 80) -> str:
@@ -42,6 +45,36 @@ def test_tasks_and_the_categories_of_mt_bench() -> None:
     assert "plain" not in text
 
 
+def named(results: Results, names: list[str]) -> Results:
+    """The same results under other names; the baseline keeps its own."""
+    first, *others = results.methods
+    changed = [one.model_copy(update={"name": name}) for one, name in zip(others, names, strict=True)]
+    return results.model_copy(update={"methods": [first, *changed]})
+
+
+def test_names_break_between_their_parts() -> None:
+    results = named(sample_results(3, 2), ["llama-160m+r16384", "[b]eagle3"])
+    text = shown(overview_table(results))
+    assert re.search(r"^ llama-160m\+ .*\n r16384 ", text, re.MULTILINE), text
+    assert "[b]eagle3" in text, "a name is no markup"
+    assert re.search(r"llama-160m\+r16384 +\[b\]eagle3", shown(category_table(results)))
+    assert broken("before:eagle3+r16384", 14) == ["before:eagle3+", "r16384"]
+    assert broken("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert broken("eagle3", 6) == ["eagle3"]
+
+
+def test_more_methods_than_a_terminal_is_wide_go_to_further_tables() -> None:
+    results = sample_results(9, 1)
+    narrow, wide = shown(category_table(results)), shown(category_table(results), 200)
+    assert narrow.count("\n overall") == 3
+    assert narrow.count("the same, continued") == 2
+    assert wide.count("\n overall") == 1
+    assert "the same" not in wide
+    for text in (narrow, wide):
+        assert text.count("3.86  1.84x") == wide.count("3.86  1.84x")
+        assert not re.search(r"\d…", text), "a figure is cut"
+
+
 def test_quality_only_where_something_was_scored() -> None:
     assert quality_table(sample_results(2, 1)) is None
     table = quality_table(sample_results(2, 1, categories={"math_reasoning": 100}, scorer="gsm8k"))
@@ -55,7 +88,7 @@ def test_lines_of_what_differs_and_what_was_counted() -> None:
     results = sample_results(3, 2)
     assert divergence_lines(results) == [
         "eagle3+freq-32k differs from plain decoding in 3 of 960 outputs (1 fault, 2 near-tied), first at "
-        "question 103, turn 1, position 27"
+        "question 103, turn 1, token 28"
     ]
     assert fault_methods(results) == ["eagle3+freq-32k"]
     tied = sample_results(2, 1, faults=0)

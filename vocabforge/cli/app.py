@@ -48,11 +48,11 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
         """Drafter training and vocabulary preparation for speculative decoding."""
 
     for name in sorted(commands, key=all_names.index):
-        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(_guarded(commands[name]))
+        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(guarded(commands[name]))
     return app
 
 
-def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+def guarded(function: Callable[..., None]) -> Callable[..., None]:
     """Report what a user can cause as one message and an exit code; real bugs keep their traceback."""
 
     @functools.wraps(function)
@@ -63,7 +63,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            console().print("Interrupted; nothing half-written is left.", style="yellow")
+            console().print("Interrupted; no half-written output is left.", style="yellow")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,16 +7,33 @@ from typing import Annotated
 
 import typer
 
+from .app import guarded
 
-def _list_benchmarks(show: bool) -> None:
-    if not show:
-        return
+_WANTED = "vocabforge.list_benchmarks"
+
+
+def _ask_for_list(context: typer.Context, show: bool) -> bool:
+    """Note that the list is wanted; it is printed as soon as ``--data`` is known, which may stand behind it."""
+    context.meta[_WANTED] = show
+    if show and "data" in context.params:
+        _list_benchmarks(context.params["data"])
+    return show
+
+
+def _know_data(context: typer.Context, data: Path | None) -> Path | None:
+    if context.meta.get(_WANTED):
+        _list_benchmarks(data)
+    return data
+
+
+@guarded
+def _list_benchmarks(data: Path | None) -> None:
     from ..evaluate.benchmarks import describe_benchmarks
 
-    for row in describe_benchmarks():
+    for row in describe_benchmarks(data):
         scored = f", scored as {row.scorer}" if row.scorer else ""
         typer.echo(
-            f"{row.name}: {row.questions} questions, at most {row.max_new_tokens} new tokens a turn{scored}"
+            f"{row.name}: {row.questions:,} questions, at most {row.max_new_tokens:,} new tokens a turn{scored}"
         )
         typer.echo(f"  {row.about}\n  File: {row.where}")
     raise typer.Exit
@@ -32,7 +49,12 @@ BenchmarkOption = Annotated[
 ]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."),
+    typer.Option(
+        "--data",
+        is_eager=True,
+        callback=_know_data,
+        help="Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache].",
+    ),
 ]
 FormatOption = Annotated[
     str | None,
@@ -46,7 +68,7 @@ ListOption = Annotated[
     typer.Option(
         "--list-benchmarks",
         is_eager=True,
-        callback=_list_benchmarks,
+        callback=_ask_for_list,
         help="Name the known benchmarks and where their files are found, and exit.",
     ),
 ]

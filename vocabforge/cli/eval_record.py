@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
+    from ..decode.build_options import BuildOptions
     from ..evaluate.evaluation import Provenance
     from ..evaluate.results import Results
 
@@ -24,24 +25,46 @@ def parents_of(
     heads: Sequence[str],
     overlaps: Sequence[Path] = (),
 ) -> dict[str, str]:
-    """Hashes of what is measured, by role; folders that are no artefact of ours have none."""
+    """Hashes of what is measured, by role: of an artefact, a model, or the weights in a serving layout."""
     from ..core.artifact import MANIFEST, open_artifact
-    from ..decode.build import is_draft_model
+    from ..decode.build import is_draft_model, labelled
     from ..models.fingerprint import target_fingerprint
+    from ..models.head_io import drafter_digest
 
     hashes = {TARGET: target_fingerprint(target)}
     for role, given in (("drafter", drafters), ("vocabulary", vocabs), ("draft head", heads)):
-        for text in given:
-            label, separator, folder = text.partition("=")
-            path = Path(folder if separator and not Path(text).exists() else text)
-            key = f"{role} {label if path != Path(text) else path.name}"
+        for label, path in map(labelled, given):
             if (path / MANIFEST).is_file():
-                hashes[key] = open_artifact(path, verify=False).content_hash
-            elif is_draft_model(path):
-                hashes[key] = target_fingerprint(path)
+                digest = open_artifact(path, verify=False).content_hash
+            else:
+                digest = target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
+            hashes[f"{role} {label}"] = digest
     for path in overlaps:
         hashes[f"overlap {path.name}"] = open_artifact(path, verify=False).content_hash
     return hashes
+
+
+def facts_of(options: BuildOptions) -> dict[str, str]:
+    """How methods were made, as far as their descriptions do not tell it: two runs may differ in nothing else."""
+    from ..core.files import sha256_file
+    from ..decode.build_options import is_given, option_of
+    from ..decode.graphs import GraphCapture
+
+    wrap = options.wrap
+    how = "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
+    facts = {"passes": how}
+    heads = {} if options.heads is None else {**vars(options.heads), "given": None}
+    for name, values in (("drafting options", vars(options.draft)), ("draft head options", heads)):
+        given = [
+            f"{option_of(key)} {value}" for key, value in values.items() if is_given(value) and value != ()
+        ]
+        if given:
+            facts[name] = ", ".join(given)
+    if options.draft.tree_file is not None:
+        facts["tree file hash"] = sha256_file(options.draft.tree_file)[:16]
+    if options.drafter_tokenizer is not None:
+        facts["drafter tokenizer"] = str(options.drafter_tokenizer)
+    return facts
 
 
 def provenance_of(
@@ -49,30 +72,29 @@ def provenance_of(
     tokenizer: TextTokenizer,
     methods: Sequence[Method],
     parents: Mapping[str, str],
-    facts: Mapping[str, str],
+    options: BuildOptions,
     *,
     device: str,
-    dtype: str,
 ) -> Provenance:
     """What the figures were made with.
 
     Args:
         methods: plain decoding first.
         parents: hashes by role, the target's under ``target``.
-        facts: further settings in words.
+        options: that the methods were made with.
     """
     from ..evaluate.environment import describe_environment
     from ..evaluate.evaluation import Provenance
 
     return Provenance(
         target=target.resolve().name,
-        environment=describe_environment(device=device, dtype=dtype),
+        environment=describe_environment(device=device, dtype=options.dtype),
         fingerprint=parents[TARGET],
         tokenizer=_tokenizer_hash(tokenizer),
         parents=parents,
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
-        | dict(facts),
+        | facts_of(options),
     )
 
 
@@ -87,7 +109,7 @@ def print_tables(results: Results, output: Path) -> None:
     from rich.console import Console
 
     from ..core.progress import console
-    from ..evaluate.report_text import divergence_line, headline
+    from ..evaluate.report_text import divergence_line, headline, headline_method
     from ..evaluate.terminal import category_table, count_lines, fault_methods, overview_table, quality_table
 
     out = Console(highlight=False)
@@ -109,4 +131,8 @@ def print_tables(results: Results, output: Path) -> None:
             style = "red" if method.name in faulty else "yellow"
             console().print(line, style=style, soft_wrap=True, markup=False)
     out.print(headline(results), style="bold", soft_wrap=True, markup=False)
+    if len(results.methods) > 2:
+        one = headline_method(results).name
+        line = f"Methods against each other: vocabforge report {output} --reference {one}"
+        out.print(line, soft_wrap=True, markup=False)
     out.print(f"Report: {output / 'report.html'}", soft_wrap=True, markup=False)

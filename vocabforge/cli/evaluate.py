@@ -199,37 +199,32 @@ def evaluate(
         look_ahead=look_ahead,
         single=single_token,
     )
-    methods = build_methods(
-        target,
-        drafter or [],
-        vocab or [],
-        method or [],
-        BuildOptions(
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            proposers=proposer or [],
-            draft=draft,
-            heads=head_request(head, shortlist, budget, head_rows, dynamic, ranker_fp8),
-            control=control.value,
-            wrap=decoding.wrap_for(compiled, graphs, device),
-            sampled=temperature > 0,
-            overlaps=overlap or [],
-            drafter_tokenizer=drafter_tokenizer,
-        ),
+    options = BuildOptions(
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        proposers=proposer or [],
+        draft=draft,
+        heads=head_request(head, shortlist, budget, head_rows, dynamic, ranker_fp8),
+        control=control.value,
+        wrap=decoding.wrap_for(compiled, graphs, device),
+        sampled=temperature > 0,
+        overlaps=overlap or [],
+        drafter_tokenizer=drafter_tokenizer,
     )
+    methods = build_methods(target, drafter or [], vocab or [], method or [], options)
     parents = parents_of(target, drafter or [], vocab or [], head or [], overlap or [])
-    facts = {"drafter tokenizer": str(drafter_tokenizer)} if drafter_tokenizer else {}
+    provenance = provenance_of(target, text_tokenizer, methods, parents, options, device=device)
     results = evaluate_methods(
         output,
-        Evaluation(
-            questions,
-            methods,
-            text_tokenizer,
-            settings,
-            provenance_of(target, text_tokenizer, methods, parents, facts, device=device, dtype=dtype),
+        Evaluation(questions, methods, text_tokenizer, settings, provenance),
+        Handling(
+            overwrite=overwrite,
+            fresh=fresh,
+            allow_code=allow_code_execution,
+            dialect=None if dialect is None else dialect.value,
+            synchronise=_synchroniser(device),
         ),
-        Handling(overwrite, fresh, allow_code_execution, dialect and dialect.value, _synchroniser(device)),
     )
     if as_json:
         print_json(results.model_dump(mode="json"))

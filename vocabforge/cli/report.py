@@ -24,7 +24,8 @@ ReferenceOption = Annotated[
     typer.Option(
         "--reference",
         metavar="RUN:METHOD",
-        help="Compare all others with this one [default: the method of the first run with the largest speed-up].",
+        help="Compare all others with this one [default: the method of the first run with the largest speed-up]; "
+        "of one run alone, METHOD compares its own methods.",
     ),
 ]
 AcrossOption = Annotated[
@@ -46,23 +47,27 @@ def report(
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare evaluations method by method, or print the tables of one again.
+    """Compare evaluations method by method; or print the tables of one again, or compare its own methods.
 
     Figures are formed over the questions that every run answered; a difference is called one only where its 95%
     interval excludes 0. Runs of another target, other questions, another temperature, prompt format, system
     message or limit are refused, with all reasons. Each method's speed-up is over the plain decoding of its
     own run.
 
-    Example: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`
+    Examples: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`,
+    `vocabforge report runs/eval-1 --reference eagle3`
     """
     from ..evaluate.comparison.runs import open_runs
 
     _check_output(output)
     opened = open_runs(runs)
     if len(opened) == 1:
-        _refuse_alone(reference, across_machines)
-        _report_one(opened[0], output, as_json=as_json)
-        return
+        _refuse_alone(across_machines)
+        if reference is None:
+            _report_one(opened[0], output, as_json=as_json)
+            return
+        label = opened[0].label
+        reference = reference if reference.startswith(f"{label}:") else f"{label}:{reference}"
     from ..evaluate.comparison.compare import compare_runs
 
     comparison = compare_runs(opened, reference=reference, across_machines=across_machines)
@@ -89,18 +94,13 @@ def _check_output(output: Path | None) -> None:
     check_writable(output.resolve().parent, output)
 
 
-def _refuse_alone(reference: str | None, across_machines: bool) -> None:
+def _refuse_alone(across_machines: bool) -> None:
     from ..core.errors import UsageError
 
-    given = [
-        name
-        for name, there in (("--reference", reference is not None), ("--across-machines", across_machines))
-        if there
-    ]
-    if given:
+    if across_machines:
         raise UsageError(
-            "one run alone is compared with nothing",
-            got=", ".join(given),
+            "one run alone was measured on one machine",
+            got="--across-machines",
             expected="at least two runs",
             remedy="name another evaluation, or leave the option out",
         )

@@ -44,7 +44,14 @@ class VocabForgeError(Exception):
         )
         lines = [self.message]
         lines += [f"  {label + ':':<10}{value}" for label, value in details if value is not None]
-        return "\n".join(lines)
+        return _printable("\n".join(lines))
+
+
+def _printable(text: str) -> str:
+    """Texts of files are quoted in messages: what a terminal would obey is spelled out."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text
+    )
 
 
 class UsageError(VocabForgeError):

@@ -57,8 +57,14 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
+@functools.cache
+def _started() -> datetime:
+    """When the first template asked: two prompts of one process must not differ because midnight was between."""
+    return datetime.now()
+
+
 def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+    return _started().strftime(pattern)
 
 
 def _tojson(

@@ -289,6 +289,8 @@ def labelled(text: str) -> tuple[str, Path]:
     """``LABEL=DIR`` or ``DIR``."""
     label, separator, folder = text.partition("=")
     if separator and label and not Path(text).exists():
+        if not label.isprintable():  # it names files, rows and columns
+            raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
         return label, Path(folder)
     path = Path(text)
     name = path.resolve().name

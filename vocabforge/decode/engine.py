@@ -105,6 +105,7 @@ class Decoder:
 
     def _allocate(self, positions: int) -> None:
         """Caches for requests of this many positions; what the old ones hold is lost."""
+        self._serial += 1  # what is being streamed has lost its caches
         self._damaged = True  # until all of them are there: memory may run out between two
         if self._capture is not None:
             self._capture.forget()
@@ -121,11 +122,21 @@ class Decoder:
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
 
-        They grow by themselves when a request needs it; asking beforehand keeps that out of measured time.
+        They grow by themselves when a request needs it, and are made anew after an error; asking beforehand keeps
+        that out of measured time.
         """
-        if min(positions, self.context) > self._positions:
+        size = self._positions
+        if min(positions, self.context) > size:
+            size = min(self.context, 1 << (positions - 1).bit_length())
+        shared = self.proposer is not None and _OWNERS[self.proposer]() is not self
+        if size > self._positions or self._damaged or shared:
             with torch.inference_mode(False):  # as in the constructor: usable in both modes
-                self._allocate(min(self.context, 1 << (positions - 1).bit_length()))
+                self._allocate(size)
+
+    @property
+    def recordings(self) -> int:
+        """Passes captured so far, which takes seconds each; 0 where none are."""
+        return 0 if self._capture is None else len(self._capture.done)
 
     def generate(
         self,
@@ -195,10 +206,6 @@ class Decoder:
     def _claim(self, positions: int) -> None:
         """Memory for new requests that nothing of earlier ones, ended or abandoned, is left in."""
         self._serial += 1
-        shared = self.proposer is not None and _OWNERS[self.proposer]() is not self
-        if self._damaged or shared:
-            with torch.inference_mode(False):
-                self._allocate(self._positions)
         self.reserve(positions)
         for row in range(self.rows):
             self._side.set_length(row, 0)

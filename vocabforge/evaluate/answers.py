@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,14 @@ class Turn:
     prompt_tokens: int
     wall_time: float
     generation: Generation
+
+
+@dataclass(frozen=True)
+class MethodRows:
+    """What one method wrote in one run: answer rows and detail rows over the same questions."""
+
+    answers: Sequence[Row]
+    details: Sequence[Row]
 
 
 def new_answer_id() -> str:
@@ -145,13 +153,62 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # integers of thousands of digits, lists in lists in lists
+            raise DataError("an answer row cannot be read", got=error, source=source) from error
         _require(row, keys, source)
         if not isinstance(row["choices"], list) or not row["choices"]:
             raise DataError("an answer row has no choice", source=source)
         for choice in row["choices"]:
             _require(choice, choice_keys, source)
+            _check_values(choice, source)
         rows.append(row)
     return rows
+
+
+def _check_values(choice: Row, source: str) -> None:
+    """Refuse values that no figure can be made from."""
+    for key, (fits, expected) in _VALUES.items():
+        if key in choice and not (isinstance(choice[key], list) and all(map(fits, choice[key]))):
+            raise DataError(
+                f"{key} of an answer row has the wrong type",
+                got=repr(choice[key])[:80],
+                expected=f"a list of {expected}",
+                source=source,
+            )
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_count, value))
+
+
+_MOST = 2**53
+_COUNTS, _LISTS = (_count, "whole numbers, 0 or more"), (_counts, "lists of whole numbers")
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "turns": (lambda value: isinstance(value, str), "texts"),
+    **dict.fromkeys(("decoding_steps", "new_tokens", "target_forwards", "prompt_tokens"), _COUNTS),
+    **dict.fromkeys(("wall_time", "prefill_s", "decode_s"), (_seconds, "finite numbers, 0 or more")),
+    **dict.fromkeys(("token_ids", "drafted_by_depth", "accepted_by_depth"), _LISTS),
+    "accept_lengths": (
+        lambda value: _count(value) or _counts(value),
+        "whole numbers, or a list of them a turn",
+    ),
+    "finish": (lambda value: isinstance(value, str), "texts"),
+    "timings": (
+        lambda value: isinstance(value, Mapping) and all(map(_seconds, value.values())),
+        "tables of seconds",
+    ),
+}
 
 
 def _require(value: Any, keys: Sequence[str], source: str) -> None:

@@ -17,24 +17,10 @@ from .settings import Run, RunSettings
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
+    from ..decode.result import Generator
 
-
-@dataclass(frozen=True)
-class Failure:
-    """A question that one method could not answer; it is left out of every method's answers.
-
-    Attributes:
-        run: number of the run. turn: from 0.
-        kind: name of the error. reason: its message.
-    """
-
-    question_id: int
-    category: str
-    method: str
-    run: int
-    turn: int
-    kind: str
-    reason: str
+# A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
+_MOST_TRIES = 8
 
 
 @runtime_checkable
@@ -43,6 +29,16 @@ class Reserves(Protocol):
 
     def reserve(self, positions: int) -> None:
         """Make room for prompts and answers of this many positions together, or for as many as there can be."""
+        ...
+
+
+@runtime_checkable
+class Records(Protocol):
+    """A generator that captures its passes when it first meets their shapes."""
+
+    @property
+    def recordings(self) -> int:
+        """Passes captured so far."""
         ...
 
 
@@ -76,14 +72,17 @@ class Asking:
         system = system_of(question, settings.system)
         conversation = Conversation(self.tokenizer, settings.prompt_format, system)
         turns: list[Turn] = []
+        failed: TurnFailed | None = None
         for index, text in enumerate(question.turns):
             try:
                 turn = self._turn(conversation.ask(text), method, run, question.question_id, index)
                 conversation.answer(turn.token_ids, turn.text)
             except MemoryError:  # the machine's state, not the prompt's
                 raise
-            except Exception as error:  # whatever a prompt brings about is that prompt's failure
-                raise TurnFailed(index, type(error).__name__, _reason(error)) from error
+            except Exception as error:  # noqa: BLE001 (whatever a prompt brings about is that prompt's failure)
+                failed = TurnFailed(index, type(error).__name__, _reason(error))
+            if failed is not None:  # raised out here, it does not refer to the error
+                raise failed
             turns.append(turn)
         return turns
 
@@ -91,18 +90,27 @@ class Asking:
         limit, stop_ids = self.settings.max_new_tokens, self.tokenizer.eos_ids
         sampling = self.settings.sampling_of(run)
         sampling = replace(sampling, seed=turn_seed(sampling.seed, question_id, index))
-        if isinstance(method.generator, Reserves):
-            method.generator.reserve(len(prompt) + limit)
-        self.synchronise()
-        start = time.perf_counter()
-        generation = method.generator.generate(
-            prompt, max_new_tokens=limit, stop_ids=stop_ids, sampling=sampling
-        )
-        self.synchronise()
-        wall_time = time.perf_counter() - start
+        generator = method.generator
+        if isinstance(generator, Reserves):
+            generator.reserve(len(prompt) + limit)
+        for _ in range(_MOST_TRIES):
+            before = _recordings(generator)
+            self.synchronise()
+            start = time.perf_counter()
+            generation = generator.generate(
+                prompt, max_new_tokens=limit, stop_ids=stop_ids, sampling=sampling
+            )
+            self.synchronise()
+            wall_time = time.perf_counter() - start
+            if _recordings(generator) == before:
+                break
         token_ids = until_stop(generation.token_ids, stop_ids)
         text = self.tokenizer.decode(list(token_ids)).strip()
         return Turn(text, token_ids, len(prompt), wall_time, generation)
+
+
+def _recordings(generator: Generator) -> int:
+    return generator.recordings if isinstance(generator, Records) else 0
 
 
 def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:

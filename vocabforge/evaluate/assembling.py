@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from .answers import read_answers, read_details
+from .answers import MethodRows, read_answers, read_details
 from .benchmarks import Benchmark, asked_sha256
 from .compare import Comparison, compare_outputs, outputs_of
 from .divergence import Verdicts, judge
@@ -18,7 +18,6 @@ from .names import run_files
 from .quality import score_answers
 from .results import (
     BenchmarkFacts,
-    FailureRow,
     MethodResults,
     Outputs,
     Results,
@@ -27,7 +26,7 @@ from .results import (
     Vocabulary,
 )
 from .runner import Outcome
-from .summary import MethodRows, retokenised_counts, summarise_runs
+from .summary import retokenised_counts, summarise_runs
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
@@ -92,7 +91,7 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
         command=shlex.join(provenance.command),
         time_parts=list(dict.fromkeys(part for entry in entries for part in entry.summary.time_s)),
         methods=entries,
-        failures=[FailureRow(**asdict(failure)) for failure in outcome.failures],
+        failures=outcome.failures,
     )
 
 
@@ -146,7 +145,11 @@ def _run_facts(evaluation: Evaluation) -> dict[str, str]:
         "benchmark": f"{benchmark.name} ({benchmark.file}, sha256 {benchmark.sha256[:16]})",
         "questions": str(len(benchmark.questions)),
         "prompt format": settings.prompt_format,
-        **{name.replace("_", " "): str(value) for name, value in settings.sampling.chosen().items()},
+        **{
+            name.replace("_", " "): str(value)
+            for name, value in settings.sampling.chosen().items()
+            if name != "seed"
+        },
         "warm-up runs": str(settings.warmup),
         "runs": f"{len(settings.runs)} (seeds {', '.join(map(str, settings.seeds))}; repeats {settings.repeats})",
         "new tokens a turn": f"at most {settings.max_new_tokens}",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UsageError
 from .answers import ANSWER_KEYS, CHOICE_KEYS, read_answers, write_rows
 from .names import run_files
 
@@ -62,24 +60,6 @@ def write_fr_spec(folder: Path, benchmark: Benchmark, methods: Sequence[str], ru
 
 # name of --dialect -> what writes it.
 DIALECTS: dict[str, Dialect] = {"fr-spec": write_fr_spec}
-
-
-def check_dialect(name: str) -> str:
-    """``name`` if there is such a dialect.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if name not in DIALECTS:
-        close = difflib.get_close_matches(name, DIALECTS, n=1)
-        raise UsageError(
-            "there is no dialect of this name",
-            got=name,
-            expected=", ".join(DIALECTS),
-            source="--dialect",
-            remedy=f"did you mean {close[0]}?" if close else None,
-        )
-    return name
 
 
 def _in_order(benchmark: Benchmark) -> list[Question]:

@@ -22,7 +22,7 @@ from .settings import RunSettings
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
-    from .summary import MethodRows
+    from .answers import MethodRows
 
 MOST_JUDGED = 50  # each costs as much as generating up to the divergence again
 # Two logits, each moved by the noise, come this near; twice that, because another cut may move them further.

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.artifact import check_output, write_artifact
 from ..core.files import atomic_write, atomic_write_json
+from ..core.provenance import git_revision
 from .answers import write_rows
+from .asking import Asking
 from .assembling import build_results
 from .benchmarks import Benchmark
 from .dialects import DIALECTS
 from .hf_bench import write_hf_bench
 from .journal import Journal
 from .report import render_report
-from .results import (
-    RESULTS,
-    Results,
-)
+from .results import RESULTS, Results
 from .runner import run_methods
 from .settings import RunSettings
 
@@ -91,10 +90,12 @@ class Evaluation:
         """What decides the figures beside what is run: an interrupted run goes on only where it is the same."""
         return {
             "vocabforge": __version__,
+            "revision": git_revision(),
             "target": self.provenance.fingerprint or self.provenance.target,
             "benchmark": f"{self.benchmark.name}, sha256 {self.benchmark.sha256}",
             "parents": dict(self.provenance.parents),
             "environment": dict(self.provenance.environment),
+            "facts": {name: str(value) for name, value in self.provenance.facts.items()},
         }
 
     def model_ids(self) -> dict[str, str]:
@@ -141,29 +142,32 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
         outcome = run_methods(
             evaluation.benchmark.questions,
             evaluation.methods,
-            evaluation.tokenizer,
-            settings,
+            Asking(evaluation.tokenizer, settings, handling.synchronise),
             folder,
             journal,
             identity=evaluation.identity(),
             model_ids=evaluation.model_ids(),
-            synchronise=handling.synchronise,
             fresh=handling.fresh,
         )
-        write_rows(folder / "failures.jsonl", [asdict(failure) for failure in outcome.failures])
+        write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in outcome.failures])
         results = build_results(folder, evaluation, outcome, allow_code=handling.allow_code)
-        runs = len(settings.runs)
-        write_hf_bench(
-            folder,
-            evaluation.benchmark,
-            evaluation.names,
-            runs,
-            target=provenance.target,
-            temperature=settings.temperature,
-        )
-        if handling.dialect is not None:
-            DIALECTS[handling.dialect](folder, evaluation.benchmark, evaluation.names, runs)
+        _write_for_others(folder, evaluation, handling.dialect)
         atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
         atomic_write(folder / "report.html", render_report(results))
     Journal.remove(journal)
     return results
+
+
+def _write_for_others(folder: Path, evaluation: Evaluation, dialect: str | None) -> None:
+    """The files in others' formats, made from the answers and the side files."""
+    runs = len(evaluation.settings.runs)
+    write_hf_bench(
+        folder,
+        evaluation.benchmark,
+        evaluation.names,
+        runs,
+        target=evaluation.provenance.target,
+        temperature=evaluation.settings.temperature,
+    )
+    if dialect is not None:
+        DIALECTS[dialect](folder, evaluation.benchmark, evaluation.names, runs)

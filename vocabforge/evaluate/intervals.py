@@ -3,7 +3,7 @@
 Every figure here is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a
 mean (a sum over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement,
 sums their columns again and applies the same function (percentile interval; Efron and Tibshirani, *An
-Introduction to the Bootstrap*, 1993, chapters 13 and 16).
+Introduction to the Bootstrap*, 1993, chapter 13).
 
 What is drawn is the question, with everything that belongs to it: all its steps, all its runs, and the baseline's
 answer to it. Steps of one answer resemble each other, and so do the runs of one question; drawing them on their own

@@ -21,6 +21,7 @@ from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
+from .results import FailureRow
 
 HEADER, ROWS = "run.json", "rows.jsonl"
 MARK, FORMAT = "unfinished evaluation", 1
@@ -47,7 +48,7 @@ class Journal:
     """Rows by key; they stay on the disk, only their places are held. See :func:`open_journal`.
 
     Attributes:
-        failures: ``Failure``'s fields by question id, in the order in which they were met.
+        failures: ``FailureRow``'s fields by question id, in the order in which they were met.
         taken_over: answers that an earlier process left.
         resumed: how often the run was interrupted and went on.
     """
@@ -161,7 +162,7 @@ class Journal:
                     break
                 try:
                     starts += self._take(json.loads(line), (at, len(line)))
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
                     damaged += 1
                 at += len(line)
         if damaged:
@@ -173,11 +174,12 @@ class Journal:
         if "started" in row:
             return True
         if "failure" in row:
-            self.failures.setdefault(int(row["failure"]["question_id"]), dict(row["failure"]))
+            failure = FailureRow.model_validate(row["failure"], strict=True)
+            self.failures.setdefault(failure.question_id, failure.model_dump())
             return False
         key = Key(int(row["run"]), int(row["question_id"]), str(row["method"]))
         for part in Kept._fields:
-            _ = row[part]["choices"][0]  # what is no row raises here
+            _ = row[part]["choices"][0].keys()  # what is no row raises here
         self._places.setdefault(key, place)
         return False
 
@@ -234,9 +236,14 @@ def _read_header(folder: Path) -> dict[str, Any] | None:
 
 
 def _others(folder: Path) -> list[str]:
-    """What stands in a folder and is no journal's; temporary files of a killed write are hidden."""
+    """What stands in a folder and is no journal's; temporary files of a killed write are hidden.
+
+    A device or a pipe by a journal's name would be read without end.
+    """
     return sorted(
-        path.name for path in folder.iterdir() if path.name not in (HEADER, ROWS) and path.name[0] != "."
+        path.name
+        for path in folder.iterdir()
+        if path.name[0] != "." and (path.name not in (HEADER, ROWS) or not path.is_file())
     )
 
 

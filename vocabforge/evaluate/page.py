@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from .plots import MARKER_NAMES, METHOD_COLOURS
@@ -16,6 +17,7 @@ def render_page(template: str, **values: Any) -> str:
     """HTML text of a template of this package that extends ``page.html.j2``.
 
     Filters: ``number(digits)``, ``percent(digits)`` (of a share), ``integer``; None is shown as a dash.
+    ``name``: a name that a narrow column breaks between its parts.
     ``swatch(index)``: a method's colour and marker, as the charts draw it.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,7 +29,7 @@ def render_page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=_number, percent=_percent, integer=_integer, swatch=_swatch)
+    environment.filters.update(number=_number, percent=_percent, integer=_integer, swatch=_swatch, name=_name)
     return environment.get_template(template).render(colours=METHOD_COLOURS, **values)
 
 
@@ -37,6 +39,14 @@ def _swatch(index: int) -> Markup:
 
     shape = index // METHOD_COLOURS % SHAPES
     return Markup('<span class="swatch c{} s{}"></span>').format(index % METHOD_COLOURS, shape)
+
+
+def _name(text: str) -> Markup:
+    """The name with a place for a line break behind each of ``+ : - / _``."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[+:/_-])(?=[^+:/_-])", text)
+    return Markup("<wbr>").join(escape(part) for part in parts)
 
 
 def _number(value: float | None, digits: int = 2) -> str:

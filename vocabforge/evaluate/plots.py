@@ -189,6 +189,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
         "xtick.labelcolor": MUTED,
         "ytick.labelcolor": INK,
         "ytick.major.size": 0,
+        "text.parse_math": False,  # names are the user's, not formulas
     }
     with rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")

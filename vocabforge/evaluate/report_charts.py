@@ -10,6 +10,9 @@ from .report_plots import Bar, Trace, bar_rows, histogram_rows, size_points, sta
 from .report_text import PART_NAMES, figure_of, number, parts_of, row_keys
 from .results import Figure, MethodResults, Results
 
+# A share of fewer verifications than these is chance and is not drawn; the table has it.
+FEWEST = 10
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -128,7 +131,7 @@ def _depths(results: Results) -> list[Panel]:
         (
             "con",
             "Acceptance given the one before",
-            "Share of those whose tokens before this position were accepted",
+            f"Share of those whose tokens before this position were accepted; from {FEWEST} such verifications on",
             "accepted, %",
             "conditional",
         ),
@@ -136,7 +139,14 @@ def _depths(results: Results) -> list[Panel]:
         traces = []
         for index, method in _drafting(results):
             rows = method.summary.depths
-            shares = [None if (share := getattr(row, value)) is None else 100 * share for row in rows]
+            enough = [
+                value != "conditional" or before >= FEWEST
+                for before in [FEWEST, *(row.accepted for row in rows)][: len(rows)]
+            ]
+            shares = [
+                None if (share := getattr(row, value)) is None or not there else 100 * share
+                for row, there in zip(rows, enough, strict=True)
+            ]
             if any(share is not None for share in shares):
                 traces.append(Trace(index, [row.depth for row in rows], shares))
         if traces:
@@ -147,9 +157,9 @@ def _depths(results: Results) -> list[Panel]:
 
 def _tasks(results: Results) -> list[Panel]:
     drafting = _drafting(results)
-    if not drafting:
-        return []
     keys = row_keys(results)
+    if not drafting or len(keys) == 1:
+        return []
     shown = [name for _, _, name in keys]
 
     def lines(figure: str) -> dict[int, list[float | None]]:
@@ -169,6 +179,15 @@ def _tasks(results: Results) -> list[Panel]:
     ]
 
 
+def _drafters(methods: Sequence[MethodResults]) -> list[list[int]]:
+    """Places of the methods that are one drafter with several vocabularies, `eagle3` and `eagle3+32k`."""
+    groups: dict[str, list[int]] = {}
+    for place, method in enumerate(methods):
+        if method.vocabulary is not None and method.vocabulary.kind in ("full", "static"):
+            groups.setdefault(method.name.partition("+")[0], []).append(place)
+    return [places for places in groups.values() if len(places) > 1]
+
+
 def _vocabularies(results: Results) -> list[Panel]:
     """Speed and accepted length against the size of the draft vocabulary, where sizes differ."""
     sized = [
@@ -184,19 +203,20 @@ def _vocabularies(results: Results) -> list[Panel]:
         return [_bar(index, method, figure(method), "", float(size)) for index, method, size in sized]
 
     legend = tuple(index for index, _, _ in sized)
+    lines = _drafters([method for _, method, _ in sized])
     speed = points(lambda method: method.summary.overall.tokens_per_s)
     length = points(lambda method: method.summary.overall.accepted_length)
     return [
         Panel(
             "Speed by vocabulary size",
-            "Tokens per second; the dashed line is plain decoding",
-            size_points("vsp", "tokens per second", speed, level=baseline),
+            "Tokens per second; the dashed line is plain decoding, a thin line joins one drafter",
+            size_points("vsp", "tokens per second", speed, level=baseline, lines=lines),
             legend,
         ),
         Panel(
             "Accepted length by vocabulary size",
             "What a smaller vocabulary costs in accepted tokens",
-            size_points("val", "tokens per verification", length),
+            size_points("val", "tokens per verification", length, lines=lines),
             legend,
         ),
     ]

@@ -202,12 +202,20 @@ def trace_lines(
     return render_chart(name, 3.1, draw)
 
 
-def size_points(name: str, label: str, points: Sequence[Bar], *, level: float | None = None) -> str:
+def size_points(
+    name: str,
+    label: str,
+    points: Sequence[Bar],
+    *,
+    level: float | None = None,
+    lines: Sequence[Sequence[int]] = (),
+) -> str:
     """A figure against the size of the draft vocabulary, on a logarithmic axis.
 
     Args:
         points: ``x`` is the size, at least 1.
         level: value of plain decoding, a dashed line.
+        lines: places in ``points`` that a thin line joins: one drafter with several vocabularies.
     """
     sizes = [point.x for point in points]
     first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
@@ -216,13 +224,17 @@ def size_points(name: str, label: str, points: Sequence[Bar], *, level: float | 
         axes.set_xscale("log", base=2)
         if level is not None:
             axes.axhline(level, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
-        for point in points:
+        beside = _side_by_side(points)
+        for line in lines:
+            joined = sorted((beside[at], points[at].value) for at in line if points[at].value is not None)
+            axes.plot(*zip(*joined, strict=True), color=MUTED, linewidth=1.0, zorder=1.5)
+        for point, x in zip(points, beside, strict=True):
             if point.value is None:
                 continue
             low = point.value if point.low is None else min(point.low, point.value)
             high = point.value if point.high is None else max(point.high, point.value)
             axes.errorbar(
-                point.x,
+                x,
                 point.value,
                 yerr=[[point.value - low], [high - point.value]],
                 color=method_colour(point.index),
@@ -243,6 +255,18 @@ def size_points(name: str, label: str, points: Sequence[Bar], *, level: float | 
         axes.set_axisbelow(True)
 
     return render_chart(name, 3.1, draw)
+
+
+def _side_by_side(points: Sequence[Bar]) -> list[float]:
+    """Where the points stand: those of one size a little apart, so that their whiskers can be told apart."""
+    alike: dict[float, list[int]] = {}
+    for place, point in enumerate(points):
+        alike.setdefault(point.x, []).append(place)
+    at = [point.x for point in points]
+    for places in alike.values():
+        for rank, place in enumerate(places):
+            at[place] *= 1.07 ** (rank - (len(places) - 1) / 2)
+    return at
 
 
 def _size(tokens: int) -> str:

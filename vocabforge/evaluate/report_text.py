@@ -16,6 +16,7 @@ PART_NAMES = {
     "layers": "draft layers",
     "draft": "rest of drafting",
     "verify": "verification",
+    "cycle": "whole cycle (captured)",
     "other": "other",
 }
 
@@ -24,7 +25,9 @@ def row_keys(results: Results) -> list[RowKey]:
     """Rows of tables and charts as (section, key, shown name): overall, tasks, the categories of MT-bench."""
     summary = results.methods[0].summary
     keys = [(OVERALL, "", OVERALL)]
-    for task in summary.tasks:
+    # The only task is the whole benchmark; what it is called is in the title.
+    alone = len(summary.tasks) == 1 and MT_BENCH_TASK not in summary.tasks
+    for task in () if alone else summary.tasks:
         keys.append(("tasks", task, task))
         if task == MT_BENCH_TASK:
             keys += [("categories", name, f"· {name}") for name in summary.categories if name in MT_BENCH]
@@ -59,8 +62,8 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def interval(figure: Figure, digits: int = 2) -> str:
-    """``1.79–1.90``, or nothing where there is no interval."""
-    if figure.low is None or figure.high is None:
+    """``1.79–1.90``, or nothing where there is no interval or none with a width (plain decoding's accepted length)."""
+    if figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
     return f"{number(figure.low, digits)}–{number(figure.high, digits)}"
 
@@ -105,8 +108,8 @@ def headline(results: Results) -> str:
 
 
 def _with(figure: Figure, digits: int = 2) -> str:
-    """The value and its interval, less one without any width."""
-    between = interval(figure, digits) if figure.low != figure.high else ""
+    """The value and its interval."""
+    between = interval(figure, digits)
     return number(figure.value, digits) + (f" [{between}]" if between else "")
 
 
@@ -134,7 +137,7 @@ def divergence_line(method: MethodResults) -> str:
     return (
         f"{method.name} differs from plain decoding in {outputs.compared - outputs.identical:,} of "
         f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
-        f"turn {first.turn + 1}, position {first.position}"
+        f"turn {first.turn + 1}, token {first.position + 1}"
     )
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "Results",
     "RunFigures",
     "Settings",
+    "Strict",
     "Summary",
     "Target",
     "Vocabulary",
@@ -78,6 +79,7 @@ class FailureRow(Strict):
     """A question that one method could not answer; it is left out of every method's figures.
 
     Attributes:
+        run: number of the run. turn: from 0.
         kind: name of the error. reason: its message.
     """
 
@@ -138,7 +140,7 @@ class Results(Strict):
         answered: questions that every method answered in every run.
         resumed: how often the run was interrupted and went on.
         run_facts: settings in words. parents: hashes of what was measured, by role.
-        time_parts: the parts of ``time_s``, in order.
+        time_parts: the parts of ``time_s`` that some method has.
         methods: plain decoding first.
     """
 

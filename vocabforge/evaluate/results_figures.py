@@ -43,7 +43,8 @@ class GroupFigures(Strict):
         speedup: ratio to the baseline's, its recorded ``new_tokens`` counted.
         speedup_retokenised: the same with the baseline's text tokenised again, as the upstream scorer counts it.
         seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as FR-Spec's scorer prints.
-        forwards_per_token: passes of the target over new tokens; no machine's noise touches it.
+        forwards_per_token: passes of the target over new tokens; no machine's noise touches it, unless adaptive
+            control chose the drafts by measured time.
     """
 
     questions: int
@@ -181,7 +182,7 @@ class Summary(Strict):
         tasks, categories: groups by name.
         runs: the figures of each run.
         accept_length_histogram: accepted length -> verification steps.
-        time_s: seconds by part, all runs.
+        time_s: seconds by part, all runs; they sum to the wall time.
         finish: how turns ended.
         counts: what the proposer counted beside passes of the target.
     """

@@ -44,7 +44,8 @@ class Evidence:
     """What the target says at a place.
 
     Attributes:
-        scores: (V,) logits as plain decoding computes them, after penalties where there are any.
+        scores: (V,) logits from passes cut as plain decoding's, after penalties where there are any. Captured or
+            compiled passes may round otherwise.
         noise: how far rounding moves them.
         sound: the passes differ by no more than rounding explains.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,15 @@ from ..core.errors import DataError, VocabForgeError
 from ..core.progress import say
 from .answers import write_rows
 from .asking import Asking
-from .asking import Failure as Failure
 from .benchmarks import Question
 from .journal import Journal, Key, open_journal
 from .names import run_files
 from .prompts import Conversation, check_system, system_of
+from .results import FailureRow
 from .settings import Run
-from .settings import RunSettings as RunSettings
 from .tour import Tour
 
 if TYPE_CHECKING:
-    from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
 
 
@@ -43,21 +41,19 @@ class Outcome:
         resumed: how often the run was interrupted and went on.
     """
 
-    failures: list[Failure]
+    failures: list[FailureRow]
     resumed: int
 
 
 def run_methods(
     questions: Sequence[Question],
     methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    settings: RunSettings,
+    asking: Asking,
     folder: Path,
     journal: Path,
     *,
     identity: Mapping[str, Any],
     model_ids: Mapping[str, str],
-    synchronise: Callable[[], None] = lambda: None,
     fresh: bool = False,
 ) -> Outcome:
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
@@ -65,12 +61,12 @@ def run_methods(
     Args:
         questions: their ids differ.
         methods: the first is the baseline (plain decoding).
+        asking: how they are asked.
         journal: folder of what is measured so far; an interrupted run goes on from there. It stays until
             ``Journal.remove`` is called, unless nothing was answered.
         identity: everything that decides the figures beside questions, methods' descriptions, tokenizer and
             settings; a journal of another identity is refused.
         model_ids: ``model_id`` of the answer rows by method name.
-        synchronise: waits for the device; called before and after each timed call.
         fresh: drop what an interrupted run left.
 
     Raises:
@@ -78,13 +74,13 @@ def run_methods(
         DataError: no question could be answered at all.
         VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
-    check_system(tokenizer, settings.prompt_format, settings.system, questions)
-    asking = Asking(tokenizer, settings, synchronise)
+    settings = asking.settings
+    check_system(asking.tokenizer, settings.prompt_format, settings.system, questions)
     own = _identity(questions, methods, asking, model_ids)
-    with open_journal(journal, {"protocol": own, **identity}, fresh=fresh) as kept:
+    with open_journal(journal, {**own, **identity}, fresh=fresh) as kept:
         tour = Tour(questions, methods, asking, kept, model_ids)
         tour.go()
-        failures = [Failure(**found) for found in kept.failures.values()]
+        failures = [FailureRow(**found) for found in kept.failures.values()]
         if len(failures) == len(questions):
             kept.forget()
             raise DataError(

@@ -38,7 +38,7 @@ class RunSettings:
         prompt_format: ``chat`` or ``raw``.
         system: system message of every conversation that brings none of its own.
         seeds: one pass over all questions each, times ``repeats``; empty stands for the sampling's own seed.
-        repeats: passes with the same seed; greedy ones differ in time alone.
+        repeats: passes with the same seed; their outputs are the same, their times are not.
 
     Raises:
         UsageError: several seeds of greedy decoding, a seed twice, or no repeat.

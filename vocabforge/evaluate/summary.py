@@ -11,31 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import DataError
 from ..decode.drafting_counts import figures_of, summed
+from .answers import MethodRows, Row
 from .benchmarks import MT_BENCH
-from .intervals import Array, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
+from .figure_columns import FORMULAS, QuestionTable, quotient
+from .intervals import Array, columns_of_mean, estimate, run_values
 from .results import DepthFigures, Figure, GroupFigures, RunFigures, Summary
 from .settings import Run
 
-Row = Mapping[str, Any]
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
-_SPEEDUPS = ("speedup", "speedup_retokenised")
-_POOLED = ("accepted_length", "forwards_per_token")
-
-
-@dataclass(frozen=True)
-class MethodRows:
-    """What one method wrote: answer rows and detail rows over the same questions."""
-
-    answers: Sequence[Row]
-    details: Sequence[Row]
 
 
 def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -93,7 +83,7 @@ def summarise_runs(
         runs=table.each_run(settings_runs),
         accept_length_histogram=accept_length_histogram(answers),
         depths=acceptance_by_depth(details),
-        time_s=_time_split(details),
+        time_s=_time_split(runs),
         finish=dict(sorted(_finishes(details).items())),
         counts=figures_of(summed(_counts(details))),
     )
@@ -101,24 +91,17 @@ def summarise_runs(
 
 @dataclass(frozen=True)
 class _Table:
-    """What the figures are made of, by question and run.
+    """What the figures are made of.
 
     Attributes:
         categories: (Q,) names, questions in the order of the baseline's rows.
-        new_tokens, wall: (Q, R) tokens and seconds of the method. lengths, steps: sum and number of its accepted
-            lengths. decoding_steps: the sum of that field. forwards: passes of the target.
-        base_speed, base_retokenised: (Q, R) tokens/s of the baseline in both countings; NaN where no time passed.
+        table: by question and run.
+        columns: figure -> (Q, R, C), what its statistic needs the sums of.
     """
 
     categories: NDArray[np.str_]
-    new_tokens: Array
-    wall: Array
-    lengths: Array
-    steps: Array
-    decoding_steps: Array
-    forwards: Array
-    base_speed: Array
-    base_retokenised: Array
+    table: QuestionTable
+    columns: Mapping[str, Array]
 
     @classmethod
     def read(
@@ -130,63 +113,39 @@ class _Table:
         """Align the rows of all runs by question id."""
         order = [row["question_id"] for row in baseline[0].answers]
         categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
-
-        def table(per_run: Sequence[Sequence[Row]], number: Callable[[Row], float]) -> Array:
-            by_id = [{row["question_id"]: number(row["choices"][0]) for row in rows} for rows in per_run]
-            values = np.array([[run[one] for run in by_id] for one in order], dtype=np.float64)
-            return values.reshape(len(order), len(per_run))
-
-        answers = [_same_questions(run.answers, order, number) for number, run in enumerate(runs, start=1)]
-        details = [_same_questions(run.details, order, number) for number, run in enumerate(runs, start=1)]
-        plain = [_same_questions(run.answers, order, number) for number, run in enumerate(baseline, start=1)]
+        for rows in (runs, baseline):
+            for number, run in enumerate(rows, start=1):
+                _check_questions(run, order, number)
+        table = QuestionTable.read(order, runs, baseline)
+        columns = table.columns()
         recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
-        base_wall = table(plain, _wall)
-        return cls(
-            categories=categories,
-            new_tokens=table(answers, _new_tokens),
-            wall=table(answers, _wall),
-            lengths=table(answers, lambda choice: sum(choice["accept_lengths"])),
-            steps=table(answers, lambda choice: len(choice["accept_lengths"])),
-            decoding_steps=table(answers, lambda choice: sum(choice["decoding_steps"])),
-            forwards=table(details, lambda choice: sum(choice["target_forwards"])),
-            base_speed=_quotient(table(plain, _new_tokens), base_wall),
-            base_retokenised=_quotient(recounted, base_wall),
+        columns["speedup_retokenised"] = np.concatenate(
+            [
+                columns["tokens_per_s"],
+                columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall)),
+            ],
+            axis=-1,
         )
-
-    def columns(self) -> dict[str, Array]:
-        """Figure -> (Q, R, C), what its statistic needs the sums of."""
-        speed = columns_of_mean(_quotient(self.new_tokens, self.wall))
-        return {
-            "accepted_length": np.stack([self.lengths, self.steps], axis=-1),
-            "tokens_per_s": speed,
-            "speedup": np.concatenate([speed, columns_of_mean(self.base_speed)], axis=-1),
-            "speedup_retokenised": np.concatenate([speed, columns_of_mean(self.base_retokenised)], axis=-1),
-            "seconds_per_step": columns_of_mean(_quotient(self.wall, self.decoding_steps)),
-            "forwards_per_token": np.stack([self.forwards, self.new_tokens], axis=-1),
-        }
+        return cls(categories, table, columns)
 
     def group(self, chosen: NDArray[np.bool_]) -> GroupFigures:
         """Figures of some of the questions."""
         figures: dict[str, Figure] = {
-            name: estimate(
-                columns[chosen],
-                ratio_of_ratios if name in _SPEEDUPS else ratio,
-                pooled=name in _POOLED,
-            )
-            for name, columns in self.columns().items()
+            name: estimate(columns[chosen], FORMULAS[name][0], pooled=FORMULAS[name][1])
+            for name, columns in self.columns.items()
         }
         return GroupFigures(
             questions=int(chosen.sum()),
-            new_tokens=int(self.new_tokens[chosen].sum()),
-            wall_time_s=float(self.wall[chosen].sum()),
+            new_tokens=int(self.table.new_tokens[chosen].sum()),
+            wall_time_s=float(self.table.wall[chosen].sum()),
             **figures,
         )
 
     def each_run(self, settings_runs: Sequence[Run]) -> list[RunFigures]:
         """Figures of each run by itself."""
         figures = {
-            name: run_values(columns, ratio_of_ratios if name in _SPEEDUPS else ratio)
-            for name, columns in self.columns().items()
+            name: run_values(columns, FORMULAS[name][0])
+            for name, columns in self.columns.items()
             if name in RunFigures.model_fields
         }
         return [
@@ -194,38 +153,26 @@ class _Table:
                 run=run.number,
                 seed=run.seed,
                 repeat=run.repeat,
-                new_tokens=int(self.new_tokens[:, index].sum()),
-                wall_time_s=float(self.wall[:, index].sum()),
+                new_tokens=int(self.table.new_tokens[:, index].sum()),
+                wall_time_s=float(self.table.wall[:, index].sum()),
                 **{name: values[index] for name, values in figures.items()},
             )
-            for index, run in zip(range(self.wall.shape[1]), settings_runs, strict=True)
+            for index, run in zip(range(self.table.wall.shape[1]), settings_runs, strict=True)
         ]
 
 
-def _new_tokens(choice: Row) -> float:
-    return sum(choice["new_tokens"])
-
-
-def _wall(choice: Row) -> float:
-    return sum(choice["wall_time"])
-
-
-def _quotient(numerator: Array, denominator: Array) -> Array:
-    """(Q, R) quotients, NaN where there is nothing to divide by."""
-    return ratio(np.stack([numerator, denominator], axis=-1))
-
-
-def _same_questions(rows: Sequence[Row], order: Sequence[int], run: int) -> Sequence[Row]:
-    found = {row["question_id"] for row in rows}
-    if found == set(order) and len(rows) == len(order):
-        return rows
-    odd = sorted(found ^ set(order))
-    raise DataError(
-        "the answers of two methods or runs are not to the same questions",
-        got=f"{len(rows)} rows in run {run}" + (f", odd: {odd[:5]}" if odd else ""),
-        expected=f"the {len(order)} questions of the first run of plain decoding",
-        remedy="evaluate again",
-    )
+def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
+    for part in (rows.answers, rows.details):
+        found = {row["question_id"] for row in part}
+        if found == set(order) and len(part) == len(order):
+            continue
+        odd = sorted(found ^ set(order))
+        raise DataError(
+            "the answers of two methods or runs are not to the same questions",
+            got=f"{len(part)} rows in run {run}" + (f", odd: {odd[:5]}" if odd else ""),
+            expected=f"the {len(order)} questions of the first run of plain decoding",
+            remedy="evaluate again",
+        )
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:
@@ -268,12 +215,19 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     return rows
 
 
-def _time_split(details: Sequence[Row]) -> dict[str, float]:
+def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
+    """Seconds by part; what turns took outside of their parts is ``other``, so that all sum to the wall time."""
     seconds: dict[str, float] = {}
-    for row in details:
-        for timings in row["choices"][0]["timings"]:
-            for part, value in timings.items():
-                seconds[part] = seconds.get(part, 0.0) + value
+    wall = 0.0
+    for run in runs:
+        wall += sum(second for row in run.answers for second in row["choices"][0]["wall_time"])
+        for row in run.details:
+            for timings in row["choices"][0]["timings"]:
+                for part, value in timings.items():
+                    seconds[part] = seconds.get(part, 0.0) + value
+    rest = wall - sum(seconds.values())
+    if rest > 0:
+        seconds["other"] = seconds.get("other", 0.0) + rest
     return seconds
 
 

@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING
 from ..decode.drafting_counts import phrase_of
 from .report_text import divergence_line, figure_of, group_of, interval, number, row_keys
 from .results import Figure, Results
+from .wide_tables import Name, TaskTable, simple_table
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-
-
-def _table(title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True
-    )
 
 
 def _cell(figure: Figure, digits: int = 2) -> Text:
@@ -33,8 +25,8 @@ def _cell(figure: Figure, digits: int = 2) -> Text:
 
 def overview_table(results: Results) -> Table:
     """One line per method: overall figures and whether the output is that of plain decoding."""
-    table = _table(f"{results.target.name} on {results.benchmark.name}")
-    table.add_column("method", overflow="fold")
+    table = simple_table(f"{results.target.name} on {results.benchmark.name}")
+    table.add_column("method")
     for column in (
         "accepted\nlength",
         "tokens/s",
@@ -43,12 +35,12 @@ def overview_table(results: Results) -> Table:
         "forwards\n/token",
         "identical",
     ):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for place, method in enumerate(results.methods):
         figures, outputs = method.summary.overall, method.summary.outputs
         same = "–" if outputs is None else f"{outputs.identical} of {outputs.compared}"
         table.add_row(
-            method.name,
+            Name(method.name),
             _cell(figures.accepted_length),
             _cell(figures.tokens_per_s, 1),
             _cell(figures.speedup) if place else number(figures.speedup.value),
@@ -62,20 +54,18 @@ def overview_table(results: Results) -> Table:
     return table
 
 
-def category_table(results: Results) -> Table:
+def category_table(results: Results) -> TaskTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
-    table = _table("accepted length and speed-up by task")
-    table.add_column("task")
-    table.add_column("questions", justify="right")
+    keys = row_keys(results)
+    columns = []
     for method in results.methods[1:]:
-        table.add_column(method.name, justify="right", overflow="fold")
-    for key in row_keys(results):
         cells = []
-        for method in results.methods[1:]:
+        for key in keys:
             length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
             cells.append(f"{number(length.value)}  {number(speedup.value)}x")
-        table.add_row(key[2], str(group_of(results.methods[0], key).questions), *cells)
-    return table
+        columns.append((method.name, cells))
+    rows = [(key[2], str(group_of(results.methods[0], key).questions)) for key in keys]
+    return TaskTable("accepted length and speed-up by task", rows, columns)
 
 
 def quality_table(results: Results) -> Table | None:
@@ -83,10 +73,10 @@ def quality_table(results: Results) -> Table | None:
     scored = [method for method in results.methods if method.summary.quality is not None]
     if not scored:
         return None
-    table = _table("right answers")
-    table.add_column("method", overflow="fold")
-    for column in ("right", "of", "rate, %", "in its form, %", "as plain decoding"):
-        table.add_column(column, justify="right")
+    table = simple_table("right answers")
+    table.add_column("method")
+    for column in ("right", "of", "rate, %", "in the asked\nform, %", "verdict as\nplain's"):
+        table.add_column(column, justify="right", no_wrap=True)
     for method in scored:
         quality = method.summary.quality
         assert quality is not None  # chosen above
@@ -97,7 +87,7 @@ def quality_table(results: Results) -> Table | None:
             }
         )
         table.add_row(
-            method.name,
+            Name(method.name),
             f"{quality.passed:,}",
             f"{quality.attempted:,}",
             _cell(rate, 1),

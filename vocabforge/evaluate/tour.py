@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import VocabForgeError
 from ..core.progress import ProgressBar, say
 from .answers import Turn, answer_row, detail_row, new_answer_id
-from .asking import Asking, Failure, Reserves, TurnFailed
+from .asking import Asking, Reserves, TurnFailed
 from .benchmarks import Question
 from .journal import Journal, Kept, Key
 from .prompts import longest_conversation, system_of
+from .results import FailureRow
 from .settings import Run
 
 if TYPE_CHECKING:
@@ -148,12 +149,19 @@ class Tour:
         try:
             turns = self.asking.ask(question, method, run)
         except TurnFailed as failed:
-            what = (question.question_id, question.category, method.name, run.number)
-            failure = Failure(*what, failed.turn, failed.kind, failed.reason)
+            failure = FailureRow(
+                question_id=question.question_id,
+                category=question.category,
+                method=method.name,
+                run=run.number,
+                turn=failed.turn,
+                kind=failed.kind,
+                reason=failed.reason,
+            )
         else:
             self.kept.add(key, self._rows(question, turns, method))
             return True
-        self.kept.fail(asdict(failure))
+        self.kept.fail(failure.model_dump())
         self._check_device(failure)
         return False
 
@@ -162,7 +170,7 @@ class Tour:
         answer = answer_row(question, turns, model_id=model_id, answer_id=new_answer_id(), tstamp=time.time())
         return Kept(answer, detail_row(question, turns))
 
-    def _check_device(self, failure: Failure) -> None:
+    def _check_device(self, failure: FailureRow) -> None:
         """A device that a failure left unusable would make every later question fail as well."""
         try:
             self.asking.synchronise()

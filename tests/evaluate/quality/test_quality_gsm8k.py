@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.quality.gsm8k import last_number, marked_number, reference_number, score
 
@@ -122,12 +121,10 @@ def test_written_numbers_are_read_back(number: int, form: str) -> None:
         assert score(f"3 and 4\n#### {written}", Decimal(number)).passed_marked
 
 
+@needs_data
 @pytest.mark.shared
 def test_real_rows_score_themselves_and_not_each_other() -> None:
-    folder = Path(os.environ.get("VOCABFORGE_DATA", "data"))
-    file = folder / "gsm8k/test.jsonl"
-    if not file.is_file():
-        pytest.skip(f"{file} is not on this machine")
+    file = DATA / "gsm8k/test.jsonl"
     answers = [json.loads(line)["answer"] for line in file.read_text("utf-8").splitlines()]
     references = [reference_number(answer) for answer in answers]
     assert len(references) == 1319

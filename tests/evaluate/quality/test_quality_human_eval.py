@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import gzip
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.quality.human_eval import completion_of, program, require_check
 
@@ -133,11 +132,10 @@ def test_a_question_without_tests_is_refused(check: Any) -> None:
         require_check(check, "HumanEval/0")
 
 
+@needs_data
 @pytest.mark.shared
 def test_real_solutions_come_through_every_form_unchanged() -> None:
-    file = Path(os.environ.get("VOCABFORGE_DATA", "data")) / "human_eval/HumanEval.jsonl.gz"
-    if not file.is_file():
-        pytest.skip(f"{file} is not on this machine")
+    file = DATA / "human_eval/HumanEval.jsonl.gz"
     with gzip.open(file, "rt", encoding="utf-8") as handle:
         rows = [json.loads(line) for line in handle]
     assert len(rows) == 164

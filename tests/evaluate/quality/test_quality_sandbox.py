@@ -283,6 +283,24 @@ refused(os.read, 3, 1)
         assert box.run(attack) == PASSED
 
 
+def test_a_program_cannot_end_the_whole_scoring(box: Sandbox) -> None:
+    # It may find the token of its verdict, which is its own loss; not the one that stops the evaluation.
+    attack = """
+import gc, os, sys
+frame, tokens = sys._getframe(), set()
+while frame:
+    held = [one for each in frame.f_locals.values() for one in (each.values() if isinstance(each, dict) else [each])]
+    tokens |= {one for one in held if isinstance(one, bytes) and len(one) == 16}
+    frame = frame.f_back
+tokens |= {one for each in gc.get_objects() if isinstance(each, dict) for one in each.values()
+           if isinstance(one, bytes) and len(one) == 16}
+assert tokens
+os.write(3, min(tokens) + b"not guarded:\\x1b[2J")
+os._exit(1)
+"""
+    assert box.run(attack).startswith("failed: it wrote to the pipe")
+
+
 def test_output_goes_nowhere_and_many_run_at_once(box: Sandbox, capfd: pytest.CaptureFixture[str]) -> None:
     flood = "import sys\nfor _ in range(2000): print('x' * 10000); print('y' * 10000, file=sys.stderr)"
     programs = [flood, "assert False", "pass", "import os; os._exit(3)"]

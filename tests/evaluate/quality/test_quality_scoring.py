@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import platform
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.quality import require_sandbox, score_answers, scoring, seccomp
@@ -180,9 +180,7 @@ def test_how_code_would_be_run_is_known_beforehand() -> None:
 
 
 def _real(step: int) -> Benchmark:
-    file = Path(os.environ.get("VOCABFORGE_DATA", "data")) / "human_eval/HumanEval.jsonl.gz"
-    if not file.is_file():
-        pytest.skip(f"{file} is not on this machine")
+    file = DATA / "human_eval/HumanEval.jsonl.gz"
     with gzip.open(file, "rt", encoding="utf-8") as handle:
         found = [json.loads(line) for line in handle]
     questions = [
@@ -219,12 +217,14 @@ def _check_real(benchmark: Benchmark, folder: Path) -> None:
 
 
 @linux
+@needs_data
 @pytest.mark.shared
 def test_some_real_solutions_pass_and_wrong_ones_fail(tmp_path: Path) -> None:
     _check_real(_real(step=23), tmp_path)
 
 
 @linux
+@needs_data
 @pytest.mark.shared
 @pytest.mark.proof
 def test_all_real_solutions_pass_and_wrong_ones_fail(tmp_path: Path) -> None:

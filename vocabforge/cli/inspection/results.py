@@ -23,7 +23,7 @@ def evaluation_view(artifact: Artifact, request: Request) -> View:
     from ...evaluate.terminal import category_table, divergence_lines, overview_table
 
     results = read_results(artifact.file("results.json"))
-    tables = [facts_table(results.run_facts), overview_table(results), category_table(results)]
+    tables: list[Any] = [facts_table(results.run_facts), overview_table(results), category_table(results)]
     return View(results.model_dump(mode="json"), [*tables, *map(Text, divergence_lines(results))])
 
 

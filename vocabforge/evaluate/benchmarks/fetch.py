@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from .types import Source
 MAX_BYTES = 64 << 20
 """More than any question file; what is longer is something else."""
 _CONNECT_S, _READ_S = 10.0, 30.0
-_BLOCK = 1 << 16
+_WHOLE_S = 900.0  # a server that sends a byte now and then never lets a read time out
 
 
 class NotFetched(Exception):
@@ -36,7 +37,8 @@ def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
         most: bytes after which the rest is not asked for.
 
     Raises:
-        NotFetched: no connection, no answer, another status than 200, cut short, too long, or of another hash.
+        NotFetched: no connection, no answer, another status than 200, cut short, too long, too slow, or of another
+            hash.
         VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
     """
     library = http_library()
@@ -69,13 +71,17 @@ def _receive(client: Any, url: str, handle: IO[bytes], most: int) -> tuple[int, 
     """(bytes, SHA-256) of what the address gives, written to ``handle``."""
     digest = hashlib.sha256()
     size = 0
+    end = time.monotonic() + _WHOLE_S
     with client.stream("GET", url) as reply:
         if reply.status_code != 200:
-            raise NotFetched(f"status {reply.status_code} {reply.reason_phrase}".rstrip())
-        for block in reply.iter_raw(_BLOCK):
+            reason = "".join(letter for letter in reply.reason_phrase if letter.isprintable())
+            raise NotFetched(f"status {reply.status_code} {reason}".rstrip())
+        for block in reply.iter_raw():
             size += len(block)
             if size > most:
                 raise NotFetched(f"more than {most:,} bytes came")
+            if time.monotonic() > end:
+                raise NotFetched(f"no more than {size:,} bytes came in {_WHOLE_S:g} s")
             digest.update(block)
             handle.write(block)
     return size, digest.hexdigest()

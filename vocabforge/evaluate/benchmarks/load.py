@@ -12,7 +12,7 @@ from pathlib import Path
 from ...core.errors import UsageError
 from ...core.files import sha256_file
 from ...core.progress import say
-from ...corpus.inputs import SUPPORTED, split_suffix
+from ...corpus.inputs import split_suffix
 from ...corpus.reading import Span
 from .find import find_file
 from .formats import FORMATS, check_format, detect_format, read_format
@@ -110,7 +110,7 @@ def _from_path(name: str, format: str | None) -> Benchmark:
         raise UsageError(
             "there is no benchmark of this name and no such file",
             got=f"{name}, a folder" if path.is_dir() else name,
-            expected=f"{', '.join(BENCHMARKS)}, or the path of a file ({SUPPORTED})",
+            expected=f"{', '.join(BENCHMARKS)}, or the path of a file (JSON, JSON lines, Parquet)",
             source="--benchmark",
             remedy=f"did you mean {close[0]}?" if close else "check the path",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ...core.errors import DataError
@@ -16,7 +15,6 @@ SYSTEM = (
     "Solve the problem step by step. "
     'Then write "#### " and the result on a line of its own, as a number without units, and nothing after it.'
 )
-_RESULT = re.compile(r"####\s*\S")
 
 
 def read_gsm8k(path: Path) -> list[Question]:
@@ -26,14 +24,19 @@ def read_gsm8k(path: Path) -> list[Question]:
     for in the system message, which only chat formats use. The row's number from 0 is the question id.
 
     Raises:
-        DataError: unreadable file, bad row, an answer without ``#### result`` (with file:line), or no question at all.
+        DataError: unreadable file, bad row, an answer without ``#### number`` (with file:line), or no question at all.
     """
+    from ..quality.gsm8k import marked_number  # that package imports this one
+
     questions: list[Question] = []
     for number, (source, row) in enumerate(iter_rows(path)):
         question, answer = text_of(row, "question", source), text_of(row, "answer", source)
-        if _RESULT.search(answer) is None:
+        if marked_number(answer) is None:  # the scorer would say so after all questions were asked
             raise DataError(
-                "an answer holds no result", got=repr(answer[-80:]), expected="#### result", source=source
+                "an answer holds no result",
+                got=repr(answer[-80:]),
+                expected="a line '#### 18'",
+                source=source,
             )
         questions.append(
             Question(number, CATEGORY, (question,), (answer,), system=SYSTEM, check={"answer": answer})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from .rows import Row, Seen, iter_rows, text_of
+from .rows import Row, Seen, iter_rows, text_of, whole
 from .types import Question
 
 
@@ -38,7 +38,7 @@ def question_of(row: Row, source: str) -> Question:
     reference = row.get("reference")
     return Question(
         _number(row, source),
-        text_of(row, "category", source),
+        _category(row, source),
         _turns(row, source),
         None if reference is None else _references(reference),
     )
@@ -53,6 +53,18 @@ def _number(row: Row, source: str) -> int:
     return value
 
 
+def _category(row: Row, source: str) -> str:
+    category = text_of(row, "category", source)
+    if not category.isprintable():
+        raise DataError(
+            "category cannot be printed",
+            got=repr(category)[:80],
+            expected="a name on one line, without control characters",
+            source=source,
+        )
+    return category
+
+
 def _turns(row: Row, source: str) -> tuple[str, ...]:
     if "turns" not in row:
         raise DataError("a question lacks a key", got=sorted(row), expected="turns", source=source)
@@ -64,7 +76,7 @@ def _turns(row: Row, source: str) -> tuple[str, ...]:
             expected="a list of non-empty texts",
             source=source,
         )
-    return tuple(value)
+    return tuple(whole(text, "a turn", source) for text in value)
 
 
 def _references(value: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,27 +16,52 @@ from ...corpus.reading import DOCUMENT_LIMIT, Span
 
 Row = Mapping[str, Any]
 
+MAX_BYTES = 256 << 20
+"""Longest content of a question file that is read: a packed file of a few KiB can hold any number of GiB."""
+_BATCH_ROWS = 64
+
 
 def iter_rows(path: Path) -> Iterator[tuple[str, Row]]:
     """(``file:number``, row) of each row; the number is the line's, in lists and tables the row's, from 1.
 
     Raises:
-        DataError: unreadable, damaged, not UTF-8, not JSON, or a row that is no object (with its place).
+        DataError: unreadable, damaged, longer than ``MAX_BYTES``, not UTF-8, not JSON, or a row that is no object
+            (with its place).
         VocabForgeError: a package is missing that this kind of file needs.
     """
     kind, _ = split_suffix(path)
     if kind in PARQUET_SUFFIXES:
-        for number, table_row in enumerate(_table(path).to_pylist(), start=1):
+        for number, table_row in enumerate(_table_rows(path), start=1):
             yield f"{path}:{number}", table_row
         return
-    content = b"".join(block for _, block in Span(path).blocks())
+    content = _content(path)
     if kind in JSON_SUFFIXES and content.lstrip()[:1] == b"[":
         for number, value in enumerate(_parsed(content, str(path)), start=1):
             yield f"{path}:{number}", _object(value, f"{path}:{number}")
         return
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    for number, line in enumerate(io.BytesIO(content), start=1):
         if line.strip():
             yield f"{path}:{number}", _object(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
+
+
+def _content(path: Path) -> bytes:
+    blocks, size = [], 0
+    for _, block in Span(path).blocks():
+        blocks.append(block)
+        size += len(block)
+        if size > MAX_BYTES:
+            raise _too_large(path)
+    return b"".join(blocks)
+
+
+def _too_large(path: Path) -> DataError:
+    return DataError(
+        "the question file is too large",
+        got=f"more than {MAX_BYTES >> 20} MiB of content",
+        expected="questions, not a corpus",
+        source=path,
+        remedy="keep the rows that are to be asked in a file of their own",
+    )
 
 
 def first_row(path: Path) -> Row | None:
@@ -45,7 +71,7 @@ def first_row(path: Path) -> Row | None:
         DataError: unreadable, damaged, not JSON, or no object.
     """
     if split_suffix(path)[0] in PARQUET_SUFFIXES:
-        return next(iter(_table(path, first=True).to_pylist()), None)
+        return next(_table_rows(path), None)
     held = b""
     for _, block in Span(path).blocks():
         held += block
@@ -59,8 +85,9 @@ def first_row(path: Path) -> Row | None:
     raise DataError(
         "the first row of the question file is not valid JSON",
         got=repr(held.lstrip()[:60].decode("utf-8", "replace")),
+        expected="questions or conversations as JSON, JSON lines or Parquet",
         source=path,
-        remedy="the file may be truncated; fetch or make it again",
+        remedy="plain text holds no questions; a JSON file may be truncated: fetch or make it again",
     )
 
 
@@ -99,18 +126,23 @@ def _object(value: Any, source: str) -> Row:
     return value
 
 
-def _table(path: Path, *, first: bool = False) -> Any:
-    """The Parquet file, or its first row, as an Arrow table."""
-    groups = row_groups(path).rows
+def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file, a few held at a time."""
+    if sum(row_groups(path).rows) > MAX_BYTES >> 8:  # an empty row's objects take as much memory
+        raise _too_large(path)
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
     arrow = import_extra("pyarrow", "reading Parquet", path)
+    size = 0
     try:
         with parquet.ParquetFile(path) as file:
-            wanted = (
-                next(([at] for at, rows in enumerate(groups) if rows), []) if first else range(len(groups))
-            )
-            table = file.read_row_groups(list(wanted))
-            return table.slice(0, 1) if first else table
+            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                for row in batch.to_pylist():
+                    size += _text_bytes(row)
+                    if size > MAX_BYTES:  # of a dictionary's few values a file can make any number of rows
+                        raise _too_large(path)
+                    yield row
+    except UnicodeDecodeError as error:  # Arrow does not check texts when it reads them
+        raise DataError("a question is not UTF-8 text", got=error, source=path) from error
     except (arrow.ArrowException, OSError) as error:
         raise DataError(
             "the Parquet file is damaged or not Parquet",
@@ -120,11 +152,19 @@ def _table(path: Path, *, first: bool = False) -> Any:
         ) from error
 
 
+def _text_bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_text_bytes, value.values()))
+    if isinstance(value, list):
+        return sum(map(_text_bytes, value))
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
 def text_of(row: Row, key: str, source: str) -> str:
     """A text of a row that is not empty.
 
     Raises:
-        DataError: the key is absent, or holds something else.
+        DataError: the key is absent, or holds something else, or half a character.
     """
     if key not in row:
         raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
@@ -133,7 +173,25 @@ def text_of(row: Row, key: str, source: str) -> str:
         raise DataError(
             f"{key} has the wrong type", got=repr(value)[:80], expected="a non-empty text", source=source
         )
-    return value
+    return whole(value, key, source)
+
+
+def whole(text: str, key: str, source: str) -> str:
+    """The text, which no tokenizer and no file takes with half a character in it.
+
+    Raises:
+        DataError: it holds a lone surrogate, which JSON can write and UTF-8 cannot.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{key} holds half a character (a lone surrogate)",
+            got=repr(text[max(0, error.start - 20) : error.end + 20]),
+            expected="Unicode text",
+            source=source,
+        ) from error
+    return text
 
 
 class Seen:

@@ -136,6 +136,7 @@ def noted_facts(runs: Sequence[Results]) -> Facts:
         "repeats": lambda one: one.settings.repeats,
         "warm-up runs": lambda one: one.settings.warmup,
         "interruptions": lambda one: one.resumed,
+        "passes": lambda one: one.run_facts.get("passes", "unknown"),
         "vocabforge": lambda one: one.vocabforge,
     }
     return {name: [str(read(one)) for one in runs] for name, read in readers.items()}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ... import __version__
 from ...core.errors import UsageError
+from ..results import Figure
 from ..summary import OVERALL
 from . import checks
 from .figures import KINDS, Verdict, verdict_of
@@ -202,8 +203,15 @@ def _difference_row(
         relative=relative,
         paired=side.paired_with(base),
         verdict=verdict,
-        reason=refused or ("fewer than two questions" if verdict == "not judged" else ""),
+        reason=refused or _unjudged(found, verdict),
     )
+
+
+def _unjudged(found: Figure | None, verdict: Verdict) -> str:
+    """Why a difference that nothing forbids has no verdict; empty where it has one."""
+    if verdict != "not judged":
+        return ""
+    return "nothing to divide by" if found is None or found.value is None else "fewer than two questions"
 
 
 def _differing(runs: Sequence[EvaluationRun]) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ paired: each is given a draw of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ..answers import MethodRows
+from ..figure_columns import FORMULAS, QuestionTable
 from ..intervals import (
     Array,
     Statistic,
@@ -22,12 +24,10 @@ from ..intervals import (
     estimate,
     percentile_interval,
     ratio,
-    ratio_of_ratios,
     resampled_sums,
 )
 from ..quality.rate import rate
 from ..results import Figure
-from ..summary import MethodRows
 from .quality import share_difference
 
 Verdict = Literal["better", "worse", "no difference shown", "not judged"]
@@ -55,10 +55,10 @@ class Kind:
 
 QUALITY = "quality"
 KINDS: dict[str, Kind] = {
-    "accepted_length": Kind(ratio, True, True, False, "accepted length", 2),
-    "forwards_per_token": Kind(ratio, True, False, False, "forwards/token", 3),
-    "speedup": Kind(ratio_of_ratios, False, True, True, "speed-up", 2),
-    "tokens_per_s": Kind(ratio, False, True, True, "tokens/s", 1),
+    "accepted_length": Kind(*FORMULAS["accepted_length"], True, False, "accepted length", 2),
+    "forwards_per_token": Kind(*FORMULAS["forwards_per_token"], False, False, "forwards/token", 3),
+    "speedup": Kind(*FORMULAS["speedup"], True, True, "speed-up", 2),
+    "tokens_per_s": Kind(*FORMULAS["tokens_per_s"], True, True, "tokens/s", 1),
     QUALITY: Kind(ratio, True, True, False, "right answers", 3),
 }
 
@@ -114,13 +114,8 @@ def method_columns(
         ids: the questions that count, answered in every run.
         verdicts: question id -> whether its answer is right, run by run; none where nothing scored them.
     """
-    speed, plain_speed = _speeds(method, ids), _speeds(baseline, ids)
-    columns = {
-        "accepted_length": _by_question(method, ids, _accepted),
-        "forwards_per_token": np.stack([_forwards(method, ids), _tokens(method, ids)], axis=-1),
-        "speedup": np.concatenate([columns_of_mean(speed), columns_of_mean(plain_speed)], axis=-1),
-        "tokens_per_s": columns_of_mean(speed),
-    }
+    found = QuestionTable.read(ids, method, baseline).columns()
+    columns = {name: found[name] for name in KINDS if name in found}
     if verdicts:
         columns[QUALITY] = columns_of_mean(_right(verdicts, ids))
     return MethodColumns(columns)
@@ -187,37 +182,3 @@ def _value(sums: Array, runs: int, kind: Kind) -> Array:
     """(B, R * C) sums -> (B,): the mean over the runs' figures."""
     figures = kind.statistic(sums.reshape(len(sums), runs, -1))  # (B, R)
     return ratio(columns_of_mean(figures).sum(axis=1))
-
-
-def _by_question(
-    runs: Sequence[MethodRows], ids: Sequence[int], read: Callable[[Mapping], tuple[float, ...]]
-) -> Array:
-    """(Q, R, C): what ``read`` finds in the choice of each answer row."""
-    tables = [{row["question_id"]: read(row["choices"][0]) for row in rows.answers} for rows in runs]
-    return np.array([[table[number] for table in tables] for number in ids], dtype=np.float64)
-
-
-def _accepted(choice: Mapping) -> tuple[float, float]:
-    return float(sum(choice["accept_lengths"])), float(len(choice["accept_lengths"]))
-
-
-def _tokens(runs: Sequence[MethodRows], ids: Sequence[int]) -> Array:
-    return _by_question(runs, ids, lambda choice: (float(sum(choice["new_tokens"])),))[..., 0]
-
-
-def _forwards(runs: Sequence[MethodRows], ids: Sequence[int]) -> Array:
-    tables = [
-        {row["question_id"]: sum(row["choices"][0]["target_forwards"]) for row in rows.details}
-        for rows in runs
-    ]
-    return np.array([[table[number] for table in tables] for number in ids], dtype=np.float64)
-
-
-def _speeds(runs: Sequence[MethodRows], ids: Sequence[int]) -> Array:
-    """(Q, R) tokens a second; NaN where the clock showed nothing."""
-
-    def read(choice: Mapping) -> tuple[float]:
-        seconds = sum(choice["wall_time"])
-        return (sum(choice["new_tokens"]) / seconds if seconds else np.nan,)
-
-    return _by_question(runs, ids, read)[..., 0]

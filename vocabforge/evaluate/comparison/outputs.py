@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ..answers import MethodRows
 from ..compare import compare_outputs
-from ..summary import MethodRows
 from .checks import is_greedy
 from .results import OutputRow
 from .runs import SEPARATOR, EvaluationRun
@@ -74,6 +74,6 @@ def output_warnings(rows: Sequence[OutputRow], runs: Sequence[EvaluationRun]) ->
 
 def place_of(row: OutputRow) -> str:
     """Where two outputs part first, counted from 1 for people."""
-    if row.question_id is None or row.turn is None:
+    if row.question_id is None or row.turn is None or row.position is None:
         return "nowhere"
-    return f"first at question {row.question_id}, turn {row.turn + 1}, token {row.position}"
+    return f"first at question {row.question_id}, turn {row.turn + 1}, token {row.position + 1}"

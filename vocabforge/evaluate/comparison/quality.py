@@ -16,11 +16,9 @@ import numpy as np
 
 from ...core.errors import DataError
 from ..intervals import Array
-from ..quality.rate import wilson
+from ..quality.rate import Z95, wilson
 from ..results import Figure, MethodResults
 from .runs import EvaluationRun
-
-_Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 
 def verdicts_of(run: EvaluationRun, method: MethodResults) -> tuple[dict[int, bool], ...]:
@@ -84,7 +82,7 @@ def _paired(differences: Array) -> tuple[float, float]:
     count = len(differences) + 2
     centre = float(differences.sum()) / count
     variance = (float((differences**2).sum()) + 2) / count - centre**2
-    half = _Z * math.sqrt(variance / count)
+    half = Z95 * math.sqrt(variance / count)
     return max(-1.0, centre - half), min(1.0, centre + half)
 
 

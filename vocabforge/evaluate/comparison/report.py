@@ -113,7 +113,9 @@ def _cards(comparison: RunComparison, drafting: Sequence[MethodRow]) -> list[dic
         {
             "what": "Questions",
             "value": f"{comparison.questions:,}",
-            "note": f"answered in all of {len(comparison.runs)} runs",
+            "note": f"answered in all of {len(comparison.runs)} runs"
+            if len(comparison.runs) > 1
+            else "1 run",
         }
     )
     return found
@@ -167,7 +169,7 @@ def _difference_charts(comparison: RunComparison) -> list[dict[str, str]]:
 def interval_chart(
     name: str, label: str, rows: Mapping[str, Figure], numbers: Mapping[str, int], digits: int = 2
 ) -> str:
-    """One line a method: a dot at its difference, a bar over its interval, and an upright line at 0.
+    """One line a method: a dot at its difference, a bar over its interval, and an upright stroke at 0.
 
     Args:
         name: prefix of the SVG's ids. label: of the value axis.
@@ -177,10 +179,11 @@ def interval_chart(
 
     def draw(axes: Axes) -> None:
         across = axes.get_yaxis_transform()
-        axes.axvline(0.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
         for place, (method, figure) in enumerate(rows.items()):
             colour, value = method_colour(numbers[method]), figure.value or 0.0
             axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
+            # A piece a row, so that it strikes through no name and no value.
+            axes.plot([0.0, 0.0], [place - 0.17, place + 0.17], color=INK, linewidth=1.2, zorder=1.5)
             if figure.low is not None and figure.high is not None:
                 ends = [figure.low, figure.high]
                 axes.plot(ends, [place, place], color=colour, linewidth=2.8, solid_capstyle="butt", zorder=2)
@@ -196,13 +199,7 @@ def interval_chart(
             )
             # Above the line, so that long names fit on a phone.
             above = place - 0.22
-            # On the page's colour: the line at 0 goes behind it.
-            look: dict[str, Any] = {
-                "transform": across,
-                "va": "bottom",
-                "color": INK,
-                "bbox": {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0},
-            }
+            look: dict[str, Any] = {"transform": across, "va": "bottom", "color": INK}
             axes.text(0.0, above, shortened(method, _NAME_LENGTH), **look)
             axes.text(1.0, above, f"{value:+,.{digits}f}", ha="right", fontweight="bold", **look)
         axes.set_yticks([])

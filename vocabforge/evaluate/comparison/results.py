@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from ..results import Figure, Vocabulary
+from ..results import Figure, Strict, Vocabulary
 from .figures import KINDS, Verdict
 
-SCHEMA_VERSION = 1
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RunRow(_Strict):
+class RunRow(Strict):
     """One evaluation.
 
     Attributes:
@@ -47,7 +39,7 @@ class RunRow(_Strict):
     drift_verdict: Verdict
 
 
-class MethodRow(_Strict):
+class MethodRow(Strict):
     """One method of one run over the compared questions.
 
     Attributes:
@@ -71,7 +63,7 @@ class MethodRow(_Strict):
     faults: int | None
 
 
-class DifferenceRow(_Strict):
+class DifferenceRow(Strict):
     """A method's figure less the reference's.
 
     Attributes:
@@ -92,7 +84,7 @@ class DifferenceRow(_Strict):
     reason: str
 
 
-class OutputRow(_Strict):
+class OutputRow(Strict):
     """Greedy outputs of one method in two runs, by token id.
 
     Attributes:
@@ -112,7 +104,7 @@ class OutputRow(_Strict):
     got: int | None = None
 
 
-class RunComparison(_Strict):
+class RunComparison(Strict):
     """Everything.
 
     Attributes:

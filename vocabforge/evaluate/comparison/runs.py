@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.artifact import MANIFEST, open_artifact
+from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
-from ..answers import read_answers, read_details
+from ..answers import MethodRows, read_answers, read_details
 from ..results import RESULTS, MethodResults, Results, read_results
-from ..summary import MethodRows
 
 KIND = "evaluation"
 # Separates run and method in a name such as "A:eagle3".
@@ -53,7 +53,7 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
     """Open evaluations given as ``DIR`` or ``LABEL=DIR``.
 
     Raises:
-        ArtifactError: no evaluation there, or one that was changed.
+        ArtifactError: no evaluation there, or one that was changed, or whose results name other files.
         UsageError: a label or a folder twice, or a label that cannot be one.
     """
     named = [_split(text) for text in given]
@@ -62,21 +62,43 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
     runs = []
     for label, (_, path) in zip(labels, named, strict=True):
         artifact = _open(path)
-        runs.append(EvaluationRun(label, path, read_results(path), artifact))
+        results = read_results(path)
+        _check(results, artifact)
+        runs.append(EvaluationRun(label, path, results, artifact.content_hash))
     return tuple(runs)
+
+
+def _check(results: Results, artifact: Artifact) -> None:
+    """Results name the rows of the same folder, as many for each method; nothing else is read."""
+    runs = {(len(method.answers), len(method.details)) for method in results.methods}
+    strange = [
+        file
+        for method in results.methods
+        for file in (*method.answers, *method.details)
+        if file not in artifact.manifest["files"]
+    ]
+    names = [method.name for method in results.methods]
+    if len(runs) != 1 or len({*runs.pop()}) != 1 or strange or len(set(names)) < len(names):
+        raise ArtifactError(
+            "the results do not fit the evaluation that they lie in",
+            got=strange[0] if strange else "rows of a method are missing, or a method stands twice",
+            expected="for each method the same number of answer and detail files of this folder",
+            source=artifact.path / RESULTS,
+            remedy="evaluate again",
+        )
 
 
 def _split(text: str) -> tuple[str | None, Path]:
     """``LABEL=DIR``; what exists as a path is never split."""
     label, separator, folder = text.partition("=")
-    if not separator or Path(text).exists():
+    if not separator or os.path.exists(text):
         return None, Path(text)
-    if not label or SEPARATOR in label:
+    if not label or SEPARATOR in label or not label.isprintable():
         raise UsageError(
             "this cannot be a run's label",
             got=repr(label),
-            expected=f"LABEL=DIR, the label without {SEPARATOR!r}",
-            source=text,
+            expected=f"LABEL=DIR, the label without {SEPARATOR!r}, on one line",
+            source=repr(text),
         )
     return label, Path(folder)
 
@@ -121,8 +143,8 @@ def _distinct(paths: Sequence[Path], taken: set[str]) -> list[str]:
             depths[path] += 1
 
 
-def _open(path: Path) -> str:
-    """The content hash of a verified evaluation; says what else the folder is."""
+def _open(path: Path) -> Artifact:
+    """A verified evaluation; says what else the folder is."""
     training = path if path.is_dir() else path.parent
     if not (path / MANIFEST).is_file():
         partial = path.with_name(f"{path.name}.partial")
@@ -143,16 +165,4 @@ def _open(path: Path) -> str:
                 got=partial,
                 remedy="run its `vocabforge eval` command again: it goes on at the next question",
             )
-    return open_artifact(path, KIND).content_hash
-
-
-def provenance_of(run: EvaluationRun) -> Mapping[str, str]:
-    """Where a run comes from, as texts."""
-    results = run.results
-    return {
-        "folder": str(run.folder),
-        "created": results.created,
-        "vocabforge": results.vocabforge,
-        "command": results.command,
-        "hash": run.content_hash,
-    }
+    return open_artifact(path, KIND)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import MismatchError
+from ..answers import MethodRows
 from ..results import Figure, MethodResults
-from ..summary import OVERALL, MethodRows, task_groups
+from ..summary import OVERALL, task_groups
 from .checks import machines, same_streams
 from .figures import MethodColumns, difference, method_columns, question_ids
 from .quality import verdicts_of

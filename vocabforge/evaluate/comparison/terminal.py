@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from ..report_text import interval, number
 from ..results import Figure
 from ..summary import OVERALL
+from ..wide_tables import Name, TaskTable, simple_table
 from .figures import KINDS
 from .outputs import place_of
 from .results import DifferenceRow, MethodRow, RunComparison
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -20,18 +22,9 @@ _STYLES = {"better": "green", "worse": "red"}
 _BY_TASK = ("accepted_length", "speedup")
 
 
-def _table(title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True
-    )
-
-
-def comparison_tables(comparison: RunComparison) -> list[Table]:
+def comparison_tables(comparison: RunComparison) -> list[RenderableType]:
     """Runs, methods, differences, figures by task, outputs, facts that differ; those that have a line."""
-    tables = [run_table(comparison), method_table(comparison)]
+    tables: list[RenderableType] = [run_table(comparison), method_table(comparison)]
     if comparison.differences:
         tables.append(difference_table(comparison))
     if len(comparison.groups) > 2 and comparison.differences:
@@ -45,9 +38,9 @@ def comparison_tables(comparison: RunComparison) -> list[Table]:
 
 def run_table(comparison: RunComparison) -> Table:
     """One line a run: how fast its machine decoded plainly."""
-    table = _table(
-        f"{comparison.target} on {comparison.benchmark}: {comparison.questions:,} questions in all of "
-        f"{len(comparison.runs)} runs"
+    table = simple_table(
+        f"{comparison.target} on {comparison.benchmark}: {comparison.questions:,} questions in "
+        + (f"all of {len(comparison.runs)} runs" if len(comparison.runs) > 1 else "1 run")
     )
     for name in ("run", "measured", "machine"):
         table.add_column(name, overflow="fold")
@@ -57,7 +50,7 @@ def run_table(comparison: RunComparison) -> Table:
     for row in comparison.runs:
         drift = "reference" if row.label == home else _signed_figure(row.drift, "tokens_per_s")
         table.add_row(
-            _text(row.label),
+            Name(row.label),
             row.created,
             str(row.machine + 1),
             str(len(row.seeds) * row.repeats),
@@ -69,26 +62,26 @@ def run_table(comparison: RunComparison) -> Table:
 
 def method_table(comparison: RunComparison) -> Table:
     """One line a method: its overall figures with their intervals."""
-    table = _table("methods, with 95% intervals over questions")
-    table.add_column("method", overflow="fold")
+    table = simple_table("methods, with 95% intervals over questions")
+    table.add_column("method")
     shown = comparison.kinds()
     for name in shown:
-        table.add_column(KINDS[name].title, justify="right")
-    table.add_column("identical\nto plain", justify="right")
+        table.add_column(_heading(name), justify="right", no_wrap=True)
+    table.add_column("identical\nto plain", justify="right", no_wrap=True)
     for row in comparison.methods:
         figures = row.figures[OVERALL]
         cells = [figure_text(figures.get(name, Figure()), name) for name in shown]
-        table.add_row(_text(row.name), *cells, identical_text(row))
+        table.add_row(Name(row.name), *cells, identical_text(row))
     return table
 
 
 def difference_table(comparison: RunComparison) -> Table:
     """One line a method and figure: its difference to the reference, and whether it is one."""
-    table = _table(f"differences to {comparison.reference}")
-    table.add_column("method", overflow="fold")
-    table.add_column("figure")
-    for name in ("difference", "95% interval", "relative"):
-        table.add_column(name, justify="right")
+    table = simple_table(f"differences to {comparison.reference}")
+    table.add_column("method")
+    table.add_column("figure", no_wrap=True)
+    for name in ("difference", "95% interval"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     last = ""
     for row in comparison.differences:
@@ -96,46 +89,49 @@ def difference_table(comparison: RunComparison) -> Table:
             continue
         found = row.difference
         table.add_row(
-            _text(row.method if row.method != last else ""),
+            Name(row.method if row.method != last else ""),
             KINDS[row.figure].title,
-            signed(found.value if found else None, KINDS[row.figure].digits),
+            _with_share(signed(found.value if found else None, KINDS[row.figure].digits), row.relative),
             signed_interval(found, KINDS[row.figure].digits),
-            "–" if row.relative is None else f"{row.relative:+.1%}",
             _verdict(row),
         )
         last = row.method
     return table
 
 
-def task_table(comparison: RunComparison) -> Table:
+def task_table(comparison: RunComparison) -> TaskTable:
     """Accepted length and speed-up by task; a mark tells what is shown against the reference."""
-    table = _table(f"by task: accepted length, speed-up ({_legend()} than {comparison.reference})")
-    table.add_column("task")
-    table.add_column("questions", justify="right")
-    drafting = [row for row in comparison.methods if not row.baseline]
-    for row in drafting:
-        table.add_column(_text(row.name), justify="right", overflow="fold")
-    for group, questions in comparison.groups.items():
-        marks = comparison.differences_of(group)
-        cells = [
-            "  ".join(_marked(row, group, figure, marks.get((row.name, figure))) for figure in _BY_TASK)
-            for row in drafting
-        ]
-        table.add_row(group, f"{questions:,}", *cells)
-    return table
+    columns = [
+        (
+            row.name,
+            [
+                "  ".join(
+                    _marked(row, group, figure, comparison.differences_of(group).get((row.name, figure)))
+                    for figure in _BY_TASK
+                )
+                for group in comparison.groups
+            ],
+        )
+        for row in comparison.methods
+        if not row.baseline
+    ]
+    rows = [(group, f"{questions:,}") for group, questions in comparison.groups.items()]
+    return TaskTable(
+        f"by task: accepted length, speed-up ({_legend()} than {comparison.reference})", rows, columns
+    )
 
 
 def output_table(comparison: RunComparison) -> Table:
     """Greedy outputs of the same method in two runs."""
-    table = _table("outputs between runs, by token id")
+    table = simple_table("outputs between runs, by token id")
     for name in ("method", "in another run"):
         table.add_column(name, overflow="fold")
     table.add_column("identical", justify="right")
     table.add_column("they part", overflow="fold")
     for row in comparison.outputs:
         table.add_row(
-            _text(row.first),
-            _text(row.second),
+            Name(row.first),
+            Name(row.second),
             f"{row.identical:,} of {row.compared:,}",
             place_of(row),
             style="" if row.identical == row.compared else "yellow",
@@ -145,7 +141,7 @@ def output_table(comparison: RunComparison) -> Table:
 
 def facts_table(comparison: RunComparison) -> Table:
     """What was not the same, and need not be."""
-    table = _table("what differs between the runs")
+    table = simple_table("what differs between the runs")
     table.add_column("fact")
     for row in comparison.runs:
         table.add_column(_text(row.label), overflow="fold")
@@ -189,6 +185,18 @@ def signed_interval(figure: Figure | None, digits: int) -> str:
 def signed(value: float | None, digits: int) -> str:
     """``+0.12``; a dash for None."""
     return "–" if value is None else f"{value:+,.{digits}f}"
+
+
+def _with_share(difference: str, relative: float | None) -> Text:
+    """The difference, and under it the share of the reference that it is."""
+    from rich.text import Text
+
+    text = Text(difference)
+    return text if relative is None else text.append(f"\n{relative:+.1%}", style="dim")
+
+
+def _heading(name: str) -> str:
+    return KINDS[name].title.replace(" ", "\n").replace("/token", "\n/token")
 
 
 def _verdict(row: DifferenceRow) -> Text:

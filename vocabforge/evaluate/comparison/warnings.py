@@ -55,6 +55,11 @@ def _pair_warnings(
         found.append(f"{home.label} and {other.label} were measured on different machines ({what}): {then}")
     elif other.drift is not None and other.drift_verdict in ("better", "worse"):
         found.append(_drift(home, other))
+    how = checks.noted_facts(results)["passes"]
+    if how[0] != how[1]:
+        found.append(
+            f"passes of {home.label} ran {how[0]}, those of {other.label} {how[1]}: times differ by that, too"
+        )
     if not checks.same_streams(*results):
         found.append(
             f"{home.label} and {other.label} drew other random numbers (other seeds): comparable in distribution, "
@@ -69,6 +74,6 @@ def _drift(home: RunRow, other: RunRow) -> str:
     now, before = other.plain_tokens_per_s.value or 0.0, home.plain_tokens_per_s.value or 0.0
     share = now / before - 1 if before else 0.0
     return (
-        f"the machine was not equally fast: plain decoding ran {share:+.1%} in {other.label} against {home.label} "
-        f"({now:,.1f} and {before:,.1f} tokens/s); compare the speed-ups, not the tokens/s"
+        f"the machine was not equally fast: plain decoding made {now:,.1f} tokens/s in {other.label}, {before:,.1f} in "
+        f"{home.label} ({share:+.1%}); compare the speed-ups, not the tokens/s"
     )

@@ -85,4 +85,4 @@ def _final(text: str) -> str:
 
 def _value(match: re.Match[str]) -> Decimal:
     number = Decimal(match["digits"].replace(",", ""))
-    return -number if match["sign"] or match["inner"] else number
+    return number.copy_negate() if match["sign"] or match["inner"] else number  # minus would round

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..results import Figure
 
-_Z = 1.959963984540054  # 97.5% quantile of the normal distribution
+Z95 = 1.959963984540054  # 97.5% quantile of the normal distribution
 INTERVAL = "95% Wilson score interval over questions; further runs of a question do not narrow it"
 
 
@@ -17,9 +17,9 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
     Unlike a bootstrap, it is not empty where all or none are right.
     """
-    centre = share + _Z**2 / (2 * count)
-    half = _Z * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
-    scale = 1 + _Z**2 / count
+    centre = share + Z95**2 / (2 * count)
+    half = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
+    scale = 1 + Z95**2 / count
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 

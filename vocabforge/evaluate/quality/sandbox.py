@@ -176,7 +176,7 @@ class Sandbox:
         if self._folder is None:
             raise RuntimeError("the sandbox has not been entered")
         deadline = time.monotonic() + self.limits.wall_s
-        token = secrets.token_bytes(16)
+        token, alarm = secrets.token_bytes(16), secrets.token_bytes(16)
         receive, send = os.pipe()
         try:
             process = start(send, self._folder.name)
@@ -185,7 +185,13 @@ class Sandbox:
             raise VocabForgeError("cannot start a process", got=error, source=sys.executable) from error
         finally:
             os.close(send)
-        job = self._job | {"token": token, "program": program, "report": send, "parent": os.getpid()}
+        job = self._job | {
+            "token": token,
+            "alarm": alarm,
+            "program": program,
+            "report": send,
+            "parent": os.getpid(),
+        }
         try:
             feed(process, marshal.dumps(job))
             data, ended = collect(receive, deadline)
@@ -193,6 +199,8 @@ class Sandbox:
         finally:
             os.close(receive)
             kill(process)
+        if data.startswith(alarm):
+            raise _unsafe(_printable(data[len(alarm) :].decode("utf-8", "replace").partition(":")[2]))
         return _verdict(data, token, ended, code, _printable if self.landlock else _kind_of_error)
 
 
@@ -243,8 +251,6 @@ def _verdict(data: bytes, token: bytes, ended: bool, code: int | None, quote: Ca
     """The result's text; only a report that begins with the token, of a process that ended, can say ``passed``."""
     report = data[len(token) :].decode("utf-8", "replace") if data.startswith(token) and ended else ""
     kind, _, message = report.partition(":")
-    if kind == "not guarded":
-        raise _unsafe(message)
     if kind == "passed":
         return PASSED
     if kind == "failed":

@@ -3,6 +3,7 @@
 It starts once a program, so modules that take time to import are avoided. It reads a job from standard input, closes
 every door behind itself (``sandbox.py`` says which), runs the program and reports on a pipe. A report begins with a
 random token, so that a program that ends early, by whatever exit, or that writes something itself, has not passed.
+That a guard failed is said with another token, which is gone when the program begins.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def main() -> None:
     try:
         _guard(job)
     except BaseException as error:  # noqa: BLE001 (whatever it is: nothing may run now)
-        _report(token, "not guarded", f"{type(error).__name__}: {error}")
+        _report(job["alarm"], "not guarded", f"{type(error).__name__}: {error}")
         leave(1)
+    job.clear()
     report = _report
     try:
         _run(program)
