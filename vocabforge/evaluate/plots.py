@@ -220,3 +220,29 @@ def _themed(svg: str, name: str) -> str:
     for colour, variable in (_VARIABLES | variables).items():
         svg = svg.replace(colour, f"var({variable})")
     return svg.strip()
+
+
+def stack_bars(
+    axes: Axes,
+    parts: Sequence[tuple[int, Sequence[float]]],
+    written: Callable[[int, float], str],
+    *,
+    height: float,
+) -> None:
+    """One bar a row, divided into its parts.
+
+    Args:
+        parts: number of the colour and the value in each row, left to right.
+        written: what stands in the part of a row with a value; may be empty.
+        height: of a bar, in rows.
+    """
+    left = [0.0] * max((len(values) for _, values in parts), default=0)
+    for colour, values in parts:
+        places = range(len(values))
+        look: dict[str, Any] = {"color": method_colour(colour), "edgecolor": PAPER, "linewidth": 0.8}
+        axes.barh(places, values, left=left, height=height, **look)
+        for row, value in enumerate(values):
+            if text := written(row, value):
+                middle = left[row] + value / 2
+                axes.text(middle, row, text, ha="center", va="center", color=PAPER, fontweight="bold")
+        left = [a + b for a, b in zip(left, values)]

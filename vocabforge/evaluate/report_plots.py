@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .plots import INK, MUTED, PAPER, RULE, method_colour, method_dash, method_marker, render_chart
+from .plots import (
+    INK,
+    MUTED,
+    PAPER,
+    RULE,
+    method_colour,
+    method_dash,
+    method_marker,
+    render_chart,
+    stack_bars,
+)
 from .report_text import shortened
 
 if TYPE_CHECKING:
@@ -88,24 +98,11 @@ def stacked_rows(
     totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
     widest = max(totals, default=0.0) or 1.0
 
+    def written(row: int, value: float) -> str:
+        return f"{100 * value / totals[row]:.0f}%" if value and value >= 0.09 * widest else ""
+
     def draw(axes: Axes) -> None:
-        left = [0.0] * len(rows)
-        for colour, values in parts:
-            axes.barh(
-                range(len(rows)),
-                values,
-                left=left,
-                height=0.4,
-                color=method_colour(colour),
-                edgecolor=PAPER,
-                linewidth=0.8,
-            )
-            for row, value in enumerate(values):
-                if totals[row] and value >= 0.09 * widest:
-                    share = f"{100 * value / totals[row]:.0f}%"
-                    middle = left[row] + value / 2
-                    axes.text(middle, row, share, ha="center", va="center", color=PAPER, fontweight="bold")
-            left = [a + b for a, b in zip(left, values)]
+        stack_bars(axes, parts, written, height=0.4)
         for place, (shown, text) in enumerate(rows):
             _names(axes, place - 0.28, shown, text)
         axes.set_ylim(len(rows) - 0.66, -0.72)

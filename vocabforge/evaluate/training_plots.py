@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .plots import INK, MUTED, PAPER, RULE, method_colour, render_chart
+from .plots import INK, MUTED, PAPER, RULE, method_colour, render_chart, stack_bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -139,29 +139,7 @@ def share_bars(
     """
 
     def draw(axes: Axes) -> None:
-        left = [0.0] * len(rows)
-        for colour, values in parts:
-            axes.barh(
-                range(len(rows)),
-                values,
-                left=left,
-                height=0.66,
-                color=method_colour(colour),
-                edgecolor=PAPER,
-                linewidth=1.0,
-            )
-            for row, value in enumerate(values):
-                if value >= 0.06:
-                    axes.text(
-                        left[row] + value / 2,
-                        row,
-                        f"{100 * value:.0f}",
-                        ha="center",
-                        va="center",
-                        color=PAPER,
-                        fontweight="bold",
-                    )
-            left = [a + b for a, b in zip(left, values)]
+        stack_bars(axes, parts, lambda row, value: f"{100 * value:.0f}" if value >= 0.06 else "", height=0.66)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1)
