@@ -52,7 +52,7 @@ def lay(folder: Path, file: str, turns: dict[int, tuple[list, list, list]]) -> N
             }
             | {"tstamp": 1.0}
         )
-        detail = dict.fromkeys(DETAIL_CHOICE_KEYS, 0) | {"prefill_s": prefill}
+        detail = {key: [] for key in DETAIL_CHOICE_KEYS} | {"prefill_s": prefill}
         details.append({"question_id": question_id, "category": "c", "choices": [detail]})
     for kind, rows in (("answers", answers), ("details", details)):
         (folder / kind / file).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
