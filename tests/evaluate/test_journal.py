@@ -23,12 +23,13 @@ from tests.evaluate.eval_fakes import (
     run_fakes,
 )
 from tests.support import ROOT
+from vocabforge.core.differences import differences
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.core.lock import only_writer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate import journal as module
 from vocabforge.evaluate import tour
-from vocabforge.evaluate.journal import HEADER, Journal, Kept, Key, differences, open_journal
+from vocabforge.evaluate.journal import HEADER, Journal, Kept, Key, open_journal
 from vocabforge.evaluate.journal import ROWS as ROWS_FILE
 
 Told = dict[tuple[str, int], dict]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ..core.differences import differences
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.progress import say
@@ -106,7 +107,7 @@ class AnswerLog:
             os.ftruncate(self._file, 0)  # answers to nobody knows what
             atomic_write_json(file, mine)
             return
-        changed = _differences(read_json(file, "settings of the unfinished run"), mine)
+        changed = differences(read_json(file, "settings of the unfinished run"), mine)
         if changed:
             raise UsageError(
                 "the unfinished run in this folder has other settings or inputs",
@@ -166,21 +167,6 @@ def _lock(file: int, folder: Path) -> None:
         ) from error
     except OSError:  # some network file systems cannot lock
         return
-
-
-def _differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """What differs, as ``temperature: 0.0, now 1.0``."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        found: list[str] = []
-        for key in dict.fromkeys([*old, *new]):
-            found += _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
-        return found
-    return [] if old == new else [f"{name}: {_short(old)}, now {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    text = "none" if value is None else json.dumps(value, ensure_ascii=True)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def discard(folder: Path) -> None:
