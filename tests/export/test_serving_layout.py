@@ -20,7 +20,8 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.formats import load_drafter
-from vocabforge.export.serving import read_layers, read_serving, rope_fields, serving_config, write_serving
+from vocabforge.export.layout import Export
+from vocabforge.export.serving import SglangEagle3, read_layers, read_serving, rope_fields, serving_config
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -64,7 +65,8 @@ def write(
     path: Path, drafter: Eagle3Drafter, folder: Path, dtype: torch.dtype = torch.float32, **meta: Any
 ) -> Path:
     config = json.loads((folder / "config.json").read_text())
-    write_serving(path, drafter, config, meta, parents={}, dtype=dtype)
+    shared = TargetTensors(drafter.embedding, drafter.target_head)
+    SglangEagle3.write(path, Export(drafter, config, shared, str(folder), dtype, meta=meta))
     return path
 
 

@@ -32,19 +32,20 @@ def export(
     """Write a trained drafter as a decoder or server reads it, optionally with a restricted head."""
     from ..core.artifact import check_output
     from ..core.errors import UsageError
-    from ..core.extension import resolve
     from ..core.progress import say
     from ..decode.build import DTYPES
-    from ..export.formats import FORMATS, load_drafter, restrict
+    from ..export.formats import layout_of, load_drafter, restrict
+    from ..export.layout import Export
     from ..models.drafter_io import load_target_tensors
     from ..models.target import read_target_config
 
-    write = resolve(FORMATS, format_name, "export format")
+    layout = layout_of(format_name)
     if dtype not in DTYPES:
         raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
     check_output(output, overwrite=overwrite)
     target_path = target or _trained_with(drafter)
-    loaded, artifact = load_drafter(drafter, load_target_tensors(target_path), target_path)
+    shared = load_target_tensors(target_path)
+    loaded, artifact = load_drafter(drafter, shared, target_path)
     parents = {} if artifact is None else {"drafter": artifact.content_hash}
     if vocab is not None:
         from ..core.artifact import open_artifact
@@ -53,14 +54,18 @@ def export(
         parents["vocab"] = open_artifact(vocab, "subset").content_hash
     meta = {} if artifact is None else dict(artifact.meta)
     facts = {"format": format_name, "draft_vocab_size": loaded.config.draft_vocab_size, "dtype": dtype}
-    write(
+    layout.write(
         output,
-        loaded,
-        read_target_config(target_path),
-        meta | facts,
-        parents=parents,
-        dtype=DTYPES[dtype],
-        overwrite=overwrite,
+        Export(
+            loaded,
+            read_target_config(target_path),
+            shared,
+            str(target_path),
+            DTYPES[dtype],
+            meta=meta | facts,
+            parents=parents,
+            overwrite=overwrite,
+        ),
     )
     if as_json:
         print_json({"output": str(output), **facts})

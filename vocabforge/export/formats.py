@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
+from ..core.extension import resolve
+from ..core.files import read_json
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter import Drafter
-from ..models.drafter_io import KIND as NATIVE
-from ..models.drafter_io import TargetTensors, check_target, load_native, save_drafter
+from ..models.drafter_io import TargetTensors, check_target
 from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..vocab.subset import load_subset
-from . import serving
+from .layout import Layout
 from .prune import prune_head
 
-# name -> "module:attr", called as write(path, drafter, target_config, meta, parents=, dtype=, overwrite=)
+# name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
 FORMATS: dict[str, str] = {
-    "native": "vocabforge.export.formats:write_native",
-    "sglang-eagle3": "vocabforge.export.serving:write_serving",
+    "native": "vocabforge.export.native:Native",
+    "sglang-eagle3": "vocabforge.export.serving:SglangEagle3",
 }
 
 
-def write_native(
-    path: Path,
-    drafter: Drafter,
-    target: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    *,
-    parents: Mapping[str, str],
-    dtype: torch.dtype,
-    overwrite: bool = False,
-) -> None:
-    """The toolkit's own artefact; see :func:`~vocabforge.models.drafter_io.save_drafter`."""
-    save_drafter(path, drafter.to(dtype), meta, parents=parents, overwrite=overwrite)
+def layout_of(name: str) -> type[Layout]:
+    """The layout of a name.
+
+    Raises:
+        UsageError: no such layout.
+    """
+    found: type[Layout] = resolve(FORMATS, name, "export format")
+    return found
 
 
 def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
@@ -48,20 +41,23 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         VocabForgeError: nothing loadable, damaged, or made for another target.
     """
     layers = int(read_target_config(target_path).get("num_hidden_layers") or 0)
+    layouts = [layout_of(name) for name in FORMATS]
     if (path / MANIFEST).is_file():
-        artifact = open_artifact(path, (NATIVE, serving.KIND))
+        artifact = open_artifact(path, tuple(layout.KIND for layout in layouts))
         check_target(artifact, target_fingerprint(target_path), target=target_path)
-        if artifact.kind == NATIVE:
-            return _checked(load_native(path, target)[0], layers, path), artifact
-        return _checked(serving.read_serving(path, target, layers), layers, path), artifact
-    if (path / "config.json").is_file() and (path / "model.safetensors").is_file():
-        return _checked(serving.read_serving(path, target, layers), layers, path), None
+        kind = next(layout for layout in layouts if artifact.kind == layout.KIND)
+        return _checked(kind.read(path, target, layers), layers, path), artifact
+    if (path / "config.json").is_file():
+        body = read_json(path / "config.json", "drafter's config.json")
+        for layout in layouts:
+            if isinstance(body, dict) and layout.matches(body):
+                return _checked(layout.read(path, target, layers), layers, path), None
     hint = path / "drafter"
     raise DataError(
         "there is no drafter here",
         got=path if path.exists() else f"{path} (no such folder)",
-        expected="a drafter artefact, config.json with model.safetensors in the EAGLE-3 serving layout, or a smaller "
-        "language model of any vocabulary in Hugging Face's",
+        expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
+        "in Hugging Face's",
         remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
     )
 

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
 from ..models.drafter import Drafter
@@ -25,47 +24,54 @@ from ..models.drafter_io import TargetTensors, assemble
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.rope import RopeSettings, parse_rope
 from ..vocab.subset import VocabSubset
+from .layout import Export, layout_folder
 
-KIND = "export-sglang-eagle3"
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _WEIGHTS = "model.safetensors"
 
 
-def write_serving(
-    path: Path,
-    drafter: Drafter,
-    target: Mapping[str, Any],
-    meta: Mapping[str, Any],
-    *,
-    parents: Mapping[str, str],
-    dtype: torch.dtype,
-    overwrite: bool = False,
-) -> None:
-    """Write a folder that SGLang and vLLM load.
+class SglangEagle3:
+    """A folder that SGLang and vLLM load."""
 
-    Args:
-        target: the target's ``config.json``.
-        meta: facts for the manifest.
+    NAME = "sglang-eagle3"
+    KIND = "export-sglang-eagle3"
 
-    Raises:
-        MismatchError: another kind of drafter, or auxiliary layers that the layout cannot express.
-    """
-    if drafter.kind != Eagle3Drafter.kind:
-        raise MismatchError(
-            "the EAGLE-3 serving layout holds EAGLE-3 drafters only",
-            got=f"a drafter of kind {drafter.kind}",
-            expected=Eagle3Drafter.kind,
-            remedy="export --format native, which vocabforge eval and generate read",
-        )
-    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
-    if drafter.has_own_head:
-        subset = _subset_of(drafter, str(meta.get("tokenizer_fingerprint", "")))
-        tensors["d2t"] = torch.from_numpy(subset.d2t())
-        tensors["t2d"] = torch.from_numpy(subset.t2d())
-    config = serving_config(drafter.config, target, dtype)
-    with write_artifact(path, KIND, meta, parents=parents, overwrite=overwrite) as folder:
-        save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-        atomic_write_json(folder / "config.json", config)
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """The architecture names it."""
+        return ARCHITECTURE in (body.get("architectures") or [])
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        """See :class:`~vocabforge.export.layout.Layout`.
+
+        Raises:
+            MismatchError: another kind of drafter, or auxiliary layers that the layout cannot express.
+        """
+        drafter = export.drafter
+        if drafter.kind != Eagle3Drafter.kind:
+            raise MismatchError(
+                "the EAGLE-3 serving layout holds EAGLE-3 drafters only",
+                got=f"a drafter of kind {drafter.kind}",
+                expected=Eagle3Drafter.kind,
+                remedy="export --format native, which vocabforge eval and generate read",
+            )
+        tensors = {
+            name: p.detach().to("cpu", export.dtype).contiguous() for name, p in drafter.named_parameters()
+        }
+        if drafter.has_own_head:
+            subset = _subset_of(drafter, str(export.meta.get("tokenizer_fingerprint", "")))
+            tensors["d2t"] = torch.from_numpy(subset.d2t())
+            tensors["t2d"] = torch.from_numpy(subset.t2d())
+        config = serving_config(drafter.config, export.target, export.dtype)
+        with layout_folder(path, SglangEagle3.KIND, export) as folder:
+            save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
+            atomic_write_json(folder / "config.json", config)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """See :func:`read_serving`."""
+        return read_serving(path, shared, num_layers)
 
 
 def _subset_of(drafter: Drafter, fingerprint: str) -> VocabSubset:
@@ -77,7 +83,7 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
     """The layout's ``config.json``: a one-layer Llama with the drafter's sizes and both spellings of RoPE.
 
     Raises:
-        MismatchError: see :func:`write_serving`.
+        MismatchError: auxiliary layers that the layout cannot express.
     """
     count = int(target["num_hidden_layers"])
     _check_layers(config.aux_layers, count)
