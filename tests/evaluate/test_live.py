@@ -221,8 +221,8 @@ def test_a_divergence_is_reported(place: Path, target: HFTarget, capsys: pytest.
     assert live is not None
     drafter = make_drafter("eagle3", place, target)
     live(drafter)
-    assert live._plain is not None
-    live._plain[1] = [*live._plain[1][:4], (live._plain[1][4] + 1) % 200, *live._plain[1][5:]]
+    second = live.meter.plain()[1].token_ids
+    second[4] = (second[4] + 1) % 200
     figures = live(drafter, step=70)
     live(drafter, step=80)
     said = capsys.readouterr().err

@@ -16,7 +16,6 @@ from ..decode.proposers import Proposer
 from ..decode.result import Generation
 from ..models.lean import LeanModel
 from .intervals import estimate, ratio
-from .live import pooled
 from .live_prompts import LivePrompts
 from .results import Figure
 
@@ -44,7 +43,7 @@ class Accepted:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """:func:`~vocabforge.evaluate.live.pooled`, with ``low``, ``high`` and ``identical``."""
+        """:func:`pooled`, with ``low``, ``high`` and ``identical``."""
         more = {"low": self.length.low, "high": self.length.high, "identical": self.identical}
         return pooled(self.made) | more
 
@@ -67,21 +66,57 @@ class AcceptanceMeter:
     def plain(self) -> tuple[Generation, ...]:
         """Plain decoding's generations, made once."""
         if self._plain is None:
-            self._plain = tuple(self._decode(Decoder(self.model, context=self._context)))
+            self._plain = tuple(self.decode(None))
         return self._plain
 
     def measure(self, proposer: Proposer) -> Accepted:
         """Decode every prompt with a proposer."""
-        made = self._decode(Decoder(self.model, proposer, context=self._context))
+        made = self.decode(proposer)
         same = sum(one.token_ids == other.token_ids for one, other in zip(made, self.plain()))
         committed = tuple(sum(one.accept_lengths) for one in made)
         cycles = tuple(len(one.accept_lengths) for one in made)
         columns = np.array([committed, cycles], dtype=np.float64).T[:, None]  # (prompts, 1, 2)
         return Accepted(estimate(columns, ratio, pooled=True), committed, cycles, same, tuple(made))
 
-    def _decode(self, decoder: Decoder) -> Sequence[Generation]:
-        stops = self.prompts.stop_ids
+    def decode(self, proposer: Proposer | None) -> list[Generation]:
+        """Every prompt's generation; None decodes plainly."""
+        decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
         return [
             decoder.generate(prompt, max_new_tokens=self.new, stop_ids=stops)
             for prompt in self.prompts.prompts
         ]
+
+
+def pooled(made: Sequence[Generation]) -> dict[str, Any]:
+    """Figures over all prompts' verification cycles.
+
+    Returns:
+        ``accepted_length``: mean tokens a cycle commits, the target's own included; 1 without a cycle.
+        ``reached_by_position``: share of cycles that accept draft token 1, 2, ….
+        ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
+        ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
+    """
+    cycles = sum(len(one.accept_lengths) for one in made)
+    committed = sum(sum(one.accept_lengths) for one in made)
+    depth = max((len(one.accepted_by_depth) for one in made), default=0)
+    reached = [
+        sum(one.accepted_by_depth[at] for one in made if at < len(one.accepted_by_depth))
+        for at in range(depth)
+    ]
+    return {
+        "accepted_length": committed / cycles if cycles else 1.0,
+        "reached_by_position": [share_of(count, cycles) for count in reached],
+        "conditional_by_position": [
+            share_of(count, before) for count, before in zip(reached, [cycles, *reached])
+        ],
+        "drafted": sum(one.drafted for one in made),
+        "accepted": committed - cycles,
+        "cycles": cycles,
+        "tokens": sum(len(one.token_ids) for one in made),
+        "prompts": len(made),
+    }
+
+
+def share_of(part: float | None, whole: float | None) -> float | None:
+    """Their ratio; None where there is none."""
+    return None if part is None or not whole else part / whole

@@ -9,9 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.progress import say
-from ..decode.engine import Decoder
 from ..decode.proposers import tree_proposer
-from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..export.formats import load_drafter, restrict
 from ..models.drafter_io import TargetTensors
@@ -25,8 +23,8 @@ from ..models.heads import (
 )
 from ..models.heads_exact import answer
 from ..models.lean import LeanModel
+from .acceptance import AcceptanceMeter, pooled
 from .bench_heads_candidates import Candidate
-from .live import pooled
 from .live_prompts import LivePrompts
 
 
@@ -75,14 +73,11 @@ class HeldoutDecoding:
         self, model: LeanModel, target: Path, prompts: LivePrompts, new: int, tree: TreeSettings
     ) -> None:
         self.model, self.target, self.prompts, self.tree = model, target, prompts, tree
-        self._new = new
-        longest = max(map(len, prompts.prompts)) + new
-        self._context = min(model.config.max_positions, longest + 1)
+        self.meter = AcceptanceMeter(model, prompts, new)
 
     def plain(self) -> dict[str, Any]:
         """``outputs``: the target's own continuation of each prompt."""
-        made = self._decode(Decoder(self.model, context=self._context))
-        return {"outputs": [one.token_ids for one in made]}
+        return {"outputs": [one.token_ids for one in self.meter.plain()]}
 
     def measure(self, candidate: Candidate, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Decode every prompt with a candidate.
@@ -91,14 +86,14 @@ class HeldoutDecoding:
             plain: outputs of plain decoding.
 
         Returns:
-            figures of :func:`~vocabforge.evaluate.live.pooled`; ``scored``: mean tokens scored a row;
+            figures of :func:`~vocabforge.evaluate.acceptance.pooled`; ``scored``: mean tokens scored a row;
             ``identical``: prompts whose output is plain decoding's; ``different``: for the others the place
             (prompt, token) of the first difference, from 1.
         """
         drafter, head = self.head(candidate)
         counting = CountingHead(head)
         proposer = tree_proposer(self.model, drafter, counting, self.tree)
-        made = self._decode(Decoder(self.model, proposer, context=self._context))
+        made = self.meter.decode(proposer)
         different = [
             [index + 1, _first_difference(one.token_ids, plain[index]) + 1]
             for index, one in enumerate(made)
@@ -122,12 +117,6 @@ class HeldoutDecoding:
             return drafter, exact_head(drafter)
         loaded = load_head(candidate.head, device=self.model.device, dtype=self.model.dtype)
         return drafter, build_head(loaded.kind, base_of(drafter), loaded.module, candidate.options)
-
-    def _decode(self, decoder: Decoder) -> list[Generation]:
-        return [
-            decoder.generate(prompt, max_new_tokens=self._new, stop_ids=self.prompts.stop_ids)
-            for prompt in self.prompts.prompts
-        ]
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:

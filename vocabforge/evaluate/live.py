@@ -17,9 +17,7 @@ from ..core.distributed import rank
 from ..core.errors import UsageError, VocabForgeError
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer
-from ..decode.engine import Decoder
 from ..decode.proposers import tree_proposer
-from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
@@ -29,6 +27,7 @@ from ..models.lean_shared import share_target
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..train.config import LiveConfig
+from .acceptance import AcceptanceMeter, pooled, share_of
 from .live_copy import divided, for_decoding
 from .live_prompts import LivePrompts, read_prompts
 
@@ -109,9 +108,7 @@ class LiveAcceptance:
         self.model, self.prompts, self.config = model, prompts, config
         self._chain_steps = chain_steps
         self._shortlists = dict(shortlists or {})
-        longest = max(map(len, prompts.prompts)) + config.max_new_tokens
-        self._context = min(model.config.max_positions, longest + 1)
-        self._plain: list[list[int]] | None = None
+        self.meter = AcceptanceMeter(model, prompts, config.max_new_tokens)
         self._told: set[str] = set()
 
     def __call__(
@@ -148,7 +145,7 @@ class LiveAcceptance:
                 head = self._head(copied, name, module)
                 found = self._measure(copied, head, self._tree(copied, head), f"{where}the head {name}")
                 by_head[name] = found | {
-                    "share_of_full": _ratio(found["accepted_length"], figures["accepted_length"])
+                    "share_of_full": share_of(found["accepted_length"], figures["accepted_length"])
                 }
         return figures | ({"heads": by_head} if by_head else {})
 
@@ -167,28 +164,15 @@ class LiveAcceptance:
         return TreeSettings(1, depth, depth + 2)
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
-        decoder = Decoder(
-            self.model, tree_proposer(self.model, drafter, head, settings), context=self._context
-        )
-        made = self._decode(decoder)
+        made = self.meter.decode(tree_proposer(self.model, drafter, head, settings))
         plain = self._plain_outputs()
         different = [index for index, one in enumerate(made) if one.token_ids != plain[index]]
         if different:
             self._report(different[0], made[different[0]].token_ids, what, len(different))
         return pooled(made) | {"identical": len(made) - len(different)}
 
-    def _decode(self, decoder: Decoder) -> list[Generation]:
-        return [
-            decoder.generate(
-                prompt, max_new_tokens=self.config.max_new_tokens, stop_ids=self.prompts.stop_ids
-            )
-            for prompt in self.prompts.prompts
-        ]
-
     def _plain_outputs(self) -> list[list[int]]:
-        if self._plain is None:
-            self._plain = [one.token_ids for one in self._decode(Decoder(self.model, context=self._context))]
-        return self._plain
+        return [one.token_ids for one in self.meter.plain()]
 
     def _report(self, index: int, got: Sequence[int], what: str, count: int) -> None:
         """Tell what differs first, and whether two logits of the target lie so close that rounding decides."""
@@ -232,40 +216,6 @@ class LiveAcceptance:
         if what not in self._told:
             self._told.add(what)
             say(message)
-
-
-def pooled(made: Sequence[Generation]) -> dict[str, Any]:
-    """Figures over all prompts' verification cycles.
-
-    Returns:
-        ``accepted_length``: mean tokens a cycle commits, the target's own included; 1 without a cycle.
-        ``reached_by_position``: share of cycles that accept draft token 1, 2, ….
-        ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
-        ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
-    """
-    cycles = sum(len(one.accept_lengths) for one in made)
-    committed = sum(sum(one.accept_lengths) for one in made)
-    depth = max((len(one.accepted_by_depth) for one in made), default=0)
-    reached = [
-        sum(one.accepted_by_depth[at] for one in made if at < len(one.accepted_by_depth))
-        for at in range(depth)
-    ]
-    return {
-        "accepted_length": committed / cycles if cycles else 1.0,
-        "reached_by_position": [_ratio(count, cycles) for count in reached],
-        "conditional_by_position": [
-            _ratio(count, before) for count, before in zip(reached, [cycles, *reached])
-        ],
-        "drafted": sum(one.drafted for one in made),
-        "accepted": committed - cycles,
-        "cycles": cycles,
-        "tokens": sum(len(one.token_ids) for one in made),
-        "prompts": len(made),
-    }
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
 
 
 def _depth(drafter: Any, depth: int) -> int:
