@@ -65,7 +65,8 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "within" in ours["target: logits"]["found"]
     assert "16 tokens as plain decoding" in ours["drafter: drafting"]["found"]
     assert "64 of 261 tokens" in ours["draft vocabulary: artefact"]["found"]
-    assert len(ours) == 18
+    assert "--format sglang-eagle3" in ours["servers: layout"]["found"]
+    assert len(ours) == 19
 
 
 def test_the_table_reads_well(pristine: World) -> None:
@@ -236,7 +237,10 @@ def test_maps_that_disagree(pristine: World, tmp_path: Path, damage: str) -> Non
     code, rows = examine("--target", pristine.target, "--drafter", folder)
     assert code == 1
     failed = [key for key, row in rows.items() if row["state"] == "failed"]
-    assert set(failed) <= {"drafter: tensors", "drafter: draft vocabulary"}
+    here = {"drafter: tensors", "drafter: draft vocabulary"}
+    assert set(failed) & here
+    served = {f"served by {name}: draft tokens" for name in ("SGLang", "vLLM")}
+    assert set(failed) - here == (served if damage == "d2t" else set()), "servers do not read t2d"
 
 
 def test_end_tokens_outside_a_draft_vocabulary_are_a_warning(pristine: World, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from tests.capture.capture_support import make_cache, make_job, splits
 from tests.cli.cli_support import assert_user_error, invoke, make_drafter, make_target, make_vocab, truncate
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.export.test_eagle_layout import eagle1
 from tests.support import ROOT, tiny_drafter
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
 from vocabforge.cli.inspection import VIEWS
 from vocabforge.cli.table_inputs import load_part
-from vocabforge.core.artifact import write_artifact
+from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.extension import load_attribute
 from vocabforge.corpus.prepared import write_prepared
 from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions
@@ -31,6 +32,8 @@ from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.settings import RunSettings
+from vocabforge.export.formats import FORMATS, layout_of
+from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
@@ -41,6 +44,8 @@ from vocabforge.vocab.overlap_corpus import compare_on_corpus
 from vocabforge.vocab.special import SpecialTokens
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
+
+EXPORTS = [name for name in FORMATS if name != "native"]
 
 
 def make_counts(path: Path, tokenizer: Path) -> None:
@@ -152,18 +157,14 @@ def made(tmp_path_factory):
     scorer = LowRankScorer(32, 264, 4)
     owner = HeadOwner("d" * 64, "t" * 64, "k" * 64)
     save_head(folder / "draft-head", "ranker", scorer, owner, {"shortlist": 20, "heldout": {"rows": 5}})
-    exported = invoke(
-        "export",
-        "--drafter",
-        folder / "drafter",
-        "--target",
-        model,
-        "--format",
-        "sglang-eagle3",
-        "--output",
-        folder / "export-sglang-eagle3",
-    )
-    assert exported.exit_code == 0, exported.output
+    meta = dict(open_artifact(folder / "drafter").meta)
+    save_drafter(folder / "small", eagle1(load_target_tensors(model), vocab_size=264), meta)
+    for name in EXPORTS:
+        drafter = "small" if name in ("eagle", "fr-spec") else "drafter"
+        arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
+        vocab = ["--vocab", folder / "subset"] if name == "fr-spec" else []
+        exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)
+        assert exported.exit_code == 0, exported.output
     with write_artifact(folder / "target", "target", {"vocab_size": 264, "heldout_loss": 1.5}) as inside:
         for file in ("config.json", "model.safetensors"):
             (inside / file).write_bytes((model / file).read_bytes())
@@ -187,8 +188,8 @@ def facts(*words: object) -> dict:
 
 
 def test_every_kind_in_the_package_has_a_view():
-    """A kind is a constant named KIND or ..._KIND, or a literal given to write_artifact."""
-    found = set()
+    """A kind is a constant named KIND or ..._KIND, a literal given to write_artifact, or a layout's."""
+    found = {layout_of(name).KIND for name in FORMATS}
     for file in (ROOT / "vocabforge").rglob("*.py"):
         text = file.read_text("utf-8")
         found |= set(re.findall(r'^(?:[A-Z_]*_)?KIND\b[^=\n]*= "([^"]+)"', text, re.MULTILINE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,38 @@ from vocabforge.models.heads import DraftHead, FullHead, StaticHead
 from vocabforge.models.target import HFTarget, read_target_config
 
 KINDS = list(DRAFTERS)
+# Forms of a kind, as other tools train them: name -> kind and the switches of its sizes.
+VARIANTS: dict[str, tuple[str, dict[str, bool]]] = {
+    "eagle3 normed residual, q and k": ("eagle3", {"norm_before_residual": True, "qk_norm": True}),
+    "eagle3 input norm": ("eagle3", {"norm_before_fc": True}),
+    "eagle3 layer norms, normed output": ("eagle3", {"fc_norm": True, "norm_output": True}),
+}
+CASES = [*KINDS, *VARIANTS]
 HEADS = ["target", "own", "reduced"]
 TokenPath = tuple[int, ...]
 
 
+def sizes_for(case: str, folder: Path, **wishes: Any) -> Any:
+    """Sizes of a kind, or of a form of ``VARIANTS``."""
+    kind, switches = VARIANTS.get(case, (case, {}))
+    return dataclasses.replace(drafter_sizes(kind, read_target_config(folder), **wishes), **switches)
+
+
 def make_drafter(
-    kind: str, folder: Path, target: HFTarget, head: str = "target", *, seed: int = 1, **wishes: Any
+    case: str, folder: Path, target: HFTarget, head: str = "target", *, seed: int = 1, **wishes: Any
 ) -> Any:
-    """A drafter of a kind with random weights of a trained one's size.
+    """A drafter with random weights of a trained one's size.
 
     Args:
+        case: a kind, or a form of ``VARIANTS``.
         head: ``target``, ``own`` (every token) or ``reduced`` (every third).
     """
     torch.manual_seed(seed)
     vocab = target.vocab_size
     ids = torch.arange(0, vocab, 3) if head == "reduced" else None
     rows = {"target": None, "own": vocab, "reduced": len(range(0, vocab, 3))}[head]
-    sizes = drafter_sizes(kind, read_target_config(folder), draft_vocab_size=rows, **wishes)
-    drafter: Any = new_drafter(kind, sizes, target.embedding, target.head_weight, ids)
+    sizes = sizes_for(case, folder, draft_vocab_size=rows, **wishes)
+    drafter: Any = new_drafter(sizes.kind, sizes, target.embedding, target.head_weight, ids)
     with torch.no_grad():
         for name, parameter in drafter.named_parameters():
             if parameter.dim() == 1:

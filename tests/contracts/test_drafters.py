@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.contracts.drafter_support import (
+    CASES,
     HEADS,
     KINDS,
     TokenPath,
@@ -23,6 +24,7 @@ from tests.contracts.drafter_support import (
     levels_of,
     make_drafter,
     shape_for,
+    sizes_for,
     tree_paths,
 )
 from tests.decode.engine_support import advance, propose
@@ -33,8 +35,8 @@ from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.decode.proposers import FITTING, PROPOSERS
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafter_io import TargetTensors, load_native, load_trainable, save_drafter
-from vocabforge.models.drafters import drafter_class, drafter_sizes, new_drafter
-from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.models.drafters import drafter_class, new_drafter
+from vocabforge.models.target import HFTarget
 from vocabforge.train.ttt import TTTStep, unroll
 
 STEPS = 5
@@ -69,12 +71,12 @@ def test_a_row_of_the_table_is_whole(kind: str, folder: Path, target: HFTarget) 
 
 
 @pytest.mark.parametrize("head", ["target", "reduced"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @torch.inference_mode()
 def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(
-    kind: str, head: str, folder: Path, target: HFTarget
+    case: str, head: str, folder: Path, target: HFTarget
 ) -> None:
-    drafter = make_drafter(kind, folder, target, head)
+    drafter = make_drafter(case, folder, target, head)
     first, second, third = documents(3, [17, 7, 12])
     batch = capture(target, pack([[first, second], [third]], 27, lead=1))
     assert bool((batch.document == 2).any()), "the test needs packing"
@@ -101,11 +103,11 @@ def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 def test_gradients_reach_every_parameter_and_nothing_of_the_target(
-    kind: str, head: str, folder: Path, target: HFTarget
+    case: str, head: str, folder: Path, target: HFTarget
 ) -> None:
-    drafter = make_drafter(kind, folder, target, head).train().requires_grad_(True)
+    drafter = make_drafter(case, folder, target, head).train().requires_grad_(True)
     batch = capture(target, pack([documents(5, [20])], 20))
     steps = steps_of(drafter, batch)
     loss = sum(drafter.logits(step.g[step.counted]).log_softmax(-1)[:, 0].sum() for step in steps)
@@ -122,11 +124,11 @@ def test_gradients_reach_every_parameter_and_nothing_of_the_target(
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 def test_saved_and_loaded_it_is_the_same(
-    kind: str, head: str, folder: Path, target: HFTarget, tmp_path: Path
+    case: str, head: str, folder: Path, target: HFTarget, tmp_path: Path
 ) -> None:
-    drafter = make_drafter(kind, folder, target, head)
+    drafter = make_drafter(case, folder, target, head)
     save_drafter(tmp_path / "d", drafter, {"steps": 3})
     shared = TargetTensors(target.embedding, target.head_weight)
     loaded, artifact = load_native(tmp_path / "d", shared)
@@ -136,7 +138,7 @@ def test_saved_and_loaded_it_is_the_same(
     stored = load_file(tmp_path / "d" / "drafter.safetensors")
     assert set(stored) - {"target_ids"} == set(names), "the target's tensors are not ours"
     for other, trains in ((loaded, False), (trainable, True)):
-        assert (other.kind, other.config) == (kind, drafter.config)
+        assert (other.kind, other.config) == (drafter.kind, drafter.config)
         assert torch.equal(other.target_ids, drafter.target_ids)
         for name, parameter in other.named_parameters():
             assert torch.equal(parameter, drafter.state_dict()[name])
@@ -216,12 +218,12 @@ class Watched:
 
 
 @pytest.mark.parametrize(("topk", "levels", "total"), [(3, 4, 20), (2, 5, 12), (4, 3, 21), (5, 1, 6)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @torch.inference_mode()
 def test_tree_drafting_equals_path_drafting(
-    kind: str, topk: int, levels: int, total: int, folder: Path, target: HFTarget
+    case: str, topk: int, levels: int, total: int, folder: Path, target: HFTarget
 ) -> None:
-    drafter = make_drafter(kind, folder, target)
+    drafter = make_drafter(case, folder, target)
     shape, crossed = shape_for(drafter, topk, levels, total), False
     for seed in range(7, 10):
         (document,) = documents(seed, [10])
@@ -247,10 +249,10 @@ def test_tree_drafting_equals_path_drafting(
     assert crossed or shape.levels < 4, "too tame trees"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @torch.inference_mode()
-def test_padding_packing_and_neighbours_change_no_row(kind: str, folder: Path, target: HFTarget) -> None:
-    drafter = make_drafter(kind, folder, target)
+def test_padding_packing_and_neighbours_change_no_row(case: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(case, folder, target)
     document, other, third = (Document(d.ids, [1] * len(d.ids)) for d in documents(11, [12, 7, 9]))
     alone = steps_of(drafter, capture(target, pack([[document]], 12)))
     assert sum(int(step.counted.sum()) for step in alone) > 15, "the test needs counted rows"
@@ -274,10 +276,10 @@ def test_padding_packing_and_neighbours_change_no_row(kind: str, folder: Path, t
             )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @torch.inference_mode()
-def test_padding_rows_of_a_commit_leave_no_trace(kind: str, folder: Path, target: HFTarget) -> None:
-    drafter = make_drafter(kind, folder, target)
+def test_padding_rows_of_a_commit_leave_no_trace(case: str, folder: Path, target: HFTarget) -> None:
+    drafter = make_drafter(case, folder, target)
     states = torch.randn(6, len(drafter.config.aux_layers or (0,)) * 32)
     trees = []
     for junk in (0.0, 50.0):
@@ -291,16 +293,16 @@ def test_padding_rows_of_a_commit_leave_no_trace(kind: str, folder: Path, target
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
-def test_it_starts_finite_at_the_targets_scale(kind: str, head: str, folder: Path, target: HFTarget) -> None:
+def test_it_starts_finite_at_the_targets_scale(case: str, head: str, folder: Path, target: HFTarget) -> None:
     """From captured rows: an own head begins with the target's rows, and logits are of the target's size."""
     vocab = target.vocab_size
     ids = torch.arange(0, vocab, 3) if head == "reduced" else None
     rows = {"target": None, "own": vocab, "reduced": len(range(0, vocab, 3))}[head]
     torch.manual_seed(0)
-    sizes = drafter_sizes(kind, read_target_config(folder), draft_vocab_size=rows)
-    drafter: Any = new_drafter(kind, sizes, target.embedding, target.head_weight, ids)
+    sizes = sizes_for(case, folder, draft_vocab_size=rows)
+    drafter: Any = new_drafter(sizes.kind, sizes, target.embedding, target.head_weight, ids)
     batch = capture(target, pack([documents(5, [30])], 30))
     drafter.init_from_target(batch.states(drafter.reads)[0], batch.hidden[0])
     if head != "target":

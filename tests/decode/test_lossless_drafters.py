@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.drafter_support import KINDS, head_of, make_drafter, shape_for
+from tests.contracts.drafter_support import KINDS, VARIANTS, head_of, make_drafter, shape_for
 from tests.decode.engine_support import PROMPT, check_figures, knowing, watch_rows
 from tests.decode.enumeration import AllBranches, Law, total_variation
 from tests.support import tiny_target
@@ -38,11 +38,13 @@ def proposer_of(drafter: Any, lean: Any, settings: TreeSettings) -> Any:
     return tree_proposer(lean, drafter, head_of(drafter), settings)
 
 
-@pytest.mark.parametrize("head", ["target", "reduced"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_greedy_output_is_plain_decodings(kind: str, head: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "head"),
+    [*itertools.product(KINDS, ["target", "reduced"]), *((case, "reduced") for case in VARIANTS)],
+)
+def test_greedy_output_is_plain_decodings(case: str, head: str, folder: Path) -> None:
     lean = load_target(folder)
-    drafter = make_drafter(kind, folder, HFTarget.load(folder), head)
+    drafter = make_drafter(case, folder, HFTarget.load(folder), head)
     expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
     for seed, (name, shape) in enumerate(SHAPES.items()):
         settings = shape_for(drafter, *shape)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.contracts.drafter_support import head_of, make_drafter
+from tests.contracts.drafter_support import VARIANTS, head_of, make_drafter
 from tests.models.lean_support import build
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
@@ -16,7 +17,7 @@ from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.evaluate.bench_decoding_settings import DecodingBenchConfig, modes_of
 from vocabforge.evaluate.widen import widen_drafter, widen_target
-from vocabforge.models.kv_cache import causal_mask
+from vocabforge.models.kv_cache import KVCache, causal_mask
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.target import HFTarget
 
@@ -26,6 +27,22 @@ def logits(model: LeanModel, ids: list[int]) -> torch.Tensor:
     mask = causal_mask(slots, slots)
     out = model.forward(torch.tensor([ids]), slots[None], cache=model.new_cache(32), slots=slots, mask=mask)
     return model.logits(out.hidden)
+
+
+@torch.inference_mode()
+def draft_logits(drafter: Any, states: torch.Tensor) -> torch.Tensor:
+    """Of the first step at N rows with states (N, .)."""
+    c, slots = drafter.config, torch.arange(len(states))
+    cache = KVCache(1, 1, c.num_kv_heads, len(states), c.head_dim)
+    g = drafter.extend(
+        slots[None] + 7,
+        drafter.fuse(states)[None],
+        slots[None],
+        cache=cache,
+        slots=slots,
+        mask=causal_mask(slots, slots),
+    )
+    return drafter.logits(g)
 
 
 @pytest.mark.parametrize("case", ["llama", "llama-tied", "qwen3", "olmo2", "bitnet"])
@@ -42,10 +59,18 @@ def test_a_wider_target_has_the_same_logits(case: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("head", ["target", "own", "reduced"])
-def test_a_wider_drafter_drafts_the_same(head: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "head"),
+    [
+        ("eagle3", "target"),
+        ("eagle3", "own"),
+        ("eagle3", "reduced"),
+        *((case, "reduced") for case in VARIANTS),
+    ],
+)
+def test_a_wider_drafter_drafts_the_same(case: str, head: str, tmp_path: Path) -> None:
     narrow = load_target(tiny_target(tmp_path))
-    drafter = make_drafter("eagle3", tmp_path, HFTarget.load(tmp_path), head)
+    drafter = make_drafter(case, tmp_path, HFTarget.load(tmp_path), head)
     wide = widen_target(narrow, 2)
     other = widen_drafter(drafter, wide, 2)
     results = []
@@ -54,6 +79,13 @@ def test_a_wider_drafter_drafts_the_same(head: str, tmp_path: Path) -> None:
         results.append(Decoder(model, proposer).generate([3, 17, 8, 44], max_new_tokens=40, stop_ids=()))
     assert results[0].token_ids == results[1].token_ids
     assert results[0].accept_lengths == results[1].accept_lengths
+    states = torch.randn(5, len(drafter.config.aux_layers), 32)
+    torch.testing.assert_close(
+        draft_logits(other, states.repeat(1, 1, 2).flatten(1)),  # every layer's states twice
+        draft_logits(drafter, states.flatten(1)),
+        rtol=1e-4,
+        atol=1e-3,
+    )
 
 
 def test_only_what_can_be_widened_is(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,23 +9,25 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from tests.export import eagle3_cases as cases
+from tests.export.eagle3_cases import ROPES, config_of, drafter_of
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.core.errors import ArtifactError, DataError, MismatchError
+from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.decode.build import make_head
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.export.formats import load_drafter
+from vocabforge.export.layer_ids import read_layers
 from vocabforge.export.layout import Export
-from vocabforge.export.serving import SglangEagle3, read_layers, read_serving, rope_fields, serving_config
+from vocabforge.export.serving import SglangEagle3
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.lean import load_target
-from vocabforge.models.rope import RopeSettings, parse_rope
 from vocabforge.models.target import HFTarget
 
 IDS = torch.tensor([0, 1, 2, 3, 9, 17, 20, 41, 58, 60])
@@ -92,80 +93,86 @@ def test_keys_shapes_and_dtypes(
     assert {tensor.dtype for name, tensor in tensors.items() if name not in ("d2t", "t2d")} == {dtype}
 
 
-def test_config_fields(target: HFTarget, folder: Path, tmp_path: Path) -> None:
-    for reduced in (False, True):
-        path = write(tmp_path / str(reduced), make(target, reduced), folder, torch.bfloat16)
-        config = json.loads((path / "config.json").read_text())
-        wanted = {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "num_hidden_layers": 1,
-            "vocab_size": V,
-            "draft_vocab_size": R if reduced else None,
-            "tie_word_embeddings": False,
-            "hidden_size": H,
-            "target_hidden_size": H,
-            "intermediate_size": INNER,
-            "num_attention_heads": HEADS,
-            "num_key_value_heads": KV,
-            "head_dim": D,
-            "max_position_embeddings": 256,
-            "rope_theta": 10000.0,
-            "rope_scaling": None,
-            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
-            "torch_dtype": "bfloat16",
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        }
-        assert {key: config.get(key) for key in wanted} == wanted
-        assert config["rms_norm_eps"] == 1e-5
-        # Not EAGLE-3's own layers: listed as outputs, to which SGLang adds 1.
-        assert target.aux_layers == (1, 2, 3)
-        assert config["eagle_config"] == {
-            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+def test_the_whole_configuration(tmp_path: Path) -> None:
+    """Literally, for a drafter with a form that both servers compute."""
+    drafter = drafter_of(config_of(norm_before_fc=True, norm_output=True, rope=ROPES[3]))
+    rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    body, tensors = cases.write(SglangEagle3, tmp_path / "e", drafter, torch.bfloat16)
+    assert body == {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": 16,
+        "target_hidden_size": 16,
+        "intermediate_size": 20,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 6,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": 3e-6,
+        "vocab_size": 31,
+        "draft_vocab_size": 9,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": [2, 7],
+        "rope_theta": 500000.0,
+        "rope_scaling": rope,
+        "rope_parameters": {"rope_theta": 500000.0, **rope},
+        "num_aux_hidden_states": 3,
+        "eagle_aux_hidden_state_layer_ids": [2, 6, 9],  # inputs: vLLM
+        "norm_before_residual": False,
+        "fc_norm": False,
+        "norm_output": True,
+        "eagle_config": {
             "use_aux_hidden_state": True,
-        }
+            "eagle_aux_hidden_state_layer_ids": [1, 5, 8],  # outputs: SGLang
+            "norm_before_fc": True,
+        },
+    }
+    assert set(tensors) == {*SHAPES, "lm_head.weight", "d2t", "t2d", "input_norm.weight"}
+    assert tensors["input_norm.weight"].shape == (3 * 16,)
+    body, tensors = cases.write(SglangEagle3, tmp_path / "n", drafter_of(config_of(fc_norm=True)))
+    assert (body["fc_norm"], body["torch_dtype"], body["rope_scaling"]) == (True, "float32", None)
+    norms = {f"fc_norm.{number}.weight": (16,) for number in range(3)}
+    assert {
+        name: tuple(tensors[name].shape) for name in set(tensors) - set(SHAPES) if "norm" in name
+    } == norms
 
 
-def test_eagle3s_own_layers_are_left_to_the_servers_default(target: HFTarget) -> None:
-    config = dataclasses.replace(make(target, False).config, aux_layers=(1, 15, 28))
-    written = serving_config(config, {"num_hidden_layers": 32}, torch.float32)
-    assert written["eagle_config"] == {"use_aux_hidden_state": True}
-    assert read_layers(written, 32) == (1, 15, 28)
+def test_a_shared_head_is_null_and_eagle3s_own_layers_are_listed_too(tmp_path: Path) -> None:
+    body, tensors = cases.write(SglangEagle3, tmp_path / "e", drafter_of(config_of(draft_vocab_size=None)))
+    assert body["draft_vocab_size"] is None
+    assert set(tensors) == set(SHAPES)
+    assert read_layers({}, cases.LAYERS).layers == (1, 5, 8)
+    assert body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 5, 8]
 
 
-@pytest.mark.parametrize("layers", [(0, 2, 3), (2, 3, 3), (1, 2, 4), (1, 2)])
-def test_layers_that_the_layout_cannot_express_are_refused(
+@pytest.mark.parametrize("layers", [(2, 3, 3), (3, 1), (1, 2, 4)])
+def test_layers_that_servers_do_not_capture_are_refused(
     folder: Path, tmp_path: Path, layers: tuple[int, ...]
 ) -> None:
-    """A list that starts with 1 is read alike by all of SGLang's models; none reads the last output."""
+    """They capture in ascending order, each once, and SGLang not the last output."""
     with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
         write(tmp_path / "e", make(HFTarget.load(folder, aux_layers=layers), False), folder)
     assert not (tmp_path / "e").exists()
 
 
-def test_layers_are_read_in_either_numbering_or_by_default() -> None:
-    def body(*ids: int) -> dict[str, Any]:
-        return {"eagle_config": {"eagle_aux_hidden_state_layer_ids": list(ids)}}
-
-    assert read_layers(body(2, 16, 29), 32) == (1, 15, 28)
-    assert read_layers(body(1, 15, 28), 32) == (1, 15, 28)
-    assert read_layers(body(3, 10, 20), 32) == (2, 9, 19)
-    assert read_layers({}, 32) == read_layers({"eagle_config": None}, 32) == (1, 15, 28)
-
-
-@pytest.mark.parametrize(
-    "rope",
-    [
-        RopeSettings(theta=7e4),
-        RopeSettings(theta=1e4, kind="linear", factor=3.0),
-        RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 8192),
-    ],
-)
-def test_both_spellings_of_rope_read_back(rope: RopeSettings) -> None:
-    old = {"rope_theta": rope.theta, "rope_scaling": rope_fields(rope) if rope.kind != "default" else None}
-    new = {"rope_parameters": {"rope_theta": rope.theta, **rope_fields(rope)}}
-    assert parse_rope(old, 1.0) == parse_rope(new, 1.0) == parse_rope(old | new, 1.0) == rope
+@pytest.mark.parametrize("form", ["norm_before_residual", "qk_norm"])
+def test_forms_that_sglang_would_silently_compute_otherwise_are_refused(tmp_path: Path, form: str) -> None:
+    with pytest.raises(MismatchError, match=f"(?s){form}.*speculators-eagle3"):
+        cases.write(SglangEagle3, tmp_path / "e", drafter_of(config_of(**{form: True})))
+    assert not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -206,48 +213,6 @@ def trees(lean: Any, drafter: Eagle3Drafter) -> list[list[list[int]]]:
     Decoder(lean, proposer, context=128).generate([5, 7, 11], max_new_tokens=6, stop_ids=())
     assert made
     return made
-
-
-def test_foreign_embedding_is_ignored_and_other_extras_are_not(
-    target: HFTarget, folder: Path, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "e", make(target, True), folder)
-    tensors = load_file(path / "model.safetensors")
-    save_file({**tensors, "embed_tokens.weight": torch.zeros(V, H)}, path / "model.safetensors")
-    loaded = read_serving(path, tensors_of(target), 5)
-    assert torch.equal(loaded.embedding, target.embedding)
-    save_file({**tensors, "midlayer.self_attn.q_proj.bias": torch.zeros(H)}, path / "model.safetensors")
-    with pytest.raises(ArtifactError, match="not those of its configuration"):
-        read_serving(path, tensors_of(target), 5)
-
-
-def test_damaged_maps_configs_and_weights_are_refused(target: HFTarget, folder: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "e", make(target, True), folder)
-    tensors = load_file(path / "model.safetensors")
-    config = json.loads((path / "config.json").read_text())
-
-    def refused(
-        error: type[Exception], words: str, body: Any = config, **changed: torch.Tensor | None
-    ) -> None:
-        left = {name: tensor for name, tensor in {**tensors, **changed}.items() if tensor is not None}
-        save_file(left, path / "model.safetensors")
-        (path / "config.json").write_text(json.dumps(body))
-        with pytest.raises(error, match=words):
-            read_serving(path, tensors_of(target), 5)
-
-    refused(MismatchError, "no matching list of target ids", d2t=None)
-    refused(MismatchError, "ascending", d2t=tensors["d2t"].flip(0))
-    refused(MismatchError, "ascending", d2t=tensors["d2t"] + 1)  # the last id is V
-    refused(ArtifactError, "name different tokens", t2d=~tensors["t2d"])
-    refused(
-        DataError, "lacks a field", {key: value for key, value in config.items() if key != "draft_vocab_size"}
-    )
-    refused(DataError, "not a drafter in the EAGLE-3", {**config, "architectures": ["LlamaForCausalLM"]})
-    refused(DataError, "not a drafter in the EAGLE-3", [1])
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_serving(path, tensors_of(target), 5)
 
 
 def test_wrong_target_and_missing_layers_are_refused(target: HFTarget, folder: Path, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ COMMANDS: dict[str, str] = {
     "train-router": "vocabforge.cli.train_router:train_router",
     "report-training": "vocabforge.cli.report_training:report_training",
     "export": "vocabforge.cli.export:export",
+    "revocab": "vocabforge.cli.revocab:revocab",
+    "tune": "vocabforge.cli.tune:tune",
     "eval": "vocabforge.cli.evaluate:evaluate",
     "report": "vocabforge.cli.report:report",
     "generate": "vocabforge.cli.generate:generate",

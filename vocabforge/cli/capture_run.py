@@ -41,6 +41,7 @@ from ..train.config import TrainConfig
 from ..train.data import prepare
 from ..train.machine import set_threads
 from ..train.setup import device_of, sizes_of
+from .native_init import briefly_native
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -141,7 +142,8 @@ def _job(settings: TrainConfig, options: Options) -> tuple[CaptureJob, TextToken
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
     device = device_of(settings)
     target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
-    layers = tuple(sizes_of(settings.drafter, raw, None).aux_layers or ())
+    with briefly_native(settings) as native:
+        layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
     data = prepare(settings.data, tokenizer, cache=settings.output / "data")
     rows = {split: getattr(data, split) for split in SPLITS}
     check_row_length(raw, data.train.input_ids.shape[1], source=settings.target / "config.json")

@@ -154,28 +154,6 @@ FrequencyOption = Annotated[
 ]
 
 
-def parse_ngram(text: str | None) -> tuple[int, int] | None:
-    """``MIN:MAX``, or ``N`` for both.
-
-    Raises:
-        UsageError: not of this form.
-    """
-    from ..core.errors import UsageError
-
-    if text is None:
-        return None
-    parts = text.split(":")
-    if (
-        len(parts) > 2
-        or not all(part.isdecimal() for part in parts)
-        or not 0 < int(parts[0]) <= int(parts[-1])
-    ):
-        raise UsageError(
-            "the sizes of n-grams cannot be read", got=text, expected="MIN:MAX, such as 1:4", source="--ngram"
-        )
-    return int(parts[0]), int(parts[-1])
-
-
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
     """What makes passes faster.
 
@@ -212,6 +190,7 @@ def draft_options(tree: Tree | None, ngram: str | None, **others: Any) -> DraftO
     Raises:
         UsageError: sizes of n-grams that cannot be read.
     """
+    from ..decode.build_options import parse_ngram
     from ..decode.proposers import DraftOptions
 
     return DraftOptions(tree=None if tree is None else tree.value, ngram=parse_ngram(ngram), **others)

@@ -26,22 +26,28 @@ def parents_of(
     overlaps: Sequence[Path] = (),
 ) -> dict[str, str]:
     """Hashes of what is measured, by role: of an artefact, a model, or the weights in a serving layout."""
-    from ..core.artifact import MANIFEST, open_artifact
-    from ..decode.build import is_draft_model, labelled
+    from ..decode.build import labelled
     from ..models.fingerprint import target_fingerprint
-    from ..models.head_io import drafter_digest
 
     hashes = {TARGET: target_fingerprint(target)}
     for role, given in (("drafter", drafters), ("vocabulary", vocabs), ("draft head", heads)):
         for label, path in map(labelled, given):
-            if (path / MANIFEST).is_file():
-                digest = open_artifact(path, verify=False).content_hash
-            else:
-                digest = target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
-            hashes[f"{role} {label}"] = digest
+            hashes[f"{role} {label}"] = digest_of(path)
     for path in overlaps:
-        hashes[f"overlap {path.name}"] = open_artifact(path, verify=False).content_hash
+        hashes[f"overlap {path.name}"] = digest_of(path)
     return hashes
+
+
+def digest_of(path: Path) -> str:
+    """Hash of an artefact, of a model, or of the weights in a serving layout."""
+    from ..core.artifact import MANIFEST, open_artifact
+    from ..decode.build import is_draft_model
+    from ..models.fingerprint import target_fingerprint
+    from ..models.head_io import drafter_digest
+
+    if (path / MANIFEST).is_file():
+        return open_artifact(path, verify=False).content_hash
+    return target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
 
 
 def facts_of(options: BuildOptions) -> dict[str, str]:
@@ -75,6 +81,7 @@ def provenance_of(
     options: BuildOptions,
     *,
     device: str,
+    facts: Mapping[str, str] | None = None,
 ) -> Provenance:
     """What the figures were made with.
 
@@ -82,6 +89,7 @@ def provenance_of(
         methods: plain decoding first.
         parents: hashes by role, the target's under ``target``.
         options: that the methods were made with.
+        facts: further ones.
     """
     from ..evaluate.environment import describe_environment
     from ..evaluate.evaluation import Provenance
@@ -94,7 +102,8 @@ def provenance_of(
         parents=parents,
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
-        | facts_of(options),
+        | facts_of(options)
+        | dict(facts or {}),
     )
 
 

@@ -12,6 +12,7 @@ import typer
 from . import benchmark_options as questions_from
 from . import decode_options as decoding
 from .app import JsonOption, OverwriteOption, print_json
+from .eval_recipe import RecipeOption, recipe_beside, recipe_facts, recipe_parents
 from .eval_record import parents_of, print_tables, provenance_of
 from .head_options import (
     BudgetOption,
@@ -31,9 +32,13 @@ class Dialect(str, Enum):
 
 
 def evaluate(
-    target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
+    context: typer.Context,
     benchmark: questions_from.BenchmarkOption,
     output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")],
+    target: Annotated[
+        Path | None, typer.Option("--target", help="Folder of the target model (safetensors).")
+    ] = None,
+    recipe: RecipeOption = None,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,13 +150,15 @@ def evaluate(
 
     Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
     format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
-    command again goes on where an interrupted one stopped.
+    command again goes on where an interrupted one stopped. `--recipe FILE` runs methods that differ in their trees
+    and heads over one target, as `vocabforge tune` writes them.
     """
     from ..core.artifact import check_output
     from ..core.progress import say
     from ..corpus.tokenizer import load_tokenizer
     from ..decode.build import build_methods
     from ..decode.build_options import BuildOptions
+    from ..decode.recipe_build import recipe_methods
     from ..decode.request import SamplingParams
     from ..evaluate.benchmarks import load_benchmark
     from ..evaluate.evaluation import Evaluation, Handling, evaluate_methods
@@ -159,7 +166,12 @@ def evaluate(
     from ..evaluate.quality import require_sandbox
     from ..evaluate.settings import RunSettings
 
-    _check_something_drafts(drafter or [], proposer or [])
+    written = None if recipe is None else recipe_beside(context, recipe)
+    if written is not None:
+        target, tokenizer, dtype = written.target, written.tokenizer, written.dtype
+    else:
+        target = _target_of(target)
+        _check_something_drafts(drafter or [], proposer or [])
     check_output(output, overwrite=overwrite)
     questions = load_benchmark(benchmark, limit, data=data, format=benchmark_format, offline=offline)
     text_tokenizer = load_tokenizer(tokenizer or target)
@@ -212,9 +224,16 @@ def evaluate(
         overlaps=overlap or [],
         drafter_tokenizer=drafter_tokenizer,
     )
-    methods = build_methods(target, drafter or [], vocab or [], method or [], options)
-    parents = parents_of(target, drafter or [], vocab or [], head or [], overlap or [])
-    provenance = provenance_of(target, text_tokenizer, methods, parents, options, device=device)
+    if written is not None:
+        methods = recipe_methods(
+            written, method or [], device=device, wrap=options.wrap, sampled=options.sampled
+        )
+        parents = recipe_parents(written, [one.name for one in methods[1:]])
+    else:
+        methods = build_methods(target, drafter or [], vocab or [], method or [], options)
+        parents = parents_of(target, drafter or [], vocab or [], head or [], overlap or [])
+    facts = None if written is None else recipe_facts(written, [one.name for one in methods[1:]])
+    provenance = provenance_of(target, text_tokenizer, methods, parents, options, device=device, facts=facts)
     results = evaluate_methods(
         output,
         Evaluation(questions, methods, text_tokenizer, settings, provenance),
@@ -230,6 +249,14 @@ def evaluate(
         print_json(results.model_dump(mode="json"))
     else:
         print_tables(results, output)
+
+
+def _target_of(target: Path | None) -> Path:
+    from ..core.errors import UsageError
+
+    if target is None:
+        raise UsageError("there is no target", expected="--target DIR, or --recipe FILE that names one")
+    return target
 
 
 def _check_something_drafts(drafters: Sequence[str], proposers: Sequence[str]) -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from .app import JsonOption, print_json
+from .native_init import IMPORTED, briefly_native, with_native
 
 if TYPE_CHECKING:
     from ..train.config import TrainConfig
 
 _ARTIFACTS = {
+    IMPORTED: "drafter",
     "drafter": "drafter",
     "best": "drafter",
     "heads/ranker": "draft-head",
@@ -44,6 +46,9 @@ def train_drafter(
     OUTPUT/drafter, the best one so far OUTPUT/best, its figures OUTPUT/report.html; OUTPUT/heldout_prompts.jsonl
     holds prompts for `vocabforge eval` that were not trained on.
 
+    drafter.init=FOLDER goes on from a trained drafter in any layout that `vocabforge export` writes, ours or made
+    elsewhere.
+
     Launch it plainly, or on several GPUs under
     `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter ...`.
     """
@@ -53,12 +58,11 @@ def train_drafter(
     from ..core.lock import only_writer
     from ..core.progress import say
     from ..train.config import TrainConfig
-    from ..train.plan import plan
     from ..train.setup import build_trainer, device_of
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
-        print_json(plan(settings))
+        print_json(_planned(settings))
         return
     with contextlib.ExitStack() as held:
         group = held.enter_context(joined(device_of(settings).type))
@@ -66,9 +70,11 @@ def train_drafter(
             check_run_folder(settings.output)
             held.enter_context(only_writer(settings.output))
         group.wait()
+        settings = with_native(settings, settings.output, write=group.rank == 0)
+        group.wait()
         trainer = build_trainer(settings, group, _make_live)
         if fresh and group.rank == 0:
-            _discard(settings.output)
+            _discard(settings)
         group.wait()
         path = trainer.run()
         first = group.rank == 0
@@ -85,14 +91,29 @@ def train_drafter(
         say(f"The drafter is in {path}, its figures in {report}")
 
 
-def _discard(output: Path) -> None:
+def _planned(settings: TrainConfig) -> dict[str, Any]:
+    """What the run would do; see ``train.plan``."""
+    from ..train.plan import plan
+
+    with briefly_native(settings) as native:
+        found = plan(native)
+    if native is not settings:
+        found["config"]["drafter"]["init"] = str(settings.drafter.init)
+        found["writes"].append(str(settings.output / IMPORTED))
+    return found
+
+
+def _discard(settings: TrainConfig) -> None:
     """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
     from ..core.artifact import open_artifact
     from ..core.errors import ArtifactError
     from ..train.checkpoint import discard
 
+    output = settings.output
     discard(output / "checkpoints")
     for name, kind in _ARTIFACTS.items():
+        if output / name == settings.drafter.init:
+            continue
         with contextlib.suppress(ArtifactError):
             shutil.rmtree(open_artifact(output / name, kind, verify=False).path)
     for name in _FILES:

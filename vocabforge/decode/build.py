@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..core.artifact import MANIFEST, Artifact
-from ..core.errors import DataError, UsageError
+from ..core.errors import UsageError, VocabForgeError
+from ..core.files import read_json
 from ..core.progress import say
-from ..corpus.tokenizer import load_tokenizer
-from ..export.formats import load_drafter
-from ..models.device import choose_device
+from ..export.eagle import Eagle
 from ..models.drafter import Drafter
-from ..models.drafter_io import TargetTensors
-from ..models.families import find_family
-from ..models.fingerprint import target_fingerprint
-from ..models.head_io import HeadOwner, drafter_digest
-from ..models.heads import DraftHead, base_of, base_of_model, exact_head
-from ..models.lean import LeanModel, load_target
-from ..models.target import check_tokenizer_fits, read_target_config
+from ..models.drafter_io import CONFIG
+from ..models.heads import DraftHead, HeadBase, base_of, base_of_model, exact_head
+from ..models.lean import LeanModel
 from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import NamedHead, heads_of, load_heads
+from .build_models import DTYPES, Models, is_draft_model, trained_for
 from .build_options import BuildOptions, check_options, fitting, left_out, options_of
 from .build_vocab_heads import BuiltHead, heads_for, read_subset
 from .draft_vocabulary import DraftVocabulary, draft_vocabulary
@@ -36,8 +29,22 @@ from .proposer_draft_model import head_base
 from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
 from .result import Generator
 
+__all__ = [
+    "DTYPES",
+    "PLAIN",
+    "Make",
+    "Method",
+    "MethodMaker",
+    "build_methods",
+    "is_draft_model",
+    "kind_of",
+    "labelled",
+    "make_head",
+    "plain_method",
+]
+
 PLAIN = "plain"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+Make = Callable[[], "Method"]
 
 
 @dataclass(frozen=True)
@@ -80,79 +87,97 @@ def build_methods(
     check_options(options, [kind_of(path) for _, path in map(labelled, drafters)])
     if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
         tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
-    maker = _Maker(target, options, len(drafters))
-    heads = maker.heads(drafters)
+    models = Models(target, options.tokenizer, device=options.device, dtype=options.dtype)
+    maker = MethodMaker(models, options, len(drafters))
+    heads = maker.heads([path for _, path in map(labelled, drafters)])
     named_vocabs = [labelled(text) for text in vocabs]
-    found = [Method(PLAIN, Decoder(maker.model, wrap=options.wrap), "one token a target forward")]
+    found = [plain_method(models, options)]
     for name in options.proposers:
         if name in ALONE:
-            found.extend(maker.alone(name, named_vocabs))
+            found.extend(make() for make in maker.alone(name, named_vocabs))
     for label, path in map(labelled, drafters):
-        found.extend(maker.drafter_methods(label, path, named_vocabs, heads.get(path, ())))
+        makes = maker.drafter_methods(label, path, named_vocabs, heads.get(path, ()))
+        found.extend(make() for make in makes)
     maker.ways.check_used()
     _check_methods(found, methods)
     return [method for method in found if not methods or method.name in (PLAIN, *methods)]
 
 
-class _Maker:
-    """Makes methods over one target, whose drafters are that many."""
+def plain_method(models: Models, options: BuildOptions) -> Method:
+    """Decoding without drafts."""
+    return Method(PLAIN, Decoder(models.model, wrap=options.wrap), "one token a target forward")
 
-    def __init__(self, target: Path, options: BuildOptions, drafters: int) -> None:
-        self.target, self.options = target, options
+
+class MethodMaker:
+    """Makes methods over one target, whose drafters are that many; what it yields makes one when called."""
+
+    def __init__(self, models: Models, options: BuildOptions, drafters: int) -> None:
+        self.models, self.options, self.model = models, options, models.model
         alone = sum(name in ALONE for name in options.proposers)
         # More than one method drafts, so that an option may be meant for another one.
         self.several = drafters * max(len(options.proposers) - alone, 1) + alone > 1
-        self.tokenizer = options.tokenizer or target
-        self.model = _load_target(target, options.tokenizer, options.device, options.dtype)
-        loaded, rows = load_tokenizer(self.tokenizer), self.model.config.vocab_size
+        loaded, rows = models.tokenizer, self.model.config.vocab_size
         self.ways = ForeignWays(loaded, rows, options, several=drafters > 1, alone=not self.several)
         self.print = loaded.fingerprint
 
-    def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
+    def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Make]:
         """A proposer without a drafter; an early exit also over each draft vocabulary."""
-        yield self._method(name, name, None, None)
+        yield partial(self._method, name, name, None, None)
         if name == "early-exit" and (vocabs or (self.options.heads and self.options.heads.dynamic)):
             base = base_of_model(self.model)
-            for built in heads_for(base, vocabs, (), self.options.heads, self.print):
-                yield self._method(f"{name}+{built.label}", name, None, built)
+            for built in self._heads_for(Path(name), base, vocabs, (), self.print):
+                yield partial(self._method, f"{name}+{built.label}", name, None, built)
 
     def drafter_methods(
         self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]], heads: Sequence[NamedHead]
-    ) -> Iterator[Method]:
+    ) -> Iterator[Make]:
         """A drafter under each of its proposers, over its own head and over the others asked for."""
         if is_draft_model(path):
             yield from self._model_methods(label, path, vocabs)
             return
-        tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
-        drafter, artifact = load_drafter(path, tensors, self.target)
-        _check_tokenizer_of(artifact, self.tokenizer)
+        drafter, artifact = self.models.drafter(path)
         names = fitting(drafter.kind, self.options.proposers, path)
-        others = heads_for(base_of(drafter), vocabs, heads, self.options.heads, _trained_for(artifact))
+        others = self._heads_for(path, base_of(drafter), vocabs, heads, trained_for(artifact))
         for name in names:
             method = label if len(names) == 1 else f"{label}:{name}"
-            yield self._method(method, name, drafter, None)
+            yield partial(self._method, method, name, drafter, None)
             for built in others:
-                yield self._method(f"{method}+{built.label}", name, drafter, built)
+                yield partial(self._method, f"{method}+{built.label}", name, drafter, built)
 
-    def _model_methods(self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Method]:
+    def _model_methods(self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Make]:
         """A language model under each of its proposers."""
-        small = load_target(path, dtype=self.model.dtype, device=self.model.device)
+        small = self.models.language_model(path)
         way = self.ways.of(path, small.config.vocab_size)
         if way.reason is not None:
             say(f"{label}: {way.names[0]}, chosen because {way.reason}.")
         for name in way.names:
             method = label if len(way.names) == 1 else f"{label}:{name}"
             if name in FOREIGN:
-                yield self._method(method, name, small, None, way)
+                yield partial(self._method, method, name, small, None, way)
                 yield from self._over_common_tokens(method, name, small, way, vocabs)
                 continue
-            yield self._method(method, name, small, None)
-            for built in heads_for(head_base(self.model, small), vocabs, (), self.options.heads, self.print):
-                yield self._method(f"{method}+{built.label}", name, small, built)
+            yield partial(self._method, method, name, small, None)
+            for built in self._heads_for(path, head_base(self.model, small), vocabs, (), self.print):
+                yield partial(self._method, f"{method}+{built.label}", name, small, built)
+
+    def _heads_for(
+        self,
+        owner: Path,
+        base: HeadBase,
+        vocabs: Sequence[tuple[str, Path]],
+        heads: Sequence[NamedHead],
+        fingerprint: str | None,
+    ) -> list[BuiltHead]:
+        """The heads over one exact head; the same request gives the same ones, which hold copies of its rows."""
+        steps = self.options.draft.depth if heads else None  # a schedule of budgets is by draft step
+        key = repr((owner, vocabs, self.options.heads, steps))
+        if key not in self.models.built:
+            self.models.built[key] = heads_for(base, vocabs, heads, self.options.heads, fingerprint)
+        return self.models.built[key]
 
     def _over_common_tokens(
         self, method: str, name: str, small: LeanModel, way: Way, vocabs: Sequence[tuple[str, Path]]
-    ) -> Iterator[Method]:
+    ) -> Iterator[Make]:
         """TLI also over each draft vocabulary; the others draft texts, and have no use for one."""
         dynamic = self.options.heads is not None and bool(self.options.heads.dynamic)
         if not vocabs and not dynamic:
@@ -170,7 +195,7 @@ class _Maker:
         assert way.bridge is not None
         for vocab, path in vocabs:
             bridge = restricted(way.bridge, read_subset(path, self.print), path)
-            yield self._method(f"{method}+{vocab}", name, small, None, replace(way, bridge=bridge))
+            yield partial(self._method, f"{method}+{vocab}", name, small, None, replace(way, bridge=bridge))
 
     def _method(
         self, method: str, name: str, drafter: Any, built: BuiltHead | None, way: Way | None = None
@@ -205,39 +230,32 @@ class _Maker:
         extra = built.text if built is not None and built.extra else None
         return Method(method, decoder, ", ".join(parts), extra, vocabulary)
 
-    def heads(self, drafters: Sequence[str]) -> dict[Path, list[NamedHead]]:
+    def heads(self, drafters: Sequence[Path]) -> dict[Path, list[NamedHead]]:
         """The draft heads of each drafter's folder, checked against what they were trained for."""
         request = self.options.heads
         if request is None:
             return {}
         named = [labelled(text) for text in request.given]
         steps = (self.options.draft.depth or 5) + 1
-        loaded = load_heads(request, named, steps=steps, device=self.model.device, dtype=self.model.dtype)
+        device, dtype = self.model.device, self.model.dtype
+        loaded = load_heads(request, named, steps=steps, device=device, dtype=dtype, kept=self.models.trained)
         if not loaded:
             return {}
-        prints = target_fingerprint(self.target), self.print
-        paths = [path for _, path in map(labelled, drafters) if not is_draft_model(path)]
-        return heads_of(loaded, {path: HeadOwner(drafter_digest(path), *prints) for path in paths})
-
-
-def is_draft_model(path: Path) -> bool:
-    """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
-    if (path / MANIFEST).is_file() or not (path / "config.json").is_file():
-        return False
-    try:
-        find_family(read_target_config(path), path)
-    except DataError:
-        return False
-    return True
+        paths = [path for path in drafters if not is_draft_model(path)]
+        return heads_of(loaded, {path: self.models.owner(path) for path in paths})
 
 
 def kind_of(path: Path) -> str:
     """What a folder drafts as, before it is loaded; what cannot be read counts as an EAGLE-3 drafter until then."""
     if is_draft_model(path):
         return "draft-model"
-    with suppress(OSError, ValueError, AttributeError):
-        kind = json.loads((path / "config.json").read_text("utf-8")).get("kind")
-        return kind if kind in FITTING else "eagle3"
+    with suppress(VocabForgeError):
+        native = (path / CONFIG).is_file()
+        body = read_json(path / CONFIG if native else path / "config.json")
+        if native and isinstance(body, dict):
+            return body["kind"] if body.get("kind") in FITTING else "eagle3"
+        if isinstance(body, dict) and Eagle.matches(body):
+            return "eagle1"
     return "eagle3"
 
 
@@ -257,31 +275,6 @@ def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:
     if unknown:
         raise UsageError(
             "there is no such method in this run", got=", ".join(unknown), expected=", ".join(names)
-        )
-
-
-def _load_target(path: Path, tokenizer: Path | None, device: str | None, dtype: str) -> LeanModel:
-    if dtype not in DTYPES:
-        raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
-    model = load_target(path, dtype=DTYPES[dtype], device=choose_device(device))
-    loaded = load_tokenizer(tokenizer or path)
-    check_tokenizer_fits(loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=path)
-    return model
-
-
-def _trained_for(artifact: Artifact | None) -> str | None:
-    """Fingerprint of the tokenizer that a drafter was trained with, where it is known."""
-    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
-    return str(expected) if expected else None
-
-
-def _check_tokenizer_of(artifact: Artifact | None, tokenizer: Path) -> None:
-    """Other ids with the right sizes would only lower acceptance, in silence: say so."""
-    expected = _trained_for(artifact)
-    if expected and expected != load_tokenizer(tokenizer).fingerprint:
-        say(
-            f"Warning: the drafter was trained with another tokenizer than {tokenizer}; "
-            "expect a poor acceptance."
         )
 
 

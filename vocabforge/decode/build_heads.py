@@ -73,20 +73,24 @@ def load_heads(
     steps: int,
     device: torch.device,
     dtype: torch.dtype,
+    kept: dict[Path, LoadedHead] | None = None,
 ) -> list[NamedHead]:
     """Load every head of a request.
 
     Args:
         named: label and folder of each.
         steps: draft steps, for a schedule of budgets.
+        kept: heads that are loaded already, by folder; what is loaded here is added.
 
     Raises:
         ArtifactError: no head there, or a damaged one.
         UsageError: a setting that none of the heads has, or one that is larger than the head.
     """
-    heads = []
+    heads, kept = [], {} if kept is None else kept
     for label, path in named:
-        loaded = load_head(path, device=device, dtype=dtype)
+        if path not in kept:
+            kept[path] = load_head(path, device=device, dtype=dtype)
+        loaded = kept[path]
         options = head_options(loaded.kind, loaded.artifact.meta, request, steps)
         _check_fits(loaded, options, request)
         heads.append(NamedHead(label, path, loaded, options))

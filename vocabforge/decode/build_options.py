@@ -121,6 +121,26 @@ def option_of(name: str) -> str:
     return "--" + _OPTIONS.get(name, name.replace("_", "-"))
 
 
+def parse_ngram(text: str | None) -> tuple[int, int] | None:
+    """``MIN:MAX``, or ``N`` for both.
+
+    Raises:
+        UsageError: not of this form.
+    """
+    if text is None:
+        return None
+    parts = text.split(":")
+    if (
+        len(parts) > 2
+        or not all(part.isdecimal() for part in parts)
+        or not 0 < int(parts[0]) <= int(parts[-1])
+    ):
+        raise UsageError(
+            "the sizes of n-grams cannot be read", got=text, expected="MIN:MAX, such as 1:4", source="--ngram"
+        )
+    return int(parts[0]), int(parts[-1])
+
+
 def own_options(draft: DraftOptions, proposer: str) -> list[str]:
     """The given options that only this proposer reads."""
     return [

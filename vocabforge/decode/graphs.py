@@ -88,17 +88,19 @@ class GraphCapture:
     Attributes:
         done: recordings so far.
         recording: one is being made.
+        quiet: nothing is said of each.
     """
 
     def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
         self.done: list[Capture] = []
         self._make_recorder, self._recorder = make_recorder, make_recorder()
-        self.recording = False
+        self.recording = self.quiet = False
         self._passes: WeakSet[GraphPass] = WeakSet()
 
     def own(self) -> GraphCapture:
         """Another one, to be forgotten by itself; its recordings are counted here, too."""
         made = GraphCapture(self._make_recorder)
+        made.quiet = self.quiet
         made.done = self.done
         return made
 
@@ -145,7 +147,8 @@ class GraphCapture:
         _put_back(kept)
         shapes = " ".join(str(list(tensor.shape)) for tensor in inputs if tensor is not None)
         seconds = time.perf_counter() - began
-        say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
+        if not self.quiet:
+            say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
         self.done.append(Capture(name, shapes, seconds))
         return replay
 

@@ -5,7 +5,7 @@ What exports, re-vocabularised drafters and ``tune`` compare: greedy, through th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,13 @@ class AcceptanceMeter:
         model: the target.
         prompts: what is decoded.
         new: tokens a prompt.
+        each: called behind every prompt that was decoded, for progress.
     """
 
-    def __init__(self, model: LeanModel, prompts: LivePrompts, new: int) -> None:
-        self.model, self.prompts, self.new = model, prompts, new
+    def __init__(
+        self, model: LeanModel, prompts: LivePrompts, new: int, each: Callable[[], object] | None = None
+    ) -> None:
+        self.model, self.prompts, self.new, self.each = model, prompts, new, each
         longest = max(map(len, prompts.prompts)) + new
         self._context = min(model.config.max_positions, longest + 1)
         self._plain: tuple[Generation, ...] | None = None
@@ -81,10 +84,12 @@ class AcceptanceMeter:
     def decode(self, proposer: Proposer | None) -> list[Generation]:
         """Every prompt's generation; None decodes plainly."""
         decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
-        return [
-            decoder.generate(prompt, max_new_tokens=self.new, stop_ids=stops)
-            for prompt in self.prompts.prompts
-        ]
+        made = []
+        for prompt in self.prompts.prompts:
+            made.append(decoder.generate(prompt, max_new_tokens=self.new, stop_ids=stops))
+            if self.each is not None:
+                self.each()
+        return made
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from ..models.checkpoint import EMBEDDING, LM_HEAD
 from ..models.eagle3 import Eagle3Drafter
 from ..models.lean import LeanModel
 
+_JOINED = ("fc.weight", "input_norm.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight")
+
 
 @torch.no_grad()
 def widen_target(model: LeanModel, times: int) -> LeanModel:
@@ -53,9 +55,9 @@ def widen_drafter(drafter: Eagle3Drafter, target: LeanModel, times: int) -> Eagl
     wide = Eagle3Drafter(config, target.embedding, target.lm_head_weight, ids).to(target.device, target.dtype)
     narrow = drafter.state_dict()
     for name, tensor in wide.state_dict().items():
-        # fc, q, k and v read several vectors of the residual stream's width, one after the other.
-        joined = name == "fc.weight" or name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
-        parts = narrow[name].split(c.hidden_size, 1) if joined else (narrow[name],)
+        # These read several vectors of the residual stream's width, one after the other.
+        joined = name.endswith(_JOINED)
+        parts = narrow[name].split(c.hidden_size, -1) if joined else (narrow[name],)
         shape = (*tensor.shape[:-1], tensor.shape[-1] // len(parts))
         tensor.copy_(torch.cat([_repeated(part, shape, divided=True) for part in parts], -1))
     return wide.eval()

@@ -21,6 +21,9 @@ from .prune import prune_head
 FORMATS: dict[str, str] = {
     "native": "vocabforge.export.native:Native",
     "sglang-eagle3": "vocabforge.export.serving:SglangEagle3",
+    "speculators-eagle3": "vocabforge.export.speculators:SpeculatorsEagle3",
+    "eagle": "vocabforge.export.eagle:Eagle",
+    "fr-spec": "vocabforge.export.eagle:FrSpec",
 }
 
 

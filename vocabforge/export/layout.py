@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +29,13 @@ class Export:
         target_name: name or path of the target, for layouts that name their verifier.
         dtype: of the weights written.
         meta: facts for the manifest. parents: hashes of what it was made from, by role.
+        config: the drafter's recipe with its target's folder, for the record.
         ranked: ids of the draft vocabulary in rank order; None where only their set is known.
         server: the reader, where two servers read one layout differently; None takes the layout's default.
         speculative_tokens: draft tokens a cycle that a layout recommends to its reader.
         card: text of the model card; None writes none.
         overwrite: replace what is there.
+        beside: writes further files into the folder, in folders of their own: servers look at the top only.
     """
 
     drafter: Drafter
@@ -43,11 +45,13 @@ class Export:
     dtype: torch.dtype
     meta: Mapping[str, Any] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
     ranked: tuple[int, ...] | None = None
     server: str | None = None
     speculative_tokens: int = 5
     card: str | None = None
     overwrite: bool = False
+    beside: Callable[[Path], object] | None = None
 
 
 class Layout(Protocol):
@@ -89,10 +93,24 @@ class Layout(Protocol):
 
 @contextmanager
 def layout_folder(path: Path, kind: str, export: Export) -> Iterator[Path]:
-    """The folder to fill, its model card written; it takes its name when all is there."""
-    with write_artifact(
-        path, kind, export.meta, parents=export.parents, overwrite=export.overwrite
-    ) as folder:
+    """The folder to fill, model card and ``beside`` written; it takes its name when all is there."""
+    record = {"parents": export.parents, "config": export.config}
+    with write_artifact(path, kind, export.meta, overwrite=export.overwrite, **record) as folder:
         if export.card is not None:
             atomic_write(folder / CARD, export.card)
+        if export.beside is not None:
+            export.beside(folder)
         yield folder
+        _readable(folder)
+
+
+def _readable(folder: Path) -> None:
+    """Give every file the permissions of an ordinary one: safetensors writes for the owner's eyes only, and servers run
+    under other users."""
+    probe = folder / ".permissions"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(mode)

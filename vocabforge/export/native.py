@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..models.drafter import Drafter
-from ..models.drafter_io import KIND, TargetTensors, load_native, save_drafter
-from .layout import Export
+from ..models.drafter_io import KIND, TargetTensors, fill_native, load_native
+from .layout import Export, layout_folder
 
 
 class Native:
@@ -25,13 +25,8 @@ class Native:
     @staticmethod
     def write(path: Path, export: Export) -> None:
         """See :func:`~vocabforge.models.drafter_io.save_drafter`."""
-        save_drafter(
-            path,
-            export.drafter.to(export.dtype),
-            export.meta,
-            parents=export.parents,
-            overwrite=export.overwrite,
-        )
+        with layout_folder(path, KIND, export) as folder:
+            fill_native(folder, export.drafter, export.dtype)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:

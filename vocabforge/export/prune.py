@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from torch import Tensor
 
 from ..core.errors import MismatchError
 from ..models.drafter import Drafter
 from ..models.drafters import new_drafter
 from ..vocab.subset import VocabSubset
+
+HEAD = "lm_head.weight"
 
 
 def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
@@ -31,9 +34,20 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
             source=source,
             remedy="prune a drafter trained with the full vocabulary",
         )
-    config = dataclasses.replace(drafter.config, draft_vocab_size=len(ids))
-    pruned = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, ids)
-    own = {name: p for name, p in drafter.state_dict().items() if name != "lm_head.weight"}
-    own["lm_head.weight"] = drafter.head_weight[rows]
-    pruned.load_state_dict(own)
-    return pruned.to(drafter.head_weight).eval().requires_grad_(False)
+    return with_head(drafter, ids, drafter.head_weight[rows])
+
+
+def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
+    """A copy of the drafter, frozen, whose own head has other rows; its other weights are the same.
+
+    Args:
+        ids: (R,) ascending target ids of the rows.
+        weight: (R, H) the rows; None shares the target's head instead.
+    """
+    size = None if weight is None else len(ids)
+    config = dataclasses.replace(drafter.config, draft_vocab_size=size)
+    target_ids = None if weight is None else ids
+    copied = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, target_ids)
+    own = {name: p for name, p in drafter.state_dict().items() if name != HEAD}
+    copied.load_state_dict(own if weight is None else own | {HEAD: weight})
+    return copied.to(drafter.head_weight).eval().requires_grad_(False)

@@ -1,9 +1,8 @@
 """The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
 
 Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
-marks the draft tokens. EAGLE-3's own auxiliary layers are left out, since every server's default is these; others are
-written as 0-based outputs, which is how SGLang reads an explicit list (it adds 1 and takes layer inputs). vLLM takes an
-explicit list as inputs without adding, so a drafter with other layers is for SGLang only.
+marks the draft tokens. SGLang and vLLM read one folder: the auxiliary layers are listed in each one's numbering
+(``layer_ids.py``), and what one of them does not compute is not written.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 
-from ..core.errors import ArtifactError, DataError, MismatchError
-from ..core.files import atomic_write_json, read_json
-from ..models.drafter import Drafter
-from ..models.drafter_io import TargetTensors, assemble
+from ..core.errors import DataError, MismatchError
+from ..core.files import atomic_write_json
+from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
-from ..models.rope import RopeSettings, parse_rope
-from ..vocab.subset import VocabSubset
+from .config_fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
+from .eagle3_folder import assemble_eagle3, checked_layers, eagle3_config, read_folder, without_targets_head
+from .eagle3_write import WEIGHTS, eagle3_only, parameters, token_maps
+from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 from .layout import Export, layout_folder
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
-_WEIGHTS = "model.safetensors"
+# The layout's name first, then the names that vLLM gives its own classes.
+_ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+_WITH_QK_NORM = _ARCHITECTURES[-1]
 
 
 class SglangEagle3:
@@ -39,187 +39,127 @@ class SglangEagle3:
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """The architecture names it."""
-        return ARCHITECTURE in (body.get("architectures") or [])
+        return _architecture(body) is not None
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
         """See :class:`~vocabforge.export.layout.Layout`.
 
         Raises:
-            MismatchError: another kind of drafter, or auxiliary layers that the layout cannot express.
+            MismatchError: another kind of drafter, or one that the layout's readers do not compute.
         """
-        drafter = export.drafter
-        if drafter.kind != Eagle3Drafter.kind:
-            raise MismatchError(
-                "the EAGLE-3 serving layout holds EAGLE-3 drafters only",
-                got=f"a drafter of kind {drafter.kind}",
-                expected=Eagle3Drafter.kind,
-                remedy="export --format native, which vocabforge eval and generate read",
-            )
-        tensors = {
-            name: p.detach().to("cpu", export.dtype).contiguous() for name, p in drafter.named_parameters()
-        }
-        if drafter.has_own_head:
-            subset = _subset_of(drafter, str(export.meta.get("tokenizer_fingerprint", "")))
-            tensors["d2t"] = torch.from_numpy(subset.d2t())
-            tensors["t2d"] = torch.from_numpy(subset.t2d())
+        drafter = eagle3_only(export.drafter, "the EAGLE-3 serving layout")
         config = serving_config(drafter.config, export.target, export.dtype)
         with layout_folder(path, SglangEagle3.KIND, export) as folder:
-            save_file(tensors, folder / _WEIGHTS, metadata={"format": "pt"})
-            atomic_write_json(folder / "config.json", config)
+            tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
+            save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+            atomic_write_json(folder / CONFIG, config)
 
     @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """See :func:`read_serving`."""
-        return read_serving(path, shared, num_layers)
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Eagle3Drafter:
+        """A drafter from the layout, whoever wrote it, strictly.
 
-
-def _subset_of(drafter: Drafter, fingerprint: str) -> VocabSubset:
-    ids = drafter.target_ids.cpu().numpy()
-    return VocabSubset(ids, ids.copy(), drafter.config.vocab_size, fingerprint)
+        Raises:
+            DataError: files missing or damaged; a form that is not computed here.
+            ArtifactError: tensors that are not those of the configuration.
+            MismatchError: it does not fit the target.
+        """
+        body = read_config(path)
+        config = _read_config(body, num_layers, path)
+        folder = read_folder(path)
+        if config.draft_vocab_size is None:
+            folder = without_targets_head(folder, shared)
+        return assemble_eagle3(config, folder, shared, path)
 
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes and both spellings of RoPE.
+    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes.
 
     Raises:
-        MismatchError: auxiliary layers that the layout cannot express.
+        MismatchError: a form, or auxiliary layers, that the layout's readers do not compute.
     """
-    count = int(target["num_hidden_layers"])
-    _check_layers(config.aux_layers, count)
-    own = config.aux_layers == (1, count // 2 - 1, count - 4)
-    layers = {} if own else {"eagle_aux_hidden_state_layer_ids": list(config.aux_layers)}
-    rope = rope_fields(config.rope)
+    target = text_part(target)
+    _check_form(config)
+    check_expressible(
+        config.aux_layers,
+        int(target["num_hidden_layers"]) - 2,  # SGLang captures what goes into a layer
+        layout="the EAGLE-3 serving layout",
+        remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
+    )
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        "hidden_size": config.hidden_size,
+        **decoder_fields(config, dtype),
         "target_hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "rms_norm_eps": config.rms_norm_eps,
-        "vocab_size": config.vocab_size,
         "draft_vocab_size": config.draft_vocab_size,
-        "max_position_embeddings": config.max_position_embeddings,
-        "tie_word_embeddings": False,
-        "torch_dtype": str(dtype).removeprefix("torch."),
         "bos_token_id": target.get("bos_token_id"),
         "eos_token_id": target.get("eos_token_id"),
-        "rope_theta": config.rope.theta,
-        "rope_scaling": rope if config.rope.kind != "default" else None,
-        "rope_parameters": {"rope_theta": config.rope.theta, **rope},
-        "eagle_config": {"use_aux_hidden_state": True, **layers},
+        "num_aux_hidden_states": len(config.aux_layers),
+        LAYER_IDS: as_inputs(config.aux_layers),
+        "norm_before_residual": False,
+        "fc_norm": config.fc_norm,
+        "norm_output": config.norm_output,
+        "eagle_config": {
+            "use_aux_hidden_state": True,
+            LAYER_IDS: as_outputs(config.aux_layers),
+            "norm_before_fc": config.norm_before_fc,
+        },
     }
 
 
-def rope_fields(rope: RopeSettings) -> dict[str, Any]:
-    """RoPE as Hugging Face configurations spell it, without the base."""
-    fields: dict[str, Any] = {"rope_type": rope.kind}
-    if rope.kind != "default":
-        fields["factor"] = rope.factor
-    if rope.kind == "llama3":
-        fields |= {
-            "low_freq_factor": rope.low_freq_factor,
-            "high_freq_factor": rope.high_freq_factor,
-            "original_max_position_embeddings": rope.original_positions,
-        }
-    return fields
-
-
-def _check_layers(layers: tuple[int, ...], count: int) -> None:
-    """The last layer's output is no layer's input; and a list that starts with 1 is the one that SGLang's model
-    files, which differ in this, all read as outputs."""
-    if len(layers) != 3 or layers[0] != 1 or max(layers) > count - 2:
+def _check_form(config: Eagle3Config) -> None:
+    """SGLang would read such a drafter without complaint, and compute another one."""
+    forms = [name for name in ("norm_before_residual", "qk_norm") if getattr(config, name)]
+    if forms:
         raise MismatchError(
-            "the serving layout cannot express these auxiliary layers",
-            got=f"outputs of layers {list(layers)} (0-based) of {count}",
-            expected=f"three layers, the first of them 1, none above {count - 2}",
-            remedy="train with other drafter.aux_layers, or export --format native",
+            "the EAGLE-3 serving layout cannot express this drafter",
+            got=f"a drafter with {' and '.join(forms)}, which SGLang does not compute",
+            expected="a drafter without",
+            remedy="export --format speculators-eagle3, which vLLM reads",
         )
 
 
-def read_serving(path: Path, target: TargetTensors, num_layers: int) -> Eagle3Drafter:
-    """Load a drafter from the layout, whoever wrote it, strictly.
-
-    Args:
-        num_layers: of the target; decides the auxiliary layers where the folder names none.
-
-    Raises:
-        DataError: files missing or damaged.
-        ArtifactError: tensors that are not those of the configuration.
-        MismatchError: it does not fit the target.
-    """
-    body = read_json(path / "config.json", "drafter's config.json")
-    architectures = (body.get("architectures") if isinstance(body, dict) else None) or []
-    if ARCHITECTURE not in architectures:
-        raise DataError(
-            "this is not a drafter in the EAGLE-3 serving layout",
-            got=f"architectures {architectures}",
-            expected=ARCHITECTURE,
-            source=path / "config.json",
-        )
-    try:
-        tensors = load_file(path / _WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise DataError("the drafter's weights cannot be read", got=error, source=path / _WEIGHTS) from error
-    for shared in ("embed_tokens.weight",):  # servers take the target's
-        tensors.pop(shared, None)
-    d2t, t2d = tensors.pop("d2t", None), tensors.pop("t2d", None)
-    config = _read_config(body, num_layers, path)
-    ids = None
-    if d2t is not None:
-        ids = torch.arange(len(d2t)) + d2t
-        _check_map(ids, t2d, config, path)
-    cast = {name: tensor.to(target.embedding.dtype) for name, tensor in tensors.items()}
-    return assemble(config, cast, ids, target, source=path)
-
-
-def read_layers(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """Our auxiliary layers (0-based outputs) from a layout's ``config.json``.
-
-    Listed ids are layer inputs, except that a list starting with 1 holds outputs: only that reading gives
-    the layers that EAGLE-3 uses. Without a list it is the servers' default: inputs 2, n//2 and n - 3.
-    """
-    listed = (body.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    inputs = [int(layer) for layer in listed or (2, num_layers // 2, num_layers - 3)]
-    return tuple(inputs if inputs[0] == 1 else [layer - 1 for layer in inputs])
+def _architecture(body: Mapping[str, Any]) -> str | None:
+    named = body.get("architectures")
+    return next((name for name in _ARCHITECTURES if isinstance(named, list) and name in named), None)
 
 
 def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
-    try:
-        return Eagle3Config(
-            hidden_size=int(body["hidden_size"]),
-            intermediate_size=int(body["intermediate_size"]),
-            num_heads=int(body["num_attention_heads"]),
-            num_kv_heads=int(body["num_key_value_heads"]),
-            head_dim=int(body.get("head_dim") or body["hidden_size"] // body["num_attention_heads"]),
-            vocab_size=int(body["vocab_size"]),
-            draft_vocab_size=body["draft_vocab_size"],
-            aux_layers=read_layers(body, num_layers),
-            max_position_embeddings=int(body["max_position_embeddings"]),
-            rms_norm_eps=float(body["rms_norm_eps"]),
-            rope=parse_rope(body, 10_000.0, path / "config.json"),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    source, architecture = path / CONFIG, _architecture(body)
+    if architecture is None:
         raise DataError(
-            "the drafter's config.json lacks a field", got=error, source=path / "config.json"
-        ) from error
-
-
-def _check_map(ids: Tensor, t2d: Tensor | None, config: Eagle3Config, path: Path) -> None:
-    ascending = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < config.vocab_size
-    if not ascending:
-        raise MismatchError(
-            "the drafter's d2t is not a list of offsets to ascending target ids",
-            got=f"ids {int(ids.min())} to {int(ids.max())}",
-            expected=f"ascending within 0 to {config.vocab_size - 1}",
-            source=path,
+            "this is not a drafter in the EAGLE-3 serving layout",
+            got=f"architectures {body.get('architectures')}",
+            expected=ARCHITECTURE,
+            source=source,
         )
-    if t2d is not None and not torch.equal(t2d.nonzero().flatten(), ids):
-        raise ArtifactError("the drafter's t2d and d2t name different tokens", source=path)
+    eagle = body.get("eagle_config")
+    eagle = eagle if isinstance(eagle, Mapping) else {}
+    if not flag(eagle, "use_aux_hidden_state", True, source):
+        raise DataError(
+            "this drafter reads no auxiliary layers",
+            got="use_aux_hidden_state false",
+            expected="true, as EAGLE-3 has it",
+            source=source,
+        )
+    if "draft_vocab_size" not in body:
+        raise DataError("the drafter's config.json lacks a field", got="no draft_vocab_size", source=source)
+    layers = checked_layers(read_layers(body, num_layers), path)
+    count = body.get("num_aux_hidden_states")
+    if count is not None and count != len(layers):
+        raise DataError(
+            "the drafter's config.json contradicts itself",
+            got=f"num_aux_hidden_states {count}, {len(layers)} auxiliary layers",
+            expected="one number",
+            source=source,
+            remedy=f"list the layers that it was trained with ({LAYER_IDS})",
+        )
+    sizes = read_sizes(body, source)
+    switches = {
+        "norm_before_residual": flag(body, "norm_before_residual", False, source),
+        "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),
+        "fc_norm": flag(body, "fc_norm", False, source) or flag(body, "use_aux_norm", False, source),
+        "norm_output": flag(body, "norm_output", False, source),
+        "qk_norm": architecture == _WITH_QK_NORM,
+    }
+    return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)

@@ -21,6 +21,9 @@ from .target import read_target_config
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
+_COARSE_FIRST = (torch.bfloat16, torch.float16, torch.float32)
+_SMALLEST_HALF = 2.0**-24  # below it fp16 holds nothing
+_ROWS = 8192  # compared at a time
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,17 @@ def save_drafter(
     Args:
         meta: facts about target and training (``target_fingerprint``, ``tokenizer_fingerprint``, ...).
     """
-    tensors = {name: p.detach().cpu().contiguous() for name, p in drafter.named_parameters()}
+    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+        fill_native(folder, drafter)
+
+
+def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None) -> None:
+    """The files of the native artefact, in the drafter's dtype or another."""
+    tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
     if drafter.has_own_head:
         tensors[TARGET_IDS] = drafter.target_ids.cpu()
-    body = {"kind": drafter.kind, **drafter.config.to_dict()}
-    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
-        save_file(tensors, folder / WEIGHTS)
-        atomic_write_json(folder / CONFIG, body)
+    save_file(tensors, folder / WEIGHTS)
+    atomic_write_json(folder / CONFIG, {"kind": drafter.kind, **drafter.config.to_dict()})
 
 
 def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
@@ -161,6 +168,56 @@ def _filled(
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])
     return drafter
+
+
+def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -> None:
+    """Refuse a drafter's own input embedding that is not the target's, which every drafter here reads.
+
+    Both may have been rounded: they are compared in the coarsest dtype that holds either of them exactly.
+
+    Args:
+        tensor: (V, H) as the drafter's folder stores it.
+
+    Raises:
+        MismatchError: another shape, or other values.
+    """
+    ours = shared.embedding
+    if tensor.shape != ours.shape:
+        raise MismatchError(
+            "the drafter's own input embedding does not have the target's shape",
+            got=f"shape {tuple(tensor.shape)}",
+            expected=f"shape {tuple(ours.shape)}",
+            source=source,
+            remedy="give the target that it was trained for",
+        )
+    coarse, fine = sorted((_exact_in(tensor), _exact_in(ours)), key=_COARSE_FIRST.index)
+    # fp32 rounds to a half in one way; two halves made from one fp32 tensor may lie a unit in the last place apart.
+    slack = torch.finfo(coarse).eps if fine == torch.float16 != coarse else 0.0
+    rows, worst = 0, 0.0
+    for a, b in zip(tensor.split(_ROWS), ours.cpu().split(_ROWS)):
+        gap = (a.to("cpu", coarse).float() - b.to(coarse).float()).abs()  # (rows, H)
+        near = gap <= slack * b.abs().float() + (
+            _SMALLEST_HALF if slack else 0.0
+        )  # never where it is no number
+        rows += int((~near).any(1).sum())
+        worst = max(worst, float(gap.nan_to_num(torch.inf).max()))
+    if rows:
+        raise MismatchError(
+            "the drafter was trained with an input embedding of its own, and would be run with the target's",
+            got=f"{rows:,} of {len(ours):,} rows differ, by at most {worst:.3g}",
+            expected=f"the target's rows, up to the rounding of {str(coarse).removeprefix('torch.')}",
+            source=source,
+            remedy="give the target that it was trained for; a drafter whose embedding was trained can be run by "
+            "vLLM, which keeps it",
+        )
+
+
+def _exact_in(tensor: Tensor) -> torch.dtype:
+    """The coarsest dtype that holds every value exactly: what a tensor was rounded to, whatever it is kept in."""
+    for dtype in _COARSE_FIRST[:-1]:
+        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in tensor.split(_ROWS)):
+            return dtype
+    return _COARSE_FIRST[-1]
 
 
 def load_target_tensors(path: Path) -> TargetTensors:

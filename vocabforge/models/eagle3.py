@@ -3,7 +3,8 @@
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test" (2025).
 ``g0 = fc([f_low ; f_mid ; f_high])``; one decoder layer whose q, k and v read
 ``[norm(e(x)) ; norm(g)]``; its output is the next step's g. Parameter names follow the serving layout
-(``fc``, ``midlayer.*``, ``norm``, ``lm_head``).
+(``fc``, ``midlayer.*``, ``norm``, ``lm_head``). Drafters of other tools differ in where norms stand; these forms are
+switches of ``Eagle3Config``.
 
 Training (``ttt_step``) and decoding (``extend``) differ only in which keys a row may see; projections,
 norms, rotary positions and the MLP are the same functions.
@@ -41,6 +42,11 @@ class Eagle3Config:
         vocab_size: V, rows of the target's LM head.
         draft_vocab_size: R, rows of the own head; None shares the target's head.
         aux_layers: target layers (0-based outputs) that ``fc`` reads.
+        norm_before_residual: the layer's residual is ``hidden_norm(g)``, not g.
+        norm_before_fc: one RMSNorm over all n_aux * H features before ``fc`` (``input_norm``).
+        fc_norm: an RMSNorm over the H features of each layer before ``fc`` (``fc_norm.0`` to ``fc_norm.n-1``).
+        norm_output: the next g is the normed output, which the LM head reads too.
+        qk_norm: q and k of every head are normed before the rotation (``q_norm``, ``k_norm``).
     """
 
     kind: ClassVar[str] = "eagle3"
@@ -56,11 +62,18 @@ class Eagle3Config:
     max_position_embeddings: int
     rms_norm_eps: float = 1e-5
     rope: RopeSettings = field(default_factory=RopeSettings)
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         problem = parts.size_problem(self, "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
         if problem is None and (not self.aux_layers or min(self.aux_layers) < 0):
             problem = f"aux_layers {list(self.aux_layers)}"
+        if problem is None and self.norm_before_fc and self.fc_norm:
+            problem = "norm_before_fc and fc_norm exclude each other"
         parts.refuse(problem or parts.attention_problem(self))
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,11 +130,16 @@ class Eagle3Drafter(nn.Module):
         super().__init__()
         parts.share_target(self, config, embedding, target_head, target_ids)
         self.config = config
-        self.fc = nn.Linear(len(config.aux_layers) * config.hidden_size, config.hidden_size, bias=False)
+        count, size, eps = len(config.aux_layers), config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(count * size, size, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = RMSNorm(count * size, eps)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
         self.midlayer = MidLayer(config)
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = RMSNorm(size, eps)
         if config.draft_vocab_size is not None:
-            self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+            self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
         cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -165,12 +183,18 @@ class Eagle3Drafter(nn.Module):
         parts.lengthen_tables(self, self.config.rope, self.config.head_dim, count)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """g0 = fc(features): (..., n_aux * H) -> (..., H)."""
-        return self.fc(features.to(self.fc.weight.dtype))
+        """g0 = fc(features), the features normed where the sizes say so: (..., n_aux * H) -> (..., H)."""
+        features = features.to(self.fc.weight.dtype)
+        if self.config.norm_before_fc:
+            features = self.input_norm(features)
+        if self.config.fc_norm:
+            chunks = features.chunk(len(self.fc_norm), dim=-1)  # n_aux of (..., H)
+            features = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks)], dim=-1)
+        return self.fc(features)
 
     def read(self, g: Tensor) -> Tensor:
-        """What the LM head reads: the final norm of g."""
-        return self.norm(g)
+        """What the LM head reads: the final norm of g, which ``norm_output`` has already applied."""
+        return g if self.config.norm_output else self.norm(g)
 
     def logits(self, g: Tensor) -> Tensor:
         """(..., H) -> (..., R or V) draft logits."""
@@ -192,13 +216,12 @@ class Eagle3Drafter(nn.Module):
             state: documents, and keys of the earlier steps; this step's are appended.
 
         Returns:
-            (B, T, H) the next g, before the final norm.
+            (B, T, H) the next g, before the final norm unless ``norm_output``.
         """
-        layer = self.midlayer
-        q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self._rotary(position))
         state.k.append(k)
         state.v.append(v)
-        return layer.finish(g, ttt_attention(q, state))
+        return self._finish(residual, ttt_attention(q, state))
 
     def extend(
         self,
@@ -221,11 +244,15 @@ class Eagle3Drafter(nn.Module):
             mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
 
         Returns:
-            (B, N, H) the next g, before the final norm.
+            (B, N, H) the next g, before the final norm unless ``norm_output``.
         """
-        layer = self.midlayer
-        q, k, v = layer.qkv(self.embed(ids), g, *self._rotary(position))
-        return layer.finish(g, parts.cached_attention(q, k, v, cache, slots, mask))
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self._rotary(position))
+        return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
+
+    def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """The next g (B, T, H) from the layer's residual and what its attention gathered (B, h, T, D)."""
+        g = self.midlayer.finish(residual, attended)
+        return self.norm(g) if self.config.norm_output else g
 
     def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """cos and signed sin (B, 1, T, D) of positions (B, T)."""

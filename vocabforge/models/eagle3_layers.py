@@ -31,6 +31,15 @@ class LayerSizes(Protocol):
     def rms_norm_eps(self) -> float: ...
 
 
+class MidLayerSizes(LayerSizes, Protocol):
+    """What EAGLE-3's layer needs beside them; see ``Eagle3Config``."""
+
+    @property
+    def norm_before_residual(self) -> bool: ...
+    @property
+    def qk_norm(self) -> bool: ...
+
+
 class RMSNorm(nn.Module):
     """Root mean square norm, computed in fp32 (Zhang and Sennrich 2019)."""
 
@@ -51,9 +60,12 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H."""
+    """Projections of the drafter's attention; q, k and v read ``inputs`` features, the output is H.
 
-    def __init__(self, config: LayerSizes, inputs: int) -> None:
+    ``qk_norm``: every head's q and k pass an RMSNorm over D before the rotation, as in Qwen3.
+    """
+
+    def __init__(self, config: LayerSizes, inputs: int, *, qk_norm: bool = False) -> None:
         super().__init__()
         c = config
         self.heads, self.kv_heads, self.head_dim = c.num_heads, c.num_kv_heads, c.head_dim
@@ -61,12 +73,18 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
         self.v_proj = nn.Linear(inputs, c.num_kv_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.num_heads * c.head_dim, c.hidden_size, bias=False)
+        self.qk_norm = qk_norm
+        if qk_norm:
+            self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
+            self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, inputs) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
         q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         return apply_rope(q, cos, sin), apply_rope(k, cos, sin), v
 
     def output(self, attended: Tensor) -> Tensor:
@@ -88,24 +106,32 @@ class MLP(nn.Module):
 
 
 class MidLayer(nn.Module):
-    """EAGLE-3's decoder layer."""
+    """EAGLE-3's decoder layer.
 
-    def __init__(self, config: LayerSizes) -> None:
+    ``norm_before_residual``: the residual stream starts from the normed g in place of g itself.
+    """
+
+    def __init__(self, config: MidLayerSizes) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(size, eps)
         self.hidden_norm = RMSNorm(size, eps)
         self.post_attention_layernorm = RMSNorm(size, eps)
-        self.self_attn = Attention(config, 2 * size)
+        self.self_attn = Attention(config, 2 * size, qk_norm=config.qk_norm)
         self.mlp = MLP(size, config.intermediate_size)
+        self.norm_before_residual = config.norm_before_residual
 
-    def qkv(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x = torch.cat([self.input_layernorm(embedded), self.hidden_norm(g)], dim=-1)  # (B, T, 2H)
-        return self.self_attn.qkv(x, cos, sin)
+    def qkv(
+        self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v as :meth:`Attention.qkv` gives them, and the residual (B, T, H) that ``finish`` adds to."""
+        normed = self.hidden_norm(g)
+        x = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # (B, T, 2H)
+        return *self.self_attn.qkv(x, cos, sin), normed if self.norm_before_residual else g
 
-    def finish(self, g: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> the next g (B, T, H), before the final norm."""
-        g = g + self.self_attn.output(attended)
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before the final norm."""
+        g = residual + self.self_attn.output(attended)
         return g + self.mlp(self.post_attention_layernorm(g))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import atomic_write_json, read_json, sha256_file
+from .checkpoint import INDEX, checkpoint_files
 from .drafter_io import WEIGHTS as DRAFTER_WEIGHTS
 from .head_types import HeadSizes
 from .heads import HEADS
@@ -67,6 +69,8 @@ class LoadedHead:
 def drafter_digest(path: Path) -> str:
     """Which drafter a folder holds: the SHA-256 of its weight file, whatever the facts beside it.
 
+    Of weights in shards it is the SHA-256 over the shards' own, in the order of their names.
+
     Args:
         path: a native drafter, an export, or a folder in a serving layout.
 
@@ -81,6 +85,9 @@ def drafter_digest(path: Path) -> str:
             if entry is not None:
                 return str(entry["sha256"])
         return sha256_file(path / name)
+    if (path / INDEX).is_file():
+        shards = "".join(sha256_file(file) for file in checkpoint_files(path))
+        return hashlib.sha256(shards.encode()).hexdigest()
     raise DataError("there is no drafter here", got=path, expected=" or ".join(_DRAFTER_FILES))
 
 

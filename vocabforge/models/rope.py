@@ -44,25 +44,25 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
             got=nested,
             expected="the same RoPE for every layer",
             source=source,
-            remedy="choose a target with one RoPE setting",
+            remedy="choose a model with one RoPE setting",
         )
     kind = nested.get("rope_type", nested.get("type", "default"))
     if kind not in ROPE_TYPES:
         raise DataError(
-            "the lean decoder does not compute this RoPE type",
+            "this RoPE type is not computed here",
             got=kind,
             expected=", ".join(ROPE_TYPES),
             source=source,
-            remedy="choose a target with a supported RoPE type",
+            remedy="choose a model with a supported RoPE type",
         )
     partial = nested.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
         raise DataError(
-            "the lean decoder does not compute partial rotary embeddings",
+            "partial rotary embeddings are not computed here",
             got=f"partial_rotary_factor {partial}",
             expected="1.0 or absent",
             source=source,
-            remedy="choose a target that rotates whole heads",
+            remedy="choose a model that rotates whole heads",
         )
     theta = nested.get("rope_theta", config.get("rope_theta", default_theta))
     values: dict[str, Any] = {"theta": default_theta if theta is None else theta}

@@ -46,7 +46,8 @@ class DrafterConfig(StrictModel):
 
     Attributes:
         kind: row of the drafter table (``models/drafters.py``).
-        init: native drafter artefact to start from; its sizes hold, and the keys below must not contradict it.
+        init: drafter to start from: a native artefact (the command converts other layouts to one); its sizes hold, and
+            the keys below must not contradict it.
         freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
         head: ``target`` shares the target's frozen head; ``own`` trains a head that starts from its rows.
         vocab: subset artefact: an own head over these tokens only (EAGLE-3's reduced vocabulary).

@@ -235,6 +235,8 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         flat["drafter.vocab"] = load_subset(config.drafter.vocab).digest()
     if config.drafter.init is not None:
         flat["drafter.init"] = drafter_digest(config.drafter.init)
+        # Beside the weights' digest: some sizes, such as where norms stand, shape no tensor.
+        flat["drafter.init sizes"] = native_sizes(config.drafter.init).to_dict()
     return json.loads(json.dumps(flat))
 
 

@@ -17,5 +17,8 @@ VIEWS: dict[str, str] = {
     "capture": "vocabforge.cli.inspection.capture:view",
     "drafter": "vocabforge.cli.inspection.model:drafter_view",
     "export-sglang-eagle3": "vocabforge.cli.inspection.model:serving_view",
+    "export-speculators-eagle3": "vocabforge.cli.inspection.model:serving_view",
+    "export-eagle": "vocabforge.cli.inspection.model:serving_view",
+    "export-fr-spec": "vocabforge.cli.inspection.model:serving_view",
     "evaluation": "vocabforge.cli.inspection.results:evaluation_view",
 }

@@ -35,7 +35,7 @@ def _drafter(artifact: Artifact, config: Mapping[str, Any], tensors: Tensors, *,
     facts = {
         "parameters": _parameters(weights),
         "dtype": ", ".join(sorted({dtype for dtype, _ in weights.values()})),
-        "head": f"its own, {own:,} rows" if own is not None else "the target's",
+        "head": f"its own, {own:,} rows" if own is not None else _targets_rows(artifact),
     }
     meta, settings = scalars(artifact.meta), _flat(config)
     shown = [
@@ -45,6 +45,13 @@ def _drafter(artifact: Artifact, config: Mapping[str, Any], tensors: Tensors, *,
     ]
     body = {**facts, **meta, "config": dict(config), "tensors": _tensor_facts(tensors)}
     return View(body, shown)
+
+
+def _targets_rows(artifact: Artifact) -> str:
+    """The target's head, of which a list beside the drafter may name the draft tokens."""
+    lists = [name for name in artifact.manifest["files"] if name.startswith("freq_")]
+    size = artifact.meta.get("draft_vocab_size")
+    return f"the target's, {size:,} rows by {lists[0]}" if lists and size else "the target's"
 
 
 def head_view(artifact: Artifact, request: Request) -> View:

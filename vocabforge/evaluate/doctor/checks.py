@@ -21,12 +21,14 @@ class Finding(Generic[ValueT]):
         state: outcome.
         remedy: what to do, unless all is well.
         value: handed to later checks; None where there is nothing to hand on.
+        details: a line each, for those who ask.
     """
 
     found: str
     state: State = "ok"
     remedy: str | None = None
     value: ValueT | None = None
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Row:
     state: State
     found: str
     remedy: str | None = None
+    details: tuple[str, ...] = ()
 
 
 @dataclass
@@ -69,7 +72,7 @@ class Report:
             remedy = "this is not a known failure: please report it with the command line"
             self.rows.append(Row(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
             return None
-        self.rows.append(Row(group, check, finding.state, finding.found, finding.remedy))
+        self.rows.append(Row(group, check, finding.state, finding.found, finding.remedy, finding.details))
         return None if finding.state == "failed" else finding.value
 
     def skip(self, group: str, check: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .checks import Finding, Report
+from .kernels import check_kernels
 from .machine import free_memory, usable_cores
 
 GROUP = "environment"
@@ -31,6 +32,7 @@ def check_environment(report: Report) -> Any:
     torch = report.run(GROUP, "torch", check_torch)
     report.run(GROUP, "CUDA", check_cuda, torch)
     report.run(GROUP, "nvcc", check_nvcc, torch)
+    report.run(GROUP, "kernels", check_kernels, torch)
     for name in ("transformers", "tokenizers", "accelerate", "safetensors"):
         report.run(GROUP, name, check_package, name)
     report.run(GROUP, "faiss", check_faiss)

@@ -1,0 +1,348 @@
+"""``vocabforge export``: every format from the command line, its model card, figures from an evaluation, the import."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.cli.cli_support import (
+    ROWS,
+    World,
+    assert_user_error,
+    edit_json,
+    invoke,
+    make_drafter,
+    make_target,
+    make_vocab,
+)
+from tests.export.test_eagle_layout import eagle1
+from vocabforge.core.artifact import MANIFEST, open_artifact
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.build_options import BuildOptions
+from vocabforge.decode.proposers import DraftOptions
+from vocabforge.export.formats import FORMATS
+from vocabforge.models.drafter_io import load_target_tensors, save_drafter
+from vocabforge.vocab.subset import load_subset, save_subset
+
+SIZE = 64  # of the draft vocabulary
+
+
+@pytest.fixture(scope="module")
+def small(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An EAGLE-1 drafter of the world's target."""
+    folder = tmp_path_factory.mktemp("eagle1") / "drafter"
+    drafter = eagle1(load_target_tensors(pristine.target), vocab_size=ROWS)
+    save_drafter(
+        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluated(pristine: World, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation of both drafters, each also over the draft vocabulary."""
+    place = tmp_path_factory.mktemp("evaluated")
+    rows = [{"question_id": n, "category": "qa", "turns": [f"Question {n}?"]} for n in range(3)]
+    (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    done = invoke(
+        "eval",
+        *("--target", pristine.target, "--drafter", f"three={pristine.drafter}", "--drafter", f"one={small}"),
+        *("--vocab", f"cut={pristine.vocab}", "--benchmark", place / "q.jsonl", "--output", place / "out"),
+        *("--max-new-tokens", 8, "--warmup", 0, "--prompt-format", "raw", "--device", "cpu"),
+        *("--depth", 1, "--topk", 2, "--total-nodes", 5),
+    )
+    assert done.exit_code == 0, done.output
+    return place / "out"
+
+
+def measured(card: Path) -> list[list[str]]:
+    """Cells of the table of figures."""
+    text = card.read_text("utf-8").partition("## Measured")[2].partition("## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
+    drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
+    vocab = ["--vocab", pristine.vocab] if name != "eagle" else []
+    result = invoke(
+        "export", "--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json"
+    )
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts == {
+        "output": str(tmp_path / "out"),
+        "format": name,
+        "draft_vocab_size": SIZE if vocab else None,
+        "dtype": "float32",
+    }
+    artifact = open_artifact(tmp_path / "out")
+    assert artifact.meta["format"] == name
+    assert artifact.manifest["parents"].keys() == ({"drafter", "vocab"} if vocab else {"drafter"})
+    assert f"`{name}`, float32" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    methods = build_methods(
+        pristine.target,
+        [f"a={drafter}", f"b={tmp_path / 'out'}"],
+        [f"v={pristine.vocab}"] if vocab else [],
+        options=BuildOptions(draft=DraftOptions(depth=2, topk=3, total_nodes=12)),
+    )
+    named = {
+        one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods
+    }
+    before = named["a+v" if vocab else "a"]
+    assert named["b"].token_ids == before.token_ids == named["plain"].token_ids
+    assert named["b"].accept_lengths == before.accept_lengths
+
+
+def test_the_servers_of_eagle(small: Path, pristine: World, tmp_path: Path) -> None:
+    base = ["--drafter", small, "--format", "eagle"]
+    done = invoke("export", *base, "--server", "sglang", "--output", tmp_path / "s")
+    assert done.exit_code == 0, done.output
+    assert "fc.bias" in load_file(tmp_path / "s" / "model.safetensors")
+    assert open_artifact(tmp_path / "s").meta["server"] == "sglang"
+    biased = invoke("export", *base, "--server", "vllm", "--output", tmp_path / "v")
+    assert_user_error(biased, 1, "without a bias in fc", "--server sglang")
+    assert not (tmp_path / "v").exists()
+
+
+def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Path) -> None:
+    first = invoke(
+        "export",
+        "--drafter",
+        small,
+        "--format",
+        "fr-spec",
+        "--vocab",
+        pristine.vocab,
+        "--output",
+        tmp_path / "a",
+    )
+    assert first.exit_code == 0, first.output
+    ranked = torch.load(tmp_path / "a" / f"freq_{SIZE}.pt", weights_only=True)
+    assert ranked[-1] == 257
+    assert "rank is not known" not in first.output
+    again = ["--drafter", tmp_path / "a", "--format", "fr-spec", "--target", pristine.target]
+    done = invoke("export", *again, "--output", tmp_path / "b")
+    assert done.exit_code == 0, done.output
+    assert torch.load(tmp_path / "b" / f"freq_{SIZE}.pt", weights_only=True) == ranked
+    invoke(
+        "export",
+        "--drafter",
+        tmp_path / "a",
+        "--format",
+        "native",
+        "--target",
+        pristine.target,
+        "--output",
+        tmp_path / "n",
+    )
+    lost = invoke(
+        "export",
+        "--drafter",
+        tmp_path / "n",
+        "--format",
+        "fr-spec",
+        "--target",
+        pristine.target,
+        "--output",
+        tmp_path / "c",
+    )
+    assert "rank is not known" in lost.output
+    assert torch.load(tmp_path / "c" / f"freq_{SIZE}.pt", weights_only=True) == sorted(ranked)
+
+
+@pytest.mark.parametrize("name", ["sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec"])
+def test_native_imports_what_was_made_elsewhere(
+    name: str, pristine: World, small: Path, tmp_path: Path
+) -> None:
+    drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
+    vocab = ["--vocab", pristine.vocab] if name == "fr-spec" else []
+    invoke("export", "--drafter", drafter, "--format", name, "--output", tmp_path / "theirs", *vocab)
+    (tmp_path / "theirs" / MANIFEST).unlink()
+    if name == "eagle":
+        edit_json(tmp_path / "theirs" / "config.json", architectures=["LlamaForCausalLM"])
+    base = ["--format", "native", "--target", pristine.target]
+    done = invoke("export", "--drafter", tmp_path / "theirs", *base, "--output", tmp_path / "ours")
+    assert done.exit_code == 0, done.output
+    direct = invoke("export", "--drafter", drafter, *base, *vocab, "--output", tmp_path / "direct")
+    assert direct.exit_code == 0, direct.output
+    found, expected = (load_file(tmp_path / one / "drafter.safetensors") for one in ("ours", "direct"))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in found)
+    assert (tmp_path / "ours" / "drafter.json").read_text() == (
+        tmp_path / "direct" / "drafter.json"
+    ).read_text()
+
+
+def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World, tmp_path: Path) -> None:
+    counted = replace(load_subset(pristine.vocab), coverage=0.75)
+    save_subset(counted, tmp_path / "counted")
+    base = ["--drafter", pristine.drafter, "--format", "speculators-eagle3", "--vocab", tmp_path / "counted"]
+    first = invoke("export", *base, "--output", tmp_path / "a")
+    assert first.exit_code == 0, first.output
+    again = invoke("export", "--drafter", tmp_path / "a", "--format", "native", "--output", tmp_path / "b")
+    assert again.exit_code == 0, again.output
+    for name in ("a", "b"):
+        assert "64 of 264 tokens, 75.00% of the tokens counted" in (tmp_path / name / "README.md").read_text(
+            "utf-8"
+        )
+        assert open_artifact(tmp_path / name).meta["coverage"] == 0.75
+    uncounted = make_vocab(tmp_path / "uncounted", pristine.target, size=32)
+    cut = invoke(
+        "export",
+        "--drafter",
+        tmp_path / "b",
+        "--format",
+        "native",
+        "--vocab",
+        uncounted,
+        "--output",
+        tmp_path / "c",
+    )
+    assert cut.exit_code == 0, cut.output
+    assert "coverage" not in open_artifact(tmp_path / "c").meta, "that of another draft vocabulary"
+    (tmp_path / "a" / MANIFEST).unlink()
+    foreign = invoke(
+        "export",
+        "--drafter",
+        tmp_path / "a",
+        "--format",
+        "native",
+        "--target",
+        pristine.target,
+        "--output",
+        tmp_path / "d",
+    )
+    assert foreign.exit_code == 0, foreign.output
+    meta = open_artifact(tmp_path / "d").meta
+    assert meta["target_fingerprint"] == open_artifact(pristine.drafter).meta["target_fingerprint"]
+    assert meta["target_name"] == pristine.target.name
+
+
+def test_figures_of_the_drafter_go_into_its_card(
+    pristine: World, evaluated: Path, small: Path, tmp_path: Path
+) -> None:
+    results = json.loads((evaluated / "results.json").read_text("utf-8"))
+    methods = {one["name"]: one for one in results["methods"]}
+    cases = [(pristine.drafter, "sglang-eagle3", "three"), (small, "eagle", "one")]
+    for drafter, name, label in cases:
+        done = invoke(
+            "export",
+            "--drafter",
+            drafter,
+            "--format",
+            name,
+            "--eval",
+            evaluated,
+            "--output",
+            tmp_path / label,
+        )
+        assert done.exit_code == 0, done.output
+        ((benchmark, drafting, vocabulary, accepted, speedup, _, outputs),) = measured(
+            tmp_path / label / "README.md"
+        )
+        overall = methods[label]["summary"]["overall"]
+        assert benchmark == "q, 3 questions"
+        assert drafting.endswith("5 nodes on 2 levels, greedy")
+        assert vocabulary == f"{ROWS} of {ROWS} (full)"
+        assert accepted.startswith(f"{overall['accepted_length']['value']:.2f}")
+        assert speedup.startswith(f"{overall['speedup']['value']:.2f}")
+        assert "[" in speedup
+        assert outputs == "3 of 3 identical to plain decoding's"
+    card = (tmp_path / "three" / "README.md").read_text("utf-8")
+    assert f"float32, {results['created'][:10]}, VocabForge" in card
+
+
+def test_the_figures_of_the_exported_vocabulary_are_taken(
+    pristine: World, evaluated: Path, small: Path, tmp_path: Path
+) -> None:
+    base = ["--drafter", small, "--eval", evaluated]
+    done = invoke(
+        "export", *base, "--format", "fr-spec", "--vocab", pristine.vocab, "--output", tmp_path / "a"
+    )
+    assert done.exit_code == 0, done.output
+    ((_, _, vocabulary, *_),) = measured(tmp_path / "a" / "README.md")
+    assert vocabulary == f"{SIZE} of {ROWS} (static)"
+    make_vocab(tmp_path / "other", pristine.target, size=32)
+    done = invoke(
+        "export", *base, "--format", "fr-spec", "--vocab", tmp_path / "other", "--output", tmp_path / "b"
+    )
+    assert done.exit_code == 0, done.output
+    assert len(measured(tmp_path / "b" / "README.md")) == 2
+    assert "Not all of these figures" in (tmp_path / "b" / "README.md").read_text("utf-8")
+    assert "Not all of these figures" not in (tmp_path / "a" / "README.md").read_text("utf-8")
+
+
+def test_an_export_of_an_export_keeps_the_figures(pristine: World, evaluated: Path, tmp_path: Path) -> None:
+    base = ["--format", "sglang-eagle3", "--target", pristine.target]
+    invoke("export", "--drafter", pristine.drafter, *base, "--output", tmp_path / "a")
+    done = invoke(
+        "export", "--drafter", tmp_path / "a", *base, "--eval", evaluated, "--output", tmp_path / "b"
+    )
+    assert done.exit_code == 0, done.output
+    assert len(measured(tmp_path / "b" / "README.md")) == 1
+
+
+def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: Path, tmp_path: Path) -> None:
+    other = make_drafter(tmp_path / "other", pristine.target, seed=5)
+    base = ["--format", "sglang-eagle3", "--output", tmp_path / "out"]
+    result = invoke("export", "--drafter", other, *base, "--eval", evaluated)
+    assert_user_error(result, 1, "did not measure this drafter", "drafter three, drafter one")
+    copy = shutil.copytree(evaluated, tmp_path / "copy")
+    results = json.loads((copy / "results.json").read_text("utf-8"))
+    results["target"]["fingerprint"] = "0" * 64
+    (copy / "results.json").write_text(json.dumps(results), "utf-8")
+    result = invoke("export", "--drafter", pristine.drafter, *base, "--eval", copy)
+    assert_user_error(result, 1, "another target")
+    result = invoke("export", "--drafter", pristine.drafter, *base, "--eval", tmp_path / "nowhere")
+    assert_user_error(result, 1, "results file")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--format", "eagle"), ("holds EAGLE-1/2 drafters only", "sglang-eagle3")),
+        (("--format", "fr-spec"), ("holds EAGLE-1/2 drafters only", "d2t inside")),
+        (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
+        (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
+        (("--format", "native", "--prompts", "p.jsonl"), ("--prompts", "--head DIR beside it")),
+        (("--format", "native", "--vocab", "a", "--vocab", "b"), ("2 times --vocab",)),
+        (("--format", "eagle3"), ("sglang-eagle3",)),
+    ],
+)
+def test_mistakes_are_told(
+    more: tuple[str, ...], words: tuple[str, ...], pristine: World, tmp_path: Path
+) -> None:
+    result = invoke("export", "--drafter", pristine.drafter, *more, "--output", tmp_path / "out")
+    assert result.exit_code in (1, 2)
+    assert_user_error(result, result.exit_code, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "t")
+    edit_json(target / "config.json", dtype="bfloat16", torch_dtype="bfloat16")
+    drafter = make_drafter(tmp_path / "d", target)
+    done = invoke("export", "--drafter", drafter, "--format", "native", "--output", tmp_path / "a")
+    assert "--dtype bfloat16 writes the drafter in it" in " ".join(done.output.split())
+    done = invoke(
+        "export",
+        "--drafter",
+        drafter,
+        "--format",
+        "native",
+        "--dtype",
+        "bfloat16",
+        "--output",
+        tmp_path / "b",
+    )
+    assert done.exit_code == 0, done.output
+    assert "writes the drafter in it" not in done.output

@@ -1,0 +1,223 @@
+"""Recipes of decoding: read and written strictly, and the methods that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.errors import ConfigError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.decode import build_heads, build_models
+from vocabforge.decode.build import build_methods
+from vocabforge.decode.build_options import BuildOptions
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, read_recipe, write_recipe
+from vocabforge.decode.recipe_build import recipe_methods
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.target import HFTarget
+from vocabforge.vocab.subset import VocabSubset, save_subset
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t`` target with tokenizer, ``d`` its drafter, ``v`` and ``w`` (another tokenizer's), ``r`` a ranker."""
+    place = tmp_path_factory.mktemp("recipe")
+    tiny_target(place / "t", vocab_size=261)
+    byte_tokenizer(place / "t")
+    tokenizer, target = load_tokenizer(place / "t").fingerprint, target_fingerprint(place / "t")
+    meta = {"target_fingerprint": target, "tokenizer_fingerprint": tokenizer}
+    save_drafter(place / "d", tiny_drafter(HFTarget.load(place / "t")), meta)
+    for name, owner in (("v", tokenizer), ("w", "another")):
+        ids = np.arange(40, 120, 2, dtype=np.int64)
+        save_subset(VocabSubset.from_ranked(ids, vocab_size=261, fingerprint=owner), place / name)
+    torch.manual_seed(0)
+    save_head(
+        place / "r",
+        "ranker",
+        LowRankScorer(32, 261, 8),
+        HeadOwner(drafter_digest(place / "d"), target, tokenizer),
+    )
+    return place
+
+
+def recipe_of(place: Path, **methods: dict) -> DecodingRecipe:
+    return DecodingRecipe(
+        target=place / "t",
+        methods={name: MethodRecipe(**values) for name, values in methods.items()},
+    )
+
+
+def drafted(method, prompt=(72, 101, 108)) -> tuple[list[int], list[int]]:
+    done = method.generator.generate(list(prompt), max_new_tokens=24, stop_ids=())
+    return done.token_ids, done.accept_lengths
+
+
+def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
+    recipe = DecodingRecipe(
+        target=place / "t",
+        tokenizer=place / "t",
+        dtype="bfloat16",
+        methods={
+            "wide tree": MethodRecipe(drafter=place / "d", topk=4, depth=0, total_nodes=5),
+            "naïve: 'chain' #1": MethodRecipe(
+                drafter=place / "d", vocab=place / "v", tree="chain", control="adaptive"
+            ),
+            "r": MethodRecipe(drafter=place / "d", head=place / "r", shortlist=30, rows="shared", fp8=False),
+            "n": MethodRecipe(proposer="n-gram", ngram="1:4"),
+        },
+    )
+    write_recipe(tmp_path / "recipe.yaml", recipe)
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+    assert list(read_recipe(tmp_path / "recipe.yaml").methods) == list(recipe.methods)
+    text = (tmp_path / "recipe.yaml").read_text("utf-8")
+    assert "null" not in text  # what is not given is not there
+    assert "depth: 0" in text  # and a given zero is
+
+
+def test_a_literal_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "target: t\nmethods:\n  a:\n    drafter: d\n    head: h\n    budget: 32\n  b: {proposer: n-gram}\n"
+    )
+    recipe = read_recipe(tmp_path / "recipe.yaml")
+    assert recipe.dtype == "float32"
+    assert recipe.methods["a"].budget == "32"
+    assert recipe.methods["b"] == MethodRecipe(proposer="n-gram")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("methods: {a: {drafter: d}}", "missing key 'target'"),
+        ("target: t", "missing key 'methods'"),
+        ("target: t\nmethods: {}", "no method to compare"),
+        ("target: t\nmethods: {plain: {drafter: d}}", "always runs"),
+        ("target: t\nmethods: {a: {}}", "neither a drafter nor a proposer"),
+        ("target: t\nmethods: {a: {draftr: d}}", "did you mean 'drafter'"),
+        ("target: t\nmethods: {a: {drafter: d, vocab: v, head: h}}", "two ways of drafting"),
+        ("target: t\nmethods: {a: {drafter: d, dynamic: context}}", "give vocab"),
+        ("target: t\nmethods: {a: {drafter: d, shortlist: 30}}", "give head"),
+        ("target: t\nmethods: {a: {drafter: d, topk: 0}}", "methods.a.topk"),
+        ("target: t\nmethods: {a: {drafter: d, tree: wide}}", "methods.a.tree"),
+        ("target: t\ndtype: int8\nmethods: {a: {drafter: d}}", "dtype"),
+        ("target: t\nmethods: {a: {drafter: d}, a: {drafter: e}}", "stands twice"),
+        ("target: t\nmethods: {1: {drafter: d}}", "valid string"),
+        ('target: t\nmethods: {"a\\nb": {drafter: d}}', "name of a method"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_said(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words) as error:
+        read_recipe(tmp_path / "recipe.yaml")
+    assert error.value.exit_code == 2
+    assert str(tmp_path / "recipe.yaml") in str(error.value)
+
+
+def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
+    recipe = recipe_of(
+        place,
+        small={"drafter": place / "d", "depth": 1, "topk": 2, "total_nodes": 6},
+        cut={"drafter": place / "d", "vocab": place / "v", "tree": "chain", "depth": 2},
+        ranked={"drafter": place / "d", "head": place / "r", "shortlist": 40},
+        core={"drafter": place / "d", "vocab": place / "v", "head": place / "r", "dynamic": "ranker:16"},
+        said={"proposer": "n-gram"},
+    )
+    found = {method.name: method for method in recipe_methods(recipe)}
+    assert list(found) == ["plain", "small", "cut", "ranked", "core", "said"]
+
+    def one(vocabs=(), name="d", **options):
+        heads = options.pop("heads", None)
+        made = BuildOptions(draft=DraftOptions(**options), heads=heads)
+        return next(
+            m for m in build_methods(place / "t", [str(place / "d")], vocabs, options=made) if m.name == name
+        )
+
+    small = one(depth=1, topk=2, total_nodes=6)
+    cut = one([str(place / "v")], "d+v", tree="chain", depth=2)
+    for mine, theirs in ((found["small"], small), (found["cut"], cut)):
+        assert mine.description == theirs.description
+        assert drafted(mine) == drafted(theirs)
+    plain = drafted(found["plain"])[0]
+    assert all(drafted(method)[0] == plain for method in found.values())
+    assert found["ranked"].head is not None
+    assert "shortlist of 40" in found["ranked"].head
+    assert "tail of 16" in str(found["core"].head)
+    assert found["said"].generator.proposer.kind == "n-gram"
+
+
+def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = {"target": 0, "drafter": 0, "head": 0}
+
+    def counted(name: str, function):
+        def run(*given, **named):
+            loads[name] += 1
+            return function(*given, **named)
+
+        return run
+
+    for name, attribute in (("target", "load_target"), ("drafter", "load_drafter"), ("head", "load_head")):
+        module = build_heads if name == "head" else build_models
+        monkeypatch.setattr(module, attribute, counted(name, getattr(module, attribute)))
+    recipe = recipe_of(
+        place,
+        a={"drafter": place / "d"},
+        b={"drafter": place / "d", "depth": 1, "topk": 3, "vocab": place / "v"},
+        c={"drafter": place / "d", "depth": 2, "topk": 3, "vocab": place / "v"},
+        d={"drafter": place / "d", "head": place / "r", "shortlist": 20},
+        e={"drafter": place / "d", "head": place / "r", "shortlist": 30},
+    )
+    methods = recipe_methods(recipe)
+    assert loads == {"target": 1, "drafter": 1, "head": 1}
+    decoders = [method.generator for method in methods]
+    assert all(isinstance(one, Decoder) and one.target is decoders[0].target for one in decoders)
+    heads = [one.proposer.head for one in decoders[1:]]
+    assert heads[1] is heads[2]  # one copy of the vocabulary's rows
+    assert [one.shortlist for one in heads[3:]] == [20, 30]
+    plans = [one.proposer.plan for one in decoders[1:]]
+    assert plans[1] != plans[2]
+
+
+def test_only_what_is_asked_for_is_built(place: Path) -> None:
+    recipe = recipe_of(place, a={"drafter": place / "d"}, b={"drafter": place / "missing"})
+    assert [one.name for one in recipe_methods(recipe, ["a"])] == ["plain", "a"]
+    assert [one.name for one in recipe_methods(recipe, ["plain", "a"])] == ["plain", "a"]
+    with pytest.raises(UsageError, match="no such method") as error:
+        recipe_methods(recipe, ["c"])
+    assert "a, b" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"drafter": "d", "proposer": "medusa"}, "no drafter that drafts so"),
+        ({"drafter": "d", "proposer": "n-gram"}, "without a drafter"),
+        ({"proposer": "n-gram", "vocab": "v"}, "has none"),
+        ({"drafter": "d", "exit_layers": 2}, "--exit-layers means nothing"),
+        ({"drafter": "d", "topk": 2, "depth": 0, "total_nodes": 50}, "tree"),
+        ({"proposer": "n-gram", "ngram": "4:1"}, "n-grams"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_before_anything_is_loaded(
+    place: Path, monkeypatch: pytest.MonkeyPatch, values: dict, words: str
+) -> None:
+    monkeypatch.setattr(build_models, "load_target", lambda *_, **__: pytest.fail("it was loaded"))
+    paths = {key: place / value if key in ("drafter", "vocab") else value for key, value in values.items()}
+    with pytest.raises(UsageError, match=words):
+        recipe_methods(recipe_of(place, odd=paths))
+
+
+def test_what_does_not_belong_together_names_the_method(place: Path) -> None:
+    recipe = recipe_of(
+        place, fine={"drafter": place / "d"}, odd={"drafter": place / "d", "vocab": place / "w"}
+    )
+    with pytest.raises(MismatchError, match="tokenizer") as error:
+        recipe_methods(recipe)
+    assert "method odd" in str(error.value)

@@ -1,0 +1,162 @@
+"""A small target, a drafter that drafts well for it, and its folders, for the readers and the doctor's checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.support import tiny_target
+from vocabforge.evaluate.doctor.servers_probe import Text, probe
+from vocabforge.evaluate.doctor.target import TargetFacts
+from vocabforge.export.formats import layout_of
+from vocabforge.export.layout import Export
+from vocabforge.export.readers.types import TargetSide
+from vocabforge.models.drafter_io import TargetTensors
+from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
+from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.target import read_target_config
+
+V, R, LAYERS = 61, 40, (1, 3, 4)
+IDS = torch.cat([torch.arange(1, 9), torch.arange(12, 43), torch.tensor([55])])
+PROMPTS = tuple(tuple((7 * i + 11 * j + 3) % V for j in range(6)) for i in range(8))
+RIDGE = 1e-2
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A target with its tensors."""
+
+    path: Path
+    model: LeanModel
+    shared: TargetTensors
+    probed: dict[int, list[Text]] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> TargetFacts:
+        return TargetFacts(self.path, self.model, None)
+
+    @property
+    def side(self) -> TargetSide:
+        return TargetSide(read_target_config(self.path), 8, self.shared.embedding, self.shared.head)
+
+    def texts(self, new: int = 40) -> list[Text]:
+        """All prompts continued, with the states of every layer; made once."""
+        if new not in self.probed:
+            self.probed[new] = probe(self.model, PROMPTS, new, range(8))
+        return self.probed[new]
+
+
+def make_tiny(folder: Path) -> Tiny:
+    """Eight layers, so that EAGLE-3's own layers and their neighbours are different ones."""
+    path = tiny_target(folder, num_hidden_layers=8)
+    model = load_target(path)
+    shared = TargetTensors(model.embedding.detach(), model.lm_head_weight.detach())
+    return Tiny(path, model, shared)
+
+
+def eagle3(tiny: Tiny, *, rows: Tensor | None = IDS, layers: tuple[int, ...] = LAYERS, **flags: Any) -> Any:
+    """An EAGLE-3 drafter; ``fc`` maps the features to the target's last state a position later (least squares).
+
+    Args:
+        rows: target ids of the own head; None shares the target's.
+    """
+    torch.manual_seed(3)
+    config = Eagle3Config(
+        hidden_size=32,
+        intermediate_size=40,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        vocab_size=V,
+        draft_vocab_size=None if rows is None else len(rows),
+        aux_layers=layers,
+        max_position_embeddings=256,
+        **flags,
+    )
+    drafter = Eagle3Drafter(config, tiny.shared.embedding, tiny.shared.head, rows)
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0.0, 0.04 if "o_proj" in name or "down_proj" in name else 0.3)
+        drafter.norm.weight.copy_(tiny.model.norm)
+        if rows is not None:
+            drafter.lm_head.weight.copy_(tiny.shared.head[rows])
+        if not (config.norm_before_fc or config.fc_norm or config.norm_before_residual):
+            drafter.fc.weight.copy_(_fit(tiny, layers))
+    return drafter.eval()
+
+
+def _fit(tiny: Tiny, layers: tuple[int, ...]) -> Tensor:
+    """(H, n_aux * H) ridge regression over the texts."""
+    texts = tiny.texts()
+    x = torch.cat([text.features(layers)[text.start :][:-1] for text in texts]).double()
+    y = torch.cat([text.outputs[7][text.start :][1:] for text in texts]).double()
+    gram = x.T @ x + RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve(gram, x.T @ y).T.float()
+
+
+def eagle1(tiny: Tiny, *, fc_bias: bool = True, rows: Tensor | None = None) -> Any:
+    """A random EAGLE-1 drafter; with ``rows``, a head of the target's rows of these ids."""
+    torch.manual_seed(4)
+    config = Eagle1Config(
+        hidden_size=32,
+        intermediate_size=40,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        vocab_size=V,
+        draft_vocab_size=None if rows is None else len(rows),
+        max_position_embeddings=256,
+        fc_bias=fc_bias,
+    )
+    drafter = Eagle1Drafter(config, tiny.shared.embedding, tiny.shared.head, rows)
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            parameter.uniform_(0.5, 1.5) if "norm" in name else parameter.normal_(0.0, 0.3)
+        if rows is not None:
+            drafter.lm_head.weight.copy_(tiny.shared.head[rows])
+    return drafter.eval()
+
+
+def write(
+    tiny: Tiny, drafter: Any, name: str, folder: Path, dtype: torch.dtype = torch.float32, **fields: Any
+) -> Path:
+    """A folder of a layout, without a manifest: made elsewhere, as far as anyone can tell."""
+    export = Export(drafter, read_target_config(tiny.path), tiny.shared, str(tiny.path), dtype)
+    layout_of(name).write(folder, dataclasses.replace(export, **fields))
+    (folder / "manifest.json").unlink()
+    return folder
+
+
+def changed(
+    good: Path,
+    folder: Path,
+    *,
+    config: Callable[[dict[str, Any]], object] | None = None,
+    tensors: Callable[[dict[str, Tensor]], object] | None = None,
+) -> Path:
+    """A copy of a folder with one thing changed in place."""
+    shutil.copytree(good, folder)
+    if config is not None:
+        file = folder / "config.json"
+        body = json.loads(file.read_text("utf-8"))
+        config(body)
+        file.write_text(json.dumps(body), "utf-8")
+    if tensors is not None:
+        file = folder / "model.safetensors"
+        stored = load_file(file)
+        tensors(stored)
+        save_file({name: tensor.contiguous() for name, tensor in stored.items()}, file)
+    return folder

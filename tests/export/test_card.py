@@ -1,0 +1,193 @@
+"""Model cards: what a reader who has only the folder is told, and how each server is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.export.test_eagle_layout import eagle1, subset
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.export.card import CardFacts, Measured, model_card
+from vocabforge.export.card_commands import readers
+from vocabforge.export.formats import FORMATS
+from vocabforge.export.prune import prune_head
+from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
+from vocabforge.models.target import HFTarget, read_target_config
+
+ROW = Measured(
+    benchmark="spec-bench, 480 questions",
+    decoding="EAGLE-3, 60 nodes on 6 levels, greedy",
+    vocabulary="6 of 61 (static)",
+    accepted="3.10 [3.05–3.15]",
+    speedup="1.90 [1.85–1.95]",
+    tokens_per_s="101.0",
+    outputs="480 of 480 identical to plain decoding's",
+    made="One GPU, float32, 2026-01-02, VocabForge 0.1.0",
+)
+META = {
+    "tokenizer_fingerprint": "0123456789abcdef0123",
+    "steps": 3000,
+    "heldout": {"accuracy": [0.7, 0.6]},
+    "best": {"name": "accepted_length", "value": 3.456, "step": 2500},
+}
+RECIPE = {
+    "data": {"train": ["/secret/place/chats.jsonl"], "sequence_length": 2048},
+    "optim": {"lr": 1e-4, "batch_size": 8},
+    "ttt": {"steps": 7},
+    "drafter": {"init": None},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("some") / "tiny-61")
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> TargetTensors:
+    return load_target_tensors(folder)
+
+
+@pytest.fixture(scope="module")
+def facts(folder: Path) -> CardFacts:
+    drafter = prune_head(tiny_drafter(HFTarget.load(folder, aux_layers=(1, 2))), subset(), source="s")
+    config = read_target_config(folder)
+    return CardFacts(
+        "served", "sglang-eagle3", drafter, config, str(folder), "bfloat16", meta=META, recipe=RECIPE
+    )
+
+
+def changed(facts: CardFacts, **fields: Any) -> str:
+    return model_card(dataclasses.replace(facts, **fields))
+
+
+def blocks(card: str) -> list[str]:
+    """Commands, each on one line."""
+    return [part.strip().replace("\\\n", " ") for part in card.split("```")[1::2]]
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    assert card.startswith("---\n")
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_it_tells_what_the_drafter_is_and_how_it_was_trained(facts: CardFacts) -> None:
+    card = changed(facts, coverage=0.9876)
+    for words in (
+        "# served",
+        "An EAGLE-3 drafter",
+        "| draft vocabulary | 6 of 61 tokens, 98.76% of the tokens counted for it |",
+        "| layout | `sglang-eagle3`, bfloat16 |",
+        "| layer | 4 heads (2 of keys) of 8, MLP 40 |",
+        "| reads | outputs of target layers 1 and 2 (0-based) |",
+        "fingerprint `0123456789abcdef`",
+        "| data | `chats.jsonl` |",
+        "| steps | 3,000 |",
+        "| learning rate | 0.0001 |",
+        "| unrolled draft steps | 7 |",
+        "| held-out accuracy by draft step | 0.700, 0.600 |",
+        "| kept for | accepted length 3.46, step 2,500 |",
+    ):
+        assert words in card, words
+    assert "started from" not in card
+    assert "/secret" not in card
+    assert str(Path(facts.target_name).parent) not in card, "places of this machine"
+
+
+def test_what_is_not_known_is_not_said(facts: CardFacts) -> None:
+    card = changed(facts, meta={}, recipe={})
+    assert "## Training" not in card
+    assert "## Measured" not in card
+    assert "fingerprint" not in card
+    assert "None" not in card
+
+
+def test_its_licence_is_left_to_the_publisher(facts: CardFacts) -> None:
+    card = model_card(facts)
+    head = front_matter(card)
+    assert "license" not in head
+    assert "# license:" in card
+    assert head["pipeline_tag"] == "text-generation"
+    assert {"speculative-decoding", "eagle3", "sglang", "vllm"} <= set(head["tags"])
+
+
+def test_a_target_on_the_hub_is_its_base_model(facts: CardFacts) -> None:
+    assert "base_model" not in front_matter(model_card(facts))
+    assert "`tiny-61`" in model_card(facts)
+    for fields in (
+        {"target_name": "org/model-8B"},
+        {"target": {**facts.target, "_name_or_path": "org/model-8B"}},
+    ):
+        card = changed(facts, **fields)
+        assert front_matter(card)["base_model"] == "org/model-8B"
+        assert "--model-path org/model-8B" in card
+
+
+def test_figures_stand_with_what_made_them(facts: CardFacts) -> None:
+    card = changed(facts, measured=[ROW])
+    line = next(line for line in card.splitlines() if line.startswith("| spec-bench"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    names = ("benchmark", "decoding", "vocabulary", "accepted", "speedup", "tokens_per_s", "outputs")
+    assert cells == [getattr(ROW, name) for name in names]
+    assert "spec-bench, 480 questions: One GPU, float32, 2026-01-02, VocabForge 0.1.0." in card
+    assert "Not all of these figures" not in card
+    other = changed(facts, measured=[dataclasses.replace(ROW, same=False, benchmark="a|b")])
+    assert "Not all of these figures" in other
+    assert "a\\|b" in other, "a bar in a cell ends it"
+
+
+def test_a_further_section_stands_before_use(facts: CardFacts) -> None:
+    card = changed(facts, sections=["## More\n\nWords."])
+    assert card.index("## More") < card.index("## Use")
+
+
+def test_commands_for_eagle3(facts: CardFacts) -> None:
+    ours, sglang, vllm = blocks(changed(facts, speculative_tokens=3))
+    assert shlex.split(ours)[:2] == ["vocabforge", "generate"]
+    words = shlex.split(sglang)
+    asked = dict(itertools.pairwise(words))
+    assert asked["--speculative-algorithm"] == "EAGLE3"
+    assert asked["--speculative-draft-model-path"] == "served"
+    assert asked["--speculative-num-steps"] == "3"
+    assert asked["--speculative-num-draft-tokens"] == "4"  # the last verified token among them
+    assert "--speculative-token-map" not in asked
+    words = shlex.split(vllm)
+    config = json.loads(words[words.index("--speculative-config") + 1])
+    assert config == {"method": "eagle3", "model": "served", "num_speculative_tokens": 3}
+
+
+def test_commands_for_eagle1(facts: CardFacts, shared: TargetTensors) -> None:
+    whole = eagle1(shared)
+    _, sglang = blocks(changed(facts, drafter=whole, layout="eagle"))
+    assert "--speculative-algorithm EAGLE " in sglang
+    assert "token-map" not in sglang
+    _, vllm = blocks(changed(facts, drafter=whole, layout="eagle", server="vllm"))
+    assert '"method": "eagle"' in vllm
+    cut = prune_head(whole, subset(), source="s")
+    _, mapped = blocks(changed(facts, drafter=cut, layout="fr-spec"))
+    assert "--speculative-token-map served/freq_6.pt" in mapped
+    assert "all 61 tokens, by the target's LM head" in changed(facts, drafter=whole, layout="eagle")
+
+
+def test_every_format_has_readers_and_commands(facts: CardFacts) -> None:
+    for name in FORMATS:
+        card = changed(facts, layout=name)
+        assert len(blocks(card)) >= 1
+        assert (name == "native") == (not readers(name, None))
+    _, vllm, alone = blocks(changed(facts, layout="speculators-eagle3"))
+    assert "--speculative-config" in vllm
+    assert alone == "vllm serve served"
+
+
+def test_an_own_full_head_is_told_from_the_targets(facts: CardFacts, folder: Path) -> None:
+    target = HFTarget.load(folder)
+    own = tiny_drafter(target, own_head=61, target_ids=None)
+    assert "by an LM head of its own" in changed(facts, drafter=own)
+    assert "by the target's LM head" in changed(facts, drafter=tiny_drafter(target))

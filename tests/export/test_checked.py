@@ -1,0 +1,155 @@
+"""What is written is read back and computed with before it takes its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.contracts.drafter_support import make_drafter
+from tests.export.test_eagle_layout import eagle1, export_of, subset
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
+from vocabforge.export.checked import random_logits, rounded, write_checked
+from vocabforge.export.eagle import Eagle, FrSpec
+from vocabforge.export.formats import load_drafter
+from vocabforge.export.native import Native
+from vocabforge.export.prune import prune_head
+from vocabforge.export.serving import SglangEagle3
+from vocabforge.export.speculators import SpeculatorsEagle3
+from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
+from vocabforge.models.target import HFTarget
+
+LAYERS = 5
+FINE, COARSE = 1e-5, 5e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> TargetTensors:
+    return load_target_tensors(folder)
+
+
+def drafter_of(layout: Any, folder: Path, shared: TargetTensors) -> Any:
+    if layout in (SglangEagle3, SpeculatorsEagle3):
+        return tiny_drafter(HFTarget.load(folder), own_head=61)
+    whole = eagle1(shared)
+    return prune_head(whole, subset(), source="s") if layout is FrSpec else whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", [Native, SglangEagle3, SpeculatorsEagle3, Eagle, FrSpec])
+def test_every_layout_reads_as_it_was_written(
+    layout: Any, dtype: torch.dtype, folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    drafter = drafter_of(layout, folder, shared)
+    before = {name: p.clone() for name, p in drafter.named_parameters()}
+    write_checked(
+        layout, tmp_path / "out", export_of(drafter, folder, shared, dtype=dtype, card="card"), LAYERS
+    )
+    assert [one.name for one in tmp_path.iterdir()] == ["out"], "nothing is left beside it"
+    assert open_artifact(tmp_path / "out").kind == layout.KIND
+    assert (tmp_path / "out" / "README.md").read_text() == "card"
+    loaded, _ = load_drafter(tmp_path / "out", shared, folder)
+    expected = random_logits(rounded(export_of(drafter, folder, shared, dtype=dtype)))
+    # A head that is the target's is not rounded again when it is read.
+    slack = expected.abs().max() * (FINE if dtype == torch.float32 else COARSE)
+    assert (random_logits(loaded) - expected).abs().max() <= slack
+    assert all(torch.equal(p, before[name]) for name, p in drafter.named_parameters()), "it was changed"
+
+
+def test_a_medusa_drafter_is_checked_too(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
+    drafter = make_drafter("medusa", folder, HFTarget.load(folder))
+    write_checked(Native, tmp_path / "out", export_of(drafter, folder, shared), LAYERS)
+    assert open_artifact(tmp_path / "out").kind == "drafter"
+
+
+def broken(layout: Any, spoil: Any) -> Any:
+    """A layout whose writer makes one mistake."""
+
+    class Broken(layout):
+        @staticmethod
+        def write(path: Path, export: Any) -> None:
+            layout.write(path, export)
+            spoil(path)
+
+    return Broken
+
+
+def tensors_changed(change: Any) -> Any:
+    def spoil(path: Path) -> None:
+        tensors = load_file(path / "model.safetensors")
+        change(tensors)
+        save_file({name: one.contiguous() for name, one in tensors.items()}, path / "model.safetensors")
+
+    return spoil
+
+
+def config_changed(**fields: Any) -> Any:
+    def spoil(path: Path) -> None:
+        body = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(body | fields))
+
+    return spoil
+
+
+def swap(tensors: dict[str, torch.Tensor]) -> None:
+    a, b = (f"midlayer.mlp.{name}_proj.weight" for name in ("gate", "up"))
+    tensors[a], tensors[b] = tensors[b].clone(), tensors[a].clone()
+
+
+@pytest.mark.parametrize(
+    ("layout", "spoil", "words"),
+    [
+        (SglangEagle3, tensors_changed(swap), "logits"),
+        (SglangEagle3, tensors_changed(lambda t: t["fc.weight"].mul_(1.01)), "logits"),
+        (SglangEagle3, config_changed(norm_output=True), "logits"),
+        (SglangEagle3, config_changed(rms_norm_eps=0.5), "logits"),
+        (SglangEagle3, tensors_changed(lambda t: t.pop("norm.weight")), "tensors are not those"),
+        (Eagle, tensors_changed(lambda t: t.pop("fc.bias")), "logits"),
+        (FrSpec, lambda path: torch.save([1, 2, 3, 4, 5, 6], path / "freq_6.pt"), "draft tokens"),
+        (FrSpec, lambda path: (path / "freq_6.pt").unlink(), "list of draft tokens is missing"),
+    ],
+)
+def test_a_mistake_in_writing_is_found_and_nothing_is_kept(
+    layout: Any, spoil: Any, words: str, folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    export = export_of(drafter_of(layout, folder, shared), folder, shared)
+    with pytest.raises(VocabForgeError, match=words):
+        write_checked(broken(layout, spoil), tmp_path / "out", export, LAYERS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_layers_are_found(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
+    layers = config_changed(eagle_aux_hidden_state_layer_ids=[3, 4, 5], eagle_config={})
+    export = export_of(drafter_of(SglangEagle3, folder, shared), folder, shared)
+    with pytest.raises(ArtifactError, match="auxiliary layers"):
+        write_checked(broken(SglangEagle3, layers), tmp_path / "out", export, LAYERS)
+
+
+def test_what_is_there_stands_until_the_new_one_is_sound(
+    folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    export = export_of(eagle1(shared), folder, shared)
+    write_checked(Eagle, tmp_path / "out", export, LAYERS)
+    first = open_artifact(tmp_path / "out").content_hash
+    with pytest.raises(UsageError, match="exists already"):
+        write_checked(Eagle, tmp_path / "out", export, LAYERS)
+    again = export_of(eagle1(shared), folder, shared, overwrite=True, dtype=torch.bfloat16)
+    with pytest.raises(VocabForgeError):
+        write_checked(
+            broken(Eagle, tensors_changed(lambda t: t.pop("fc.bias"))), tmp_path / "out", again, LAYERS
+        )
+    assert open_artifact(tmp_path / "out").content_hash == first
+    write_checked(Eagle, tmp_path / "out", again, LAYERS)
+    assert open_artifact(tmp_path / "out").content_hash != first
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,363 @@
+"""The layouts of EAGLE-1/2 drafters: what each server is given, and folders that others wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.contracts.drafter_support import make_drafter
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.artifact import MANIFEST, open_artifact
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
+from vocabforge.decode.build import is_draft_model, kind_of
+from vocabforge.export.eagle import Eagle, FrSpec
+from vocabforge.export.eagle_folder import ranked_ids
+from vocabforge.export.formats import load_drafter
+from vocabforge.export.layout import Export
+from vocabforge.export.prune import prune_head, with_head
+from vocabforge.models.drafter_io import TargetTensors, load_target_tensors, save_drafter
+from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
+from vocabforge.models.rope import RopeSettings
+from vocabforge.models.target import HFTarget, read_target_config
+from vocabforge.vocab.subset import VocabSubset
+
+RANKED = (41, 0, 9, 3, 17, 58)
+# What a one-layer Llama of these sizes and this layout consists of: SGLang's and vLLM's loaders name the same.
+NAMES = {
+    "embed_tokens.weight": (61, 32),
+    "fc.weight": (32, 64),
+    "layers.0.self_attn.q_proj.weight": (32, 32),
+    "layers.0.self_attn.k_proj.weight": (16, 32),
+    "layers.0.self_attn.v_proj.weight": (16, 32),
+    "layers.0.self_attn.o_proj.weight": (32, 32),
+    "layers.0.mlp.gate_proj.weight": (40, 32),
+    "layers.0.mlp.up_proj.weight": (40, 32),
+    "layers.0.mlp.down_proj.weight": (32, 40),
+    "layers.0.post_attention_layernorm.weight": (32,),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> TargetTensors:
+    return load_target_tensors(folder)
+
+
+def eagle1(
+    shared: TargetTensors, *, own: int | None = None, ids: Any = None, **changes: Any
+) -> Eagle1Drafter:
+    """A random drafter, norms and bias away from their start."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "vocab_size": 61,
+        "max_position_embeddings": 256,
+    }
+    torch.manual_seed(3)
+    config = Eagle1Config(**{**sizes, "draft_vocab_size": own, **changes})
+    drafter = Eagle1Drafter(config, shared.embedding, shared.head, ids)
+    with torch.no_grad():
+        for name, p in drafter.named_parameters():
+            p.uniform_(0.5, 1.5) if "norm" in name else p.normal_(0.0, 0.3)
+    return drafter.eval().requires_grad_(False)
+
+
+def subset(ranked: tuple[int, ...] = RANKED) -> VocabSubset:
+    return VocabSubset.from_ranked(np.array(ranked, dtype=np.int64), vocab_size=61, fingerprint="tok")
+
+
+def export_of(drafter: Any, folder: Path, shared: TargetTensors, **more: Any) -> Export:
+    dtype = more.pop("dtype", torch.float32)
+    return Export(drafter, read_target_config(folder), shared, str(folder), dtype, **more)
+
+
+def same(a: Any, b: Any) -> None:
+    assert a.config == b.config
+    state = b.state_dict()
+    assert a.state_dict().keys() == state.keys()
+    for name, tensor in a.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    assert torch.equal(a.target_ids, b.target_ids)
+
+
+@pytest.mark.parametrize("server", ["sglang", "vllm"])
+def test_what_a_server_is_given(server: str, folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
+    drafter = eagle1(shared, fc_bias=server == "sglang", rope=RopeSettings(theta=500_000.0))
+    Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server=server, dtype=torch.bfloat16))
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    bias = {"fc.bias": (32,)} if server == "sglang" else {}
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == NAMES | bias
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert torch.equal(tensors["embed_tokens.weight"], shared.embedding.bfloat16())
+    body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert body["architectures"] == [
+        "LlamaForCausalLMEagle" if server == "sglang" else "EagleLlamaForCausalLM"
+    ]
+    assert body.get("bias") == (
+        None if server == "sglang" else False
+    )  # a true one is the attention's, to servers
+    expected = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 61,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "rope_theta": 500_000.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    assert {key: body[key] for key in expected} == expected
+    assert open_artifact(tmp_path / "out", "export-eagle").kind == Eagle.KIND
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(
+    "rope",
+    [RopeSettings(), RopeSettings(10_000.0, "linear", 4.0), RopeSettings(5e5, "llama3", 8.0, 1.0, 4.0, 128)],
+)
+def test_written_and_read_again(
+    biased: bool, rope: RopeSettings, folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    drafter = eagle1(shared, fc_bias=biased, rope=rope, rms_norm_eps=1e-6)
+    Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server=None if biased else "vllm"))
+    loaded, artifact = load_drafter(tmp_path / "out", shared, folder)
+    assert artifact is not None
+    same(drafter, loaded)
+
+
+def test_sglang_always_gets_a_bias(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
+    """It would compute with a random one."""
+    drafter = eagle1(shared, fc_bias=False)
+    Eagle.write(tmp_path / "out", export_of(drafter, folder, shared))
+    assert not load_file(tmp_path / "out" / "model.safetensors")["fc.bias"].any()
+    loaded, _ = load_drafter(tmp_path / "out", shared, folder)
+    g = torch.randn(3, 32)
+    ids = torch.tensor([4, 9, 60])
+    assert torch.equal(loaded._join(ids, g), drafter._join(ids, g))
+
+
+def test_vllm_takes_a_bias_of_zeros_only(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
+    drafter = eagle1(shared)
+    with pytest.raises(MismatchError, match="without a bias") as error:
+        Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server="vllm"))
+    assert "--server sglang" in str(error.value)
+    assert not (tmp_path / "out").exists()
+    drafter.fc.bias.zero_()
+    Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server="vllm"))
+    assert "fc.bias" not in load_file(tmp_path / "out" / "model.safetensors")
+
+
+def test_a_restricted_head_is_a_list_in_rank_order(
+    folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    drafter = prune_head(eagle1(shared), subset(), source="s")
+    FrSpec.write(tmp_path / "out", export_of(drafter, folder, shared, ranked=RANKED))
+    assert torch.load(tmp_path / "out" / "freq_6.pt", weights_only=True) == list(RANKED)
+    assert ranked_ids(tmp_path / "out") == RANKED
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == NAMES | {"fc.bias": (32,)}
+    loaded, artifact = load_drafter(tmp_path / "out", shared, folder)
+    assert artifact is not None
+    assert artifact.kind == "export-fr-spec"
+    same(drafter, loaded)
+    (tmp_path / "out" / MANIFEST).unlink()  # as a folder from elsewhere
+    same(drafter, load_drafter(tmp_path / "out", shared, folder)[0])
+    FrSpec.write(tmp_path / "ids", export_of(drafter, folder, shared))
+    assert ranked_ids(tmp_path / "ids") == tuple(sorted(RANKED))
+
+
+def test_a_head_that_servers_do_not_run_is_refused(
+    folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    whole, cut = eagle1(shared, own=61), prune_head(eagle1(shared), subset(), source="s")
+    trained = with_head(cut, cut.target_ids, torch.randn(6, 32))
+    cases = [
+        (Eagle, whole, {}, "own head of 61 rows"),
+        (Eagle, cut, {}, "--format fr-spec"),
+        (Eagle, trained, {}, "own head of 6 rows"),
+        (FrSpec, trained, {}, "own head of 6 rows"),
+        (FrSpec, eagle1(shared), {}, "--format eagle"),
+        (FrSpec, cut, {"server": "vllm"}, "whole vocabulary only"),
+        (Eagle, eagle1(shared), {"server": "tgi"}, "sglang or vllm"),
+        (FrSpec, cut, {"ranked": (1, 2, 3, 4, 5, 6)}, "rank order of other ids"),
+    ]
+    for layout, drafter, more, words in cases:
+        with pytest.raises(VocabForgeError, match=words):
+            layout.write(tmp_path / "out", export_of(drafter, folder, shared, **more))
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_own_head_of_the_targets_rows_is_the_targets(
+    folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    drafter = with_head(eagle1(shared), torch.arange(61), shared.head.bfloat16().float())
+    Eagle.write(tmp_path / "out", export_of(drafter, folder, shared))
+    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+
+
+@pytest.mark.parametrize("layout", [Eagle, FrSpec])
+def test_other_kinds_are_told_where_to_go(
+    layout: Any, folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    target = HFTarget.load(folder)
+    for drafter, words in (
+        (tiny_drafter(target), "whose d2t inside is the draft vocabulary"),
+        (make_drafter("medusa", folder, target), "--format native"),
+    ):
+        with pytest.raises(MismatchError, match=words):
+            layout.write(tmp_path / "out", export_of(drafter, folder, shared))
+
+
+# Folders that others wrote.
+
+
+@pytest.fixture
+def foreign(folder: Path, shared: TargetTensors, tmp_path: Path) -> Path:
+    """As EAGLE's own repository has them: a Llama of one layer whose weights have ``fc``, and no manifest."""
+    Eagle.write(tmp_path / "x", export_of(eagle1(shared), folder, shared))
+    path = tmp_path / "x"
+    (path / MANIFEST).unlink()
+    body = json.loads((path / "config.json").read_text("utf-8"))
+    body["architectures"] = ["LlamaForCausalLM"]
+    (path / "config.json").write_text(json.dumps(body), "utf-8")
+    return path
+
+
+def edit(path: Path, change: Any) -> None:
+    """Change the tensors of a folder."""
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+
+
+def configure(path: Path, **fields: Any) -> None:
+    body = json.loads((path / "config.json").read_text("utf-8"))
+    body.update(fields)
+    (path / "config.json").write_text(json.dumps(body), "utf-8")
+
+
+def test_a_published_folder_is_a_drafter_and_no_language_model(
+    foreign: Path, folder: Path, shared: TargetTensors
+) -> None:
+    assert not is_draft_model(foreign)
+    assert kind_of(foreign) == "eagle1"
+    assert is_draft_model(folder)
+    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
+    configure(foreign, bias=True)
+    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
+    edit(foreign, lambda tensors: [tensors.pop(name) for name in ("fc.bias", "embed_tokens.weight")])
+    configure(foreign, bias=False)
+    loaded, _ = load_drafter(foreign, shared, folder)
+    assert loaded.config.fc_bias is False
+
+
+def test_a_published_folder_in_shards(foreign: Path, folder: Path, shared: TargetTensors) -> None:
+    tensors = load_file(foreign / "model.safetensors")
+    (foreign / "model.safetensors").unlink()
+    names = sorted(tensors)
+    table = {}
+    for number, some in enumerate((names[:4], names[4:])):
+        file = f"model-0000{number + 1}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in some}, foreign / file)
+        table |= dict.fromkeys(some, file)
+    (foreign / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), "utf-8")
+    assert not is_draft_model(foreign)
+    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
+
+
+def rename(old: str, new: str) -> Any:
+    return lambda tensors: tensors.__setitem__(new, tensors.pop(old))
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "kind", "words"),
+    [
+        (lambda t: t.pop("layers.0.mlp.up_proj.weight"), {}, ArtifactError, "missing layers.0.mlp.up_proj"),
+        (lambda t: t.update(extra=torch.zeros(2)), {}, ArtifactError, "unexpected extra"),
+        (rename("fc.weight", "model.fc.weight"), {}, ArtifactError, "missing fc.weight"),
+        (lambda t: t.update({"fc.weight": t["fc.weight"].T}), {}, ArtifactError, "shape"),
+        (
+            lambda t: t.update({"layers.0.input_layernorm.weight": torch.ones(32)}),
+            {},
+            ArtifactError,
+            "input_layer",
+        ),
+        (lambda t: t.update({"lm_head.weight": torch.ones(61, 32)}), {}, MismatchError, "LM head of its own"),
+        (lambda t: t["embed_tokens.weight"].add_(0.01), {}, MismatchError, "embedding"),
+        (lambda t: None, {"bias": False}, DataError, "contradicts its weights"),
+        (lambda t: t.pop("fc.bias"), {"bias": True}, DataError, "contradicts its weights"),
+        (lambda t: None, {"attention_bias": True}, DataError, "attention without bias"),
+        (lambda t: None, {"vocab_size": 60}, MismatchError, "does not fit the drafter"),
+        (lambda t: None, {"hidden_size": None}, DataError, "lacks a field"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_said(
+    change: Any, fields: Any, kind: type, words: str, foreign: Path, folder: Path, shared: TargetTensors
+) -> None:
+    configure(foreign, architectures=["LlamaForCausalLMEagle"])
+    edit(foreign, change)
+    configure(foreign, **fields)
+    with pytest.raises(kind, match=words):
+        load_drafter(foreign, shared, folder)
+
+
+def test_the_targets_head_may_be_repeated(foreign: Path, folder: Path, shared: TargetTensors) -> None:
+    edit(foreign, lambda tensors: tensors.update({"lm_head.weight": shared.head.bfloat16()}))
+    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
+
+
+def test_pickled_weights_are_not_read(foreign: Path, folder: Path, shared: TargetTensors) -> None:
+    (foreign / "model.safetensors").rename(foreign / "pytorch_model.bin")
+    configure(foreign, architectures=["LlamaForCausalLMEagle"])
+    with pytest.raises(DataError, match="pickles are not read") as error:
+        load_drafter(foreign, shared, folder)
+    assert "pytorch_model.bin" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"freq_2.pt": [3, 3]}, "each once"),
+        ({"freq_2.pt": [3, 61]}, "0 to 60"),
+        ({"freq_2.pt": [3, 4], "freq_1.pt": [3]}, "several lists"),
+        ({"freq_2.pt": {"ids": [3]}}, "no list of token ids"),
+    ],
+)
+def test_lists_that_are_none(
+    lists: dict[str, Any], words: str, foreign: Path, folder: Path, shared: TargetTensors
+) -> None:
+    for name, value in lists.items():
+        torch.save(value, foreign / name)
+    with pytest.raises(DataError, match=words):
+        load_drafter(foreign, shared, folder)
+
+
+def test_the_kind_of_a_native_drafter_is_known_before_it_is_loaded(
+    folder: Path, shared: TargetTensors, tmp_path: Path
+) -> None:
+    save_drafter(tmp_path / "d", eagle1(shared), {})
+    assert kind_of(tmp_path / "d") == "eagle1"
+    save_drafter(tmp_path / "m", make_drafter("medusa", folder, HFTarget.load(folder)), {})
+    assert kind_of(tmp_path / "m") == "medusa"

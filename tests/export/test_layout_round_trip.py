@@ -1,0 +1,147 @@
+"""What is written is what is read, for random sizes and forms; and tools of others are fed from what is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.export.eagle3_cases import (
+    LAYERS,
+    ROPES,
+    TARGET,
+    VARIANTS,
+    assert_same,
+    config_of,
+    drafter_of,
+    random_config,
+    shared_of,
+    write,
+)
+from vocabforge.core.errors import MismatchError
+from vocabforge.export.config_fields import decoder_fields
+from vocabforge.export.layer_ids import sglang_captures, vllm_captures
+from vocabforge.export.layout import Export
+from vocabforge.export.serving import SglangEagle3
+from vocabforge.export.speculators import SpeculatorsEagle3
+from vocabforge.models.medusa import MedusaConfig, MedusaDrafter
+from vocabforge.models.rope import RopeSettings, parse_rope
+
+FORMS: dict[Any, tuple[tuple[str, ...], int]] = {
+    SglangEagle3: (("norm_before_fc", "fc_norm", "norm_output"), LAYERS - 2),
+    SpeculatorsEagle3: (VARIANTS, LAYERS - 1),
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("layout", FORMS)
+def test_random_drafters_come_back_as_they_were(layout: Any, tmp_path: Path) -> None:
+    seen: set[Any] = set()
+    for seed in range(30):
+        config = random_config(seed, *FORMS[layout])
+        dtype = DTYPES[seed % 3]
+        drafter = drafter_of(config, seed)
+        path = tmp_path / str(seed)
+        body, _ = write(layout, path, drafter, dtype)
+        assert vllm_captures(body, LAYERS) == config.aux_layers
+        if layout is SglangEagle3:
+            assert sglang_captures(body, LAYERS) == config.aux_layers
+        assert_same(layout.read(path, shared_of(drafter), LAYERS), drafter, dtype)
+        seen |= {name for name in VARIANTS if getattr(config, name)}
+        seen |= {config.rope.kind, config.draft_vocab_size in (None, config.vocab_size)}
+    assert seen >= {*FORMS[layout][0], "default", "linear", "llama3", True, False}
+
+
+@pytest.mark.parametrize("rows", [None, 9, 31])
+def test_through_both_layouts_and_back(rows: int | None, tmp_path: Path) -> None:
+    """A shared head stays shared though one of the layouts repeats it; an own full head stays its own."""
+    drafter = drafter_of(config_of(draft_vocab_size=rows, norm_output=True, fc_norm=True))
+    shared = shared_of(drafter)
+    found: Any = drafter
+    for step, layout in enumerate((SpeculatorsEagle3, SglangEagle3, SpeculatorsEagle3)):
+        write(layout, tmp_path / str(step), found)
+        found = layout.read(tmp_path / str(step), shared, LAYERS)
+        assert_same(found, drafter)
+
+
+@pytest.mark.parametrize("layout", FORMS)
+def test_a_head_over_the_whole_vocabulary_has_no_map(layout: Any, tmp_path: Path) -> None:
+    """vLLM has no place for one, and refuses tensors that it does not know."""
+    for rows in (None, 31):
+        _, tensors = write(layout, tmp_path / str(rows), drafter_of(config_of(draft_vocab_size=rows)))
+        assert not {"d2t", "t2d"} & set(tensors)
+
+
+@pytest.mark.parametrize("layout", FORMS)
+def test_a_target_of_several_parts_is_its_language_model(layout: Any, tmp_path: Path) -> None:
+    drafter = drafter_of(config_of())
+    parts = {"architectures": ["Both"], "text_config": {**TARGET, "hidden_size": 16}, "vision_config": {}}
+    layout.write(tmp_path / "e", Export(drafter, parts, shared_of(drafter), "org/both", torch.float32))
+    assert_same(layout.read(tmp_path / "e", shared_of(drafter), LAYERS), drafter)
+
+
+@pytest.mark.parametrize("layout", FORMS)
+def test_servers_under_another_user_can_read_every_file(layout: Any, tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write(layout, tmp_path / "e", drafter_of(config_of()), card="A drafter.")
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in (tmp_path / "e").iterdir()}
+    assert modes == dict.fromkeys(("config.json", "model.safetensors", "manifest.json", "README.md"), "0o644")
+
+
+@pytest.mark.parametrize("layout", FORMS)
+def test_other_kinds_of_drafters_are_refused(layout: Any, tmp_path: Path) -> None:
+    config = MedusaConfig(16, 31, None, 64, 2)
+    drafter = MedusaDrafter(config, torch.randn(31, 16), torch.randn(31, 16), None)
+    with pytest.raises(MismatchError, match="EAGLE-3 drafters only"):
+        write(layout, tmp_path / "e", drafter)
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_both_spellings_of_rope_read_back(rope: RopeSettings) -> None:
+    whole = decoder_fields(config_of(rope=rope), torch.float32)
+    old = {name: whole[name] for name in ("rope_theta", "rope_scaling")}
+    new = {"rope_parameters": whole["rope_parameters"]}
+    assert parse_rope(old, 1.0) == parse_rope(new, 1.0) == parse_rope(whole, 1.0) == rope
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_transformers_reads_the_same_sizes(rope: RopeSettings, tmp_path: Path) -> None:
+    """Servers take the configuration through Transformers' classes."""
+    from transformers import AutoConfig
+
+    plain = drafter_of(config_of(rope=rope))
+    body, _ = write(SglangEagle3, tmp_path / "s", plain, torch.bfloat16)
+    served = AutoConfig.from_pretrained(tmp_path / "s")
+    assert served.model_type == "llama"
+    assert served.draft_vocab_size == 9
+    assert served.eagle_config == body["eagle_config"]
+    layers = [(served, plain)]
+    for form, kind in (({}, "llama"), ({"qk_norm": True}, "qwen3")):
+        drafter = drafter_of(config_of(rope=rope, **form))
+        layer = write(SpeculatorsEagle3, tmp_path / kind, drafter, torch.bfloat16)[0][
+            "transformer_layer_config"
+        ]
+        made = AutoConfig.for_model(model_type=layer["model_type"]).__class__(**layer)
+        assert made.model_type == kind
+        assert made.num_aux_hidden_states == 3
+        layers.append((made, drafter))
+    for found, drafter in layers:
+        sizes = drafter.config
+        assert parse_rope(found.to_dict(), 1.0) == rope
+        assert found.rope_parameters["rope_type"] == rope.kind
+        assert (found.hidden_size, found.intermediate_size, found.vocab_size) == (16, 20, 31)
+        assert (found.num_attention_heads, found.num_key_value_heads, found.head_dim) == (4, 2, 6)
+        assert found.num_hidden_layers == 1
+        assert found.rms_norm_eps == sizes.rms_norm_eps
+        assert found.max_position_embeddings == 64
+        assert found.hidden_act == "silu"
+        assert found.dtype == torch.bfloat16
+        assert found.tie_word_embeddings is False
+        assert found.attention_bias is False

@@ -1,0 +1,243 @@
+"""Folders as servers read them: names, numberings, defaults, and a forward pass against plain transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from tests.export.readers_support import IDS, LAYERS, Tiny, changed, eagle1, eagle3, make_tiny, write
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.export.layer_ids import LAYER_IDS, sglang_captures, vllm_captures
+from vocabforge.export.readers.forward import Past, ServedDrafter, rotate, rotation
+from vocabforge.export.readers.table import READERS, open_folder, reader_of
+from vocabforge.export.readers.types import KeyUse, Served
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return make_tiny(tmp_path_factory.mktemp("tiny") / "target")
+
+
+@pytest.fixture(scope="module")
+def good(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tiny, eagle3(tiny), "sglang-eagle3", tmp_path_factory.mktemp("good") / "x")
+
+
+@pytest.fixture(scope="module")
+def normed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tiny, eagle3(tiny, fc_norm=True), "sglang-eagle3", tmp_path_factory.mktemp("normed") / "x")
+
+
+def read(tiny: Tiny, name: str, path: Path) -> Served:
+    return reader_of(name).read(open_folder(path), tiny.side)
+
+
+def key(served: Served, name: str) -> KeyUse:
+    return next(one for one in served.keys if one.name == name)
+
+
+def with_names(good: Path, folder: Path, old: str, new: str) -> Path:
+    def rename(stored: dict[str, Any]) -> None:
+        for name in list(stored):
+            if name.startswith(old):
+                stored[new + name.removeprefix(old)] = stored.pop(name)
+
+    return changed(good, folder, tensors=rename)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reading"),
+    [
+        ("midlayer.", "layers.0.", {"sglang", "vllm"}),
+        ("midlayer.", "model.layers.0.", {"sglang"}),
+        ("norm.", "model.norm.", {"sglang"}),
+        ("lm_head.", "model.lm_head.", set()),
+    ],
+)
+def test_which_names_each_server_takes(
+    tiny: Tiny, good: Path, tmp_path: Path, old: str, new: str, reading: set[str]
+) -> None:
+    path = with_names(good, tmp_path / "x", old, new)
+    assert {name for name in ("sglang", "vllm") if not read(tiny, name, path).failed} == reading
+
+
+def test_sglangs_legacy_names_of_norms(tiny: Tiny, normed: Path, tmp_path: Path) -> None:
+    def rename(stored: dict[str, Any]) -> None:
+        for index, name in enumerate(("low", "mid", "high")):
+            stored[f"aux_norm_{name}.weight"] = stored.pop(f"fc_norm.{index}.weight")
+
+    path = changed(normed, tmp_path / "x", tensors=rename, config=_legacy)
+    served = read(tiny, "sglang", path)
+    assert not served.problems
+    assert key(served, "aux_norm_mid.weight").parameter == "model.fc_norm.1.weight"
+    assert read(tiny, "vllm", path).failed
+
+
+def _legacy(body: dict[str, Any]) -> None:
+    body["use_aux_norm"] = body.pop("fc_norm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sglang", "vllm"),
+    [
+        ({LAYER_IDS: [2, 4, 5], "eagle_config": {LAYER_IDS: [1, 3, 4]}}, (1, 3, 4), (1, 3, 4)),
+        ({LAYER_IDS: [4, 6, 7], "eagle_config": {LAYER_IDS: [1, 2, 3]}}, (1, 2, 3), (3, 5, 6)),
+        ({LAYER_IDS: None, "eagle_config": {LAYER_IDS: [2, 4, 5]}}, (2, 4, 5), (1, 3, 4)),
+        ({LAYER_IDS: [2, 5, 6], "eagle_config": {}}, (1, 3, 4), (1, 4, 5)),
+        ({LAYER_IDS: None, "eagle_config": None}, (1, 3, 4), (1, 3, 4)),
+    ],
+)
+def test_the_layers_that_each_captures(
+    tiny: Tiny, good: Path, tmp_path: Path, fields: dict[str, Any], sglang: Any, vllm: Any
+) -> None:
+    path = changed(good, tmp_path / "x", config=lambda body: body.update(fields))
+    body = json.loads((path / "config.json").read_text("utf-8"))
+    assert read(tiny, "sglang", path).layers == sglang == sglang_captures(body, 8)
+    assert read(tiny, "vllm", path).layers == vllm == vllm_captures(body, 8)
+
+
+def test_what_each_shares_of_the_target(tiny: Tiny, tmp_path: Path) -> None:
+    path = write(tiny, eagle3(tiny, rows=None), "sglang-eagle3", tmp_path / "x")
+    for name in ("sglang", "vllm"):
+        served = read(tiny, name, path)
+        shared = {gap.parameter for gap in served.gaps if gap.source == "target"}
+        assert shared == {"model.embed_tokens.weight", "lm_head.weight"}
+        assert not served.own_head
+
+
+def test_a_whole_head_needs_no_map_and_vllm_refuses_one(tiny: Tiny, tmp_path: Path) -> None:
+    path = write(tiny, eagle3(tiny, rows=torch.arange(61)), "sglang-eagle3", tmp_path / "x")
+    with_map = changed(path, tmp_path / "y", tensors=lambda stored: stored.update(d2t=torch.zeros(61).long()))
+    without = changed(
+        path, tmp_path / "z", tensors=lambda stored: [stored.pop(n, None) for n in ("d2t", "t2d")]
+    )
+    assert not read(tiny, "sglang", with_map).failed
+    assert key(read(tiny, "vllm", with_map), "d2t").effect == "refused"
+    assert not read(tiny, "vllm", without).failed
+
+
+def test_d2t_is_added_to_the_row(tiny: Tiny, good: Path) -> None:
+    for name in ("sglang", "vllm"):
+        ids = read(tiny, name, good).target_ids
+        assert ids is not None
+        assert torch.equal(ids, IDS)
+
+
+def test_a_token_map_keeps_its_order(tiny: Tiny, tmp_path: Path) -> None:
+    path = write(tiny, eagle1(tiny, rows=IDS), "fr-spec", tmp_path / "x", ranked=tuple(IDS.flip(0).tolist()))
+    for name in ("sglang", "fr-spec"):
+        served = read(tiny, name, path)
+        assert served.drafter is not None
+        assert served.target_ids is not None
+        assert served.target_ids.tolist() == IDS.flip(0).tolist()
+        assert torch.equal(served.drafter.parameters["lm_head.weight"], tiny.shared.head[IDS.flip(0)])
+
+
+@pytest.mark.parametrize("layout", ["sglang-eagle3", "speculators-eagle3"])
+@pytest.mark.parametrize("name", READERS)
+def test_who_knows_which_folder(tiny: Tiny, tmp_path: Path, name: str, layout: str) -> None:
+    folder = open_folder(write(tiny, eagle3(tiny), layout, tmp_path / "x"))
+    known = {"sglang-eagle3": {"sglang", "vllm"}, "speculators-eagle3": {"vllm", "speculators"}}
+    assert reader_of(name).matches(folder) == (name in known[layout])
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default", "rope_theta": 10000.0},
+        {"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0},
+        {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ],
+)
+def test_rotation_is_that_of_transformers(rope: dict[str, Any]) -> None:
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        head_dim=16,
+        rope_parameters=dict(rope),
+        max_position_embeddings=512,
+    )
+    x, positions = torch.randn(9, 4, 16), torch.tensor([0, 1, 2, 7, 31, 63, 64, 200, 511])
+    cos, sin = LlamaRotaryEmbedding(config)(x, positions[None])
+    theirs, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
+    ours = rotate(x, *rotation(rope, 16, positions))
+    torch.testing.assert_close(ours, theirs[0].transpose(0, 1), atol=1e-4, rtol=1e-4)
+
+
+def test_every_parameter_matters(tiny: Tiny, tmp_path: Path) -> None:
+    """A forward pass that left a tensor out would not tell whether it was read rightly."""
+    flags = {"fc_norm": True, "norm_before_residual": True, "qk_norm": True}
+    path = write(tiny, eagle3(tiny, **flags), "speculators-eagle3", tmp_path / "x")
+    drafter = read(tiny, "vllm", path).drafter
+    assert drafter is not None
+    text = tiny.texts()[0]
+
+    def last(model: ServedDrafter) -> torch.Tensor:
+        states = model.fuse(text.features(LAYERS)[:-1])
+        return model.step(text.ids[1:], states, torch.arange(len(text.ids) - 1), Past())[0][-1]
+
+    right = last(drafter)
+    for name, tensor in drafter.parameters.items():
+        other = ServedDrafter(
+            drafter.sizes, {**drafter.parameters, name: tensor + 0.05 * torch.randn_like(tensor)}
+        )
+        assert float((last(other) - right).abs().max()) > 1e-5, name
+
+
+def test_a_step_at_a_time_is_a_prefill(tiny: Tiny, good: Path) -> None:
+    drafter = read(tiny, "sglang", good).drafter
+    assert drafter is not None
+    text = tiny.texts()[0]
+    states, ids = drafter.fuse(text.features(LAYERS)[:-1]), text.ids[1:]
+    whole, _ = drafter.step(ids, states, torch.arange(len(ids)), Past())
+    past = Past()
+    for place in range(len(ids)):
+        row, _ = drafter.step(ids[place : place + 1], states[place : place + 1], torch.tensor([place]), past)
+        torch.testing.assert_close(row[0], whole[place], atol=1e-4, rtol=1e-4)
+
+
+def test_eagles_own_folders_call_themselves_a_llama(tiny: Tiny, good: Path, tmp_path: Path) -> None:
+    other = write(tiny, eagle1(tiny, fc_bias=False), "eagle", tmp_path / "one", server="vllm")
+    for number, (path, name) in enumerate(
+        ((good, "Eagle3LlamaForCausalLM"), (other, "EagleLlamaForCausalLM"))
+    ):
+        plain = changed(
+            path, tmp_path / str(number), config=lambda body: body.update(architectures=["LlamaForCausalLM"])
+        )
+        served = read(tiny, "vllm", plain)
+        assert (served.architecture, served.failed) == (name, False)
+        assert not reader_of("sglang").matches(open_folder(plain))
+
+
+def test_no_such_server() -> None:
+    with pytest.raises(UsageError, match="no server of this name"):
+        reader_of("vlm")
+
+
+def test_folders_that_cannot_be_opened(good: Path, tmp_path: Path) -> None:
+    twice = changed(good, tmp_path / "twice")
+    for count in (3, 4):
+        torch.save(list(range(count)), twice / f"freq_{count}.pt")
+    with pytest.raises(DataError, match="several token maps"):
+        open_folder(twice)
+    pickled = changed(good, tmp_path / "pickled")
+    (pickled / "freq_3.pt").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="token map cannot be read"):
+        open_folder(pickled)
+    broken = changed(good, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_folder(broken)

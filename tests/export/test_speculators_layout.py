@@ -1,0 +1,256 @@
+"""The layout of speculators: what is written, what is read, what vLLM makes of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.export.eagle3_cases import (
+    LAYERS,
+    ROPES,
+    assert_same,
+    config_of,
+    drafter_of,
+    put,
+    shared_of,
+    write,
+)
+from tests.support import tiny_drafter, tiny_target
+from vocabforge.core.artifact import MANIFEST
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError
+from vocabforge.export.formats import load_drafter
+from vocabforge.export.layer_ids import speculators_layers
+from vocabforge.export.layout import Export
+from vocabforge.export.speculators import SpeculatorsEagle3
+from vocabforge.models.drafter_io import TargetTensors
+from vocabforge.models.eagle3 import Eagle3Drafter
+from vocabforge.models.target import HFTarget, read_target_config
+
+H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20
+SHAPES = {
+    "fc.weight": (H, 3 * H),
+    "layers.0.self_attn.q_proj.weight": (HEADS * D, 2 * H),
+    "layers.0.self_attn.k_proj.weight": (KV * D, 2 * H),
+    "layers.0.self_attn.v_proj.weight": (KV * D, 2 * H),
+    "layers.0.self_attn.o_proj.weight": (H, HEADS * D),
+    "layers.0.mlp.gate_proj.weight": (INNER, H),
+    "layers.0.mlp.up_proj.weight": (INNER, H),
+    "layers.0.mlp.down_proj.weight": (H, INNER),
+    "layers.0.hidden_norm.weight": (H,),
+    "layers.0.input_layernorm.weight": (H,),
+    "layers.0.post_attention_layernorm.weight": (H,),
+    "norm.weight": (H,),
+    "embed_tokens.weight": (V, H),
+    "lm_head.weight": (R, H),
+    "d2t": (R,),
+    "t2d": (V,),
+}
+
+
+def read(path: Path, drafter: Eagle3Drafter) -> Eagle3Drafter:
+    return SpeculatorsEagle3.read(path, shared_of(drafter), LAYERS)
+
+
+def test_keys_shapes_and_dtypes(tmp_path: Path) -> None:
+    drafter = drafter_of(config_of())
+    _, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter, torch.float16)
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == SHAPES
+    assert {str(t.dtype) for name, t in tensors.items() if name not in ("d2t", "t2d")} == {"torch.float16"}
+    assert (tensors["d2t"].dtype, tensors["t2d"].dtype) == (torch.int64, torch.bool)
+    assert torch.equal(torch.arange(R) + tensors["d2t"], drafter.target_ids)
+    assert torch.equal(tensors["t2d"].nonzero().flatten(), drafter.target_ids)
+    assert torch.equal(tensors["embed_tokens.weight"], drafter.embedding.half())
+    _, tensors = write(SpeculatorsEagle3, tmp_path / "s", drafter_of(config_of(draft_vocab_size=None)))
+    whole = {name: shape for name, shape in SHAPES.items() if name not in ("d2t", "t2d")}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    assert found == whole | {"lm_head.weight": (V, H)}, "a head that the target shares is repeated"
+    normed = drafter_of(config_of(qk_norm=True, norm_before_fc=True, norm_before_residual=True))
+    _, tensors = write(SpeculatorsEagle3, tmp_path / "n", normed)
+    extra = {name: tuple(tensors[name].shape) for name in set(tensors) - set(SHAPES)}
+    assert extra == {
+        "input_norm.weight": (3 * H,),
+        "layers.0.self_attn.q_norm.weight": (D,),
+        "layers.0.self_attn.k_norm.weight": (D,),
+    }
+
+
+def test_a_tied_target_is_written_twice(tmp_path: Path) -> None:
+    """safetensors refuses tensors that share memory."""
+    config = config_of(draft_vocab_size=None)
+    tied = torch.randn(V, H)
+    drafter = Eagle3Drafter(config, tied, tied).eval()
+    write(SpeculatorsEagle3, tmp_path / "e", drafter)
+    assert read(tmp_path / "e", drafter).config == config
+
+
+def test_the_whole_configuration(tmp_path: Path) -> None:
+    """Literally, for a drafter with norms of q and k."""
+    drafter = drafter_of(config_of(qk_norm=True, norm_before_residual=True, fc_norm=True, rope=ROPES[2]))
+    body, _ = write(SpeculatorsEagle3, tmp_path / "e", drafter, torch.bfloat16, speculative_tokens=4)
+    rope = {"rope_type": "linear", "factor": 3.0}
+    assert body == {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "draft_vocab_size": 9,
+        "target_hidden_size": 16,
+        "eagle_aux_hidden_state_layer_ids": [2, 6, 9],
+        "norm_before_residual": True,
+        "norm_before_fc": False,
+        "fc_norm": True,
+        "norm_output": False,
+        "embed_requires_grad": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "dtype": "bfloat16",
+        "transformer_layer_config": {
+            "model_type": "qwen3",
+            "hidden_size": 16,
+            "intermediate_size": 20,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 6,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "rms_norm_eps": 3e-6,
+            "vocab_size": 31,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+            "dtype": "bfloat16",
+            "rope_theta": 10000.0,
+            "rope_scaling": rope,
+            "rope_parameters": {"rope_theta": 10000.0, **rope},
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "use_cache": True,
+            "num_aux_hidden_states": 3,
+            "use_sliding_window": False,
+            "sliding_window": None,
+            "layer_types": ["full_attention"],
+        },
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 4}],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": "org/target", "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    plain, _ = write(SpeculatorsEagle3, tmp_path / "p", drafter_of(config_of(draft_vocab_size=None)))
+    assert plain["draft_vocab_size"] == V, "a number, as its reader wants it"
+    assert plain["transformer_layer_config"]["model_type"] == "llama"
+    assert [plain[name] for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [
+        False
+    ] * 4
+
+
+def test_a_folder_of_the_target_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = drafter_of(config_of())
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    SpeculatorsEagle3.write(
+        tmp_path / "e", Export(drafter, {"num_hidden_layers": 9}, shared_of(drafter), "here", torch.float32)
+    )
+    config = read_target_config(tmp_path / "e")
+    verifier = config["speculators_config"]["verifier"]
+    assert verifier == {"name_or_path": str(tmp_path / "here"), "architectures": []}
+
+
+def test_the_last_layer_can_be_said_and_a_layer_after_it_not(tmp_path: Path) -> None:
+    last = drafter_of(config_of(aux_layers=(0, LAYERS - 1)))
+    body, _ = write(SpeculatorsEagle3, tmp_path / "e", last)
+    assert speculators_layers(body, LAYERS) == (0, LAYERS - 1)
+    assert_same(read(tmp_path / "e", last), last)
+    with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
+        write(SpeculatorsEagle3, tmp_path / "f", drafter_of(config_of(aux_layers=(0, LAYERS))))
+
+
+def test_what_is_absent_is_what_vllm_takes_it_for(tmp_path: Path) -> None:
+    drafter = drafter_of(config_of(norm_before_residual=True))
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
+    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "target_hidden_size")
+    left = {name: value for name, value in body.items() if name not in (*switches, "torch_dtype", "dtype")}
+    layer = dict(left["transformer_layer_config"])
+    for name in ("model_type", "num_aux_hidden_states", "rope_parameters", "attention_bias", "hidden_act"):
+        layer.pop(name)
+    left["transformer_layer_config"] = layer
+    assert_same(read(put(tmp_path / "f", left, tensors), drafter), drafter)
+    default = drafter_of(config_of(norm_before_residual=True, aux_layers=(1, 5, 8)))
+    unlisted = {name: v for name, v in left.items() if name != "eagle_aux_hidden_state_layer_ids"}
+    assert_same(read(put(tmp_path / "g", unlisted, tensors), default), default)
+
+
+@pytest.mark.parametrize("rows", [9, 31])
+def test_an_absent_head_or_embedding_is_the_targets(tmp_path: Path, rows: int) -> None:
+    drafter = drafter_of(config_of(draft_vocab_size=rows))
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
+    for name in ("lm_head.weight", "embed_tokens.weight"):
+        tensors.pop(name)
+    loaded = read(put(tmp_path / "f", body, tensors), drafter)
+    assert torch.equal(loaded.head_weight, drafter.target_head[drafter.target_ids])
+    assert torch.equal(loaded.target_ids, drafter.target_ids)
+    assert loaded.has_own_head == (rows == 9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"speculators_model_type": "dflash"}, "speculators_model_type 'dflash'"),
+        ({"transformer_layer_config": None}, "no transformer_layer_config"),
+        ({"transformer_layer_config": {"model_type": "gpt_oss"}}, "model_type 'gpt_oss'"),
+        ({"transformer_layer_config": {"model_type": "llama"}}, "lacks a field"),
+        ({"target_hidden_size": 32}, "target_hidden_size 32"),
+        ({"norm_before_residual": 1}, "neither true nor false"),
+        ({"norm_before_fc": True, "fc_norm": True}, "no valid sizes"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 5, 8]}, "not ascending layers"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 5, 5]}, "not ascending layers"),
+        ({"draft_vocab_size": 99}, "no valid sizes"),
+    ],
+)
+def test_what_is_not_computed_here_is_refused(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    drafter = drafter_of(config_of())
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
+    with pytest.raises(DataError, match=words):
+        read(put(tmp_path / "f", body | changed, tensors), drafter)
+
+
+def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    drafter = drafter_of(config_of())
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter)
+
+    def refused(error: type[Exception], words: str, body: dict[str, Any], **changed: Any) -> None:
+        left = {name: tensor for name, tensor in {**tensors, **changed}.items() if tensor is not None}
+        with pytest.raises(error, match=words):
+            read(put(tmp_path / "f", body, left), drafter)
+
+    refused(ArtifactError, "unexpected verifier_norm", body, **{"verifier_norm.weight": torch.ones(H)})
+    refused(ArtifactError, r"fc\.weight has shape", body | {"eagle_aux_hidden_state_layer_ids": [2, 6]})
+    refused(ArtifactError, "missing input_norm", body | {"norm_before_fc": True})
+    refused(MismatchError, "no d2t of its size", body, d2t=None, **{"lm_head.weight": None})
+    refused(MismatchError, "embedding of its own", body, **{"embed_tokens.weight": drafter.embedding * 2})
+    refused(MismatchError, "target ids, not offsets", body, d2t=drafter.target_ids.clone())
+
+
+@torch.inference_mode()
+def test_eval_reads_the_folder_with_and_without_its_manifest(tmp_path: Path) -> None:
+    folder = tiny_target(tmp_path / "target")
+    target = HFTarget.load(folder)
+    shared = TargetTensors(target.embedding, target.head_weight)
+    drafter = tiny_drafter(target, own_head=3, target_ids=torch.tensor([2, 5, 60]))
+    SpeculatorsEagle3.write(
+        tmp_path / "e", Export(drafter, read_target_config(folder), shared, str(folder), torch.float32)
+    )
+    shutil.copytree(tmp_path / "e", tmp_path / "f")
+    (tmp_path / "f" / MANIFEST).unlink()
+    for name in "ef":
+        loaded, artifact = load_drafter(tmp_path / name, shared, folder)
+        assert (artifact is None) == (name == "f")
+        assert_same(loaded, drafter)
+        g = torch.randn(4, 32)
+        assert torch.equal(loaded.logits(g), drafter.logits(g))

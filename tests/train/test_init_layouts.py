@@ -1,0 +1,218 @@
+"""``drafter.init`` in every layout: training goes on as it does from the native artefact."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from tests.cli.cli_support import invoke
+from tests.contracts.drafter_support import make_drafter
+from tests.train.run_support import make_place, write_config
+from tests.train.test_distributed import curve, launch
+from vocabforge.cli.app import build_app
+from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.core.artifact import MANIFEST, open_artifact
+from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.export.formats import FORMATS, layout_of
+from vocabforge.export.importing import folder_digest, import_drafter, is_native
+from vocabforge.export.layout import Export
+from vocabforge.models.drafter_io import load_target_tensors, native_sizes
+from vocabforge.models.target import HFTarget, read_target_config
+
+# What each layout is written from: kind or form of drafter, and its head. A new layout takes the first line's.
+WRITTEN = {
+    "sglang-eagle3": ("eagle3 layer norms, normed output", "reduced"),
+    "speculators-eagle3": ("eagle3 normed residual, q and k", "reduced"),
+    "eagle": ("eagle1", "target"),
+    "fr-spec": ("eagle1", "reduced"),
+}
+FOREIGN = [name for name in FORMATS if name != "native"]
+TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plots take longer than the runs."""
+    monkeypatch.setattr("vocabforge.cli.train_drafter._report", lambda config: config.output / "report.html")
+
+
+def written(place: Path, folder: Path, name: str) -> Path:
+    """A random drafter in a layout, without the manifest: as another tool leaves it."""
+    target = place / "target"
+    case, head = WRITTEN.get(name, ("eagle3", "target"))
+    drafter = make_drafter(case, target, HFTarget.load(target), head)
+    if name == "fr-spec":  # holds rows of the target's head only
+        drafter.lm_head.weight.data.copy_(drafter.target_head[drafter.target_ids])
+    export = Export(
+        drafter=drafter,
+        target=read_target_config(target),
+        shared=load_target_tensors(target),
+        target_name=str(target),
+        dtype=torch.float32,
+    )
+    layout_of(name).write(folder, export)
+    if name != "native":
+        (folder / MANIFEST).unlink()
+    return folder
+
+
+def command(*words: object) -> Any:
+    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
+    return CliRunner().invoke(app, ["train-drafter", *map(str, words)])
+
+
+def config_of(place: Path, output: str, init: Path) -> Path:
+    kind = "eagle1" if init.name in ("eagle", "fr-spec") else "eagle3"
+    return write_config(
+        place,
+        output,
+        drafter={"init": str(init), "kind": kind},
+        optim=TWO_STEPS,
+        run={"eval_every": 2, "checkpoint_every": 2, "live": {"prompts": 0}},
+    )
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(
+    name: str, place: Path, tmp_path: Path
+) -> None:
+    folder = written(place, tmp_path / name, name)
+    before = folder_digest(folder)
+    native = tmp_path / "native" / name
+    assert import_drafter(folder, place / "target", native)
+    trained = []
+    for run, init in ((f"{name}-native", native), (f"{name}-layout", folder)):
+        done = command("--config", config_of(place, run, init))
+        assert done.exit_code == 0, done.output
+        rows = [row for row in read_jsonl_log(place / run / "metrics.jsonl") if "loss" in row]
+        trained.append((rows[0]["loss"], load_file(place / run / "drafter" / "drafter.safetensors")))
+    assert trained[0][0] == trained[1][0], "the first step's loss"
+    assert trained[0][1].keys() == trained[1][1].keys()
+    assert all(torch.equal(trained[0][1][key], tensor) for key, tensor in trained[1][1].items())
+    assert not (place / f"{name}-native" / "init").exists(), "a native artefact is read where it is"
+    assert native_sizes(place / f"{name}-layout" / "drafter") == native_sizes(native)
+    assert folder_digest(folder) == before, "what was read is left alone"
+
+
+def test_what_is_converted_is_the_drafter(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    import_drafter(folder, place / "target", tmp_path / "native")
+    expected = make_drafter(
+        WRITTEN["sglang-eagle3"][0], place / "target", HFTarget.load(place / "target"), "reduced"
+    )
+    sizes = native_sizes(tmp_path / "native")
+    assert sizes == expected.config
+    tensors = load_file(tmp_path / "native" / "drafter.safetensors")
+    assert torch.equal(tensors.pop("target_ids"), expected.target_ids)
+    assert tensors.keys() == dict(expected.named_parameters()).keys()
+    assert all(torch.equal(tensors[key], p) for key, p in expected.named_parameters())
+    made = open_artifact(tmp_path / "native", "drafter")
+    assert made.manifest["config"] == {"target": str(place / "target"), "imported": str(folder)}
+    assert made.manifest["parents"] == {"layout": folder_digest(folder)}
+
+
+def test_it_is_converted_again_only_where_files_or_target_changed(place: Path, tmp_path: Path) -> None:
+    folder, native = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3"), tmp_path / "native"
+    assert not is_native(folder)
+    assert import_drafter(folder, place / "target", native)
+    assert is_native(native)
+    first = (native / MANIFEST).read_bytes()
+    (folder / "README.md").write_text("about it")
+    assert not import_drafter(folder, place / "target", native)
+    assert (native / MANIFEST).read_bytes() == first
+    body = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(body | {"rms_norm_eps": 1e-4}))
+    assert import_drafter(folder, place / "target", native)
+    assert native_sizes(native).rms_norm_eps == 1e-4
+    (native / "drafter.safetensors").write_bytes(b"cut short")
+    assert import_drafter(folder, place / "target", native), "a damaged copy is made again"
+
+
+def test_a_run_goes_on_only_with_the_drafter_that_it_started_from(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    config = config_of(place, "resumed", folder)
+    assert command("--config", config).exit_code == 0
+    made = (place / "resumed" / "init" / MANIFEST).read_bytes()
+    again = command("--config", config)
+    assert again.exit_code == 0, again.output
+    assert (place / "resumed" / "init" / MANIFEST).read_bytes() == made
+    body = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(body | {"norm_output": False}))
+    changed = command("--config", config)
+    assert changed.exit_code != 0
+    assert "started with other settings or inputs" in " ".join(changed.output.split())
+    fresh = command("--config", config, "--fresh")
+    assert fresh.exit_code == 0, fresh.output
+    assert native_sizes(place / "resumed" / "drafter").norm_output is False
+
+
+def test_fresh_removes_a_converted_drafter_that_is_not_used(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    config = config_of(place, "left", folder)
+    assert command("--config", config).exit_code == 0
+    assert (place / "left" / "init").is_dir()
+    assert command("--config", config, "drafter.init=null", "--fresh").exit_code == 0
+    assert not (place / "left" / "init").exists()
+
+
+def test_plan_converts_where_nothing_stays(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "speculators-eagle3", "speculators-eagle3")
+    done = command("--config", config_of(place, "planned", folder), "--plan")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["config"]["drafter"]["init"] == str(folder)
+    assert found["drafter"]["norm_before_residual"] is True
+    assert str(place / "planned" / "init") in found["writes"]
+    assert not (place / "planned").exists()
+
+
+def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    body = json.loads((folder / "config.json").read_text())
+    body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 1, 3]
+    body["eagle_aux_hidden_state_layer_ids"] = [1, 2, 4]
+    (folder / "config.json").write_text(json.dumps(body))
+    config = config_of(place, "captured", folder)
+    done = invoke("capture", "-c", config, "--output", tmp_path / "cache", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "[0, 1, 3]" in str(json.loads((tmp_path / "cache" / MANIFEST).read_text())["meta"])
+    trained = command("--config", config, f"capture.cache={tmp_path / 'cache'}")
+    assert trained.exit_code == 0, trained.output
+
+
+@pytest.mark.proof
+def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    assert command("--config", config_of(place, "one", folder)).exit_code == 0
+    done = launch(place, "two", "cpu_two", config_of(place, "two", folder))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stderr.count("Converted the drafter") == 1
+    assert curve(place / "two") == pytest.approx(curve(place / "one"), rel=1e-5)
+
+
+def test_what_is_no_drafter_is_said_before_anything_is_written(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = command("--config", config_of(place, "none", tmp_path / "empty"))
+    assert done.exit_code != 0
+    assert "there is no drafter here" in " ".join(done.output.split())
+    assert not (place / "none").exists()
+    shutil.rmtree(tmp_path / "empty")
+
+
+def test_a_drafter_of_another_kind_is_refused(place: Path, tmp_path: Path) -> None:
+    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
+    done = command("--config", config_of(place, "kind", folder), "drafter.kind=eagle1")
+    assert done.exit_code != 0
+    assert "drafter.init is of another kind" in " ".join(done.output.split())

@@ -1,0 +1,99 @@
+"""Acceptance is the engine's, kept on disk at once, and never decoded twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tune.support import make_place, row
+from vocabforge.core.errors import ArtifactError
+from vocabforge.decode.build_models import Models
+from vocabforge.evaluate.acceptance import AcceptanceMeter
+from vocabforge.evaluate.live_prompts import LivePrompts
+from vocabforge.tune.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
+from vocabforge.tune.proposing import Proposing
+from vocabforge.tune.space import Candidate, HeadChoice
+from vocabforge.tune.types import TreeSetting
+
+PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
+CHAIN = Candidate(HeadChoice(), TreeSetting.chain(2))
+ABOUT = {"tree": "chain 3"}
+
+
+@pytest.fixture(scope="module")
+def proposing(tmp_path_factory: pytest.TempPathFactory) -> Proposing:
+    place = make_place(tmp_path_factory.mktemp("acceptance"))
+    return Proposing(Models(place / "t", device="cpu"), place / "d")
+
+
+def source_of(proposing: Proposing, folder: Path, **identity: object) -> AcceptanceSource:
+    model = proposing.models.model
+    return AcceptanceSource(model, PROMPTS, 24, AcceptanceStore(folder), {"target": "t", **identity})
+
+
+def test_rows_are_what_the_engine_does(proposing: Proposing, tmp_path: Path) -> None:
+    source = source_of(proposing, tmp_path)
+    rows = source.rows(ABOUT, proposing.proposer(CHAIN), range(4))
+    meter = AcceptanceMeter(proposing.models.model, PROMPTS, 24)
+    wanted = meter.measure(proposing.proposer(CHAIN))
+    assert [one.cycles for one in rows] == list(wanted.cycles)
+    assert [one.committed for one in rows] == list(wanted.committed)
+    assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in wanted.made]
+    assert [one.prompt_tokens for one in rows] == [len(prompt) for prompt in PROMPTS.prompts]
+    assert sum(one.identical for one in rows) == wanted.identical
+    assert accepted_length(rows) == wanted.length
+    plain = source.plain(range(4))
+    assert [one.new_tokens for one in plain] == [len(one.token_ids) for one in meter.plain()]
+    assert [one.cycles for one in plain] == [one.new_tokens - 1 for one in plain]
+
+
+def test_nothing_is_decoded_twice(proposing: Proposing, tmp_path: Path) -> None:
+    first = source_of(proposing, tmp_path).rows(ABOUT, proposing.proposer(CHAIN), range(2))
+    again = source_of(proposing, tmp_path)
+    assert again.missing(ABOUT, range(4)) == [2, 3]
+    assert again.rows(ABOUT, None, range(2)) == first
+    more = again.rows(ABOUT, proposing.proposer(CHAIN), range(4))
+    assert more[:2] == first
+    assert source_of(proposing, tmp_path).missing(ABOUT, range(4)) == []
+
+
+def test_everything_that_decides_a_row_is_in_its_key(proposing: Proposing, tmp_path: Path) -> None:
+    source = source_of(proposing, tmp_path)
+    keys = {
+        source.key(ABOUT),
+        source.key({"tree": "chain 4"}),
+        source_of(proposing, tmp_path, dtype="float16").key(ABOUT),
+        AcceptanceSource(proposing.models.model, PROMPTS, 25, source.store, {"target": "t"}).key(ABOUT),
+        AcceptanceSource(
+            proposing.models.model, LivePrompts(PROMPTS.prompts, ()), 24, source.store, {"target": "t"}
+        ).key(ABOUT),
+    }
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("damage", ["cut", "key", "row", "list"])
+def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
+    store = AcceptanceStore(tmp_path)
+    store.write("a" * 64, ABOUT, {"p": row(8, 3)})
+    (file,) = tmp_path.glob("*.json")
+    body = json.loads(file.read_text("utf-8"))
+    if damage == "key":
+        body["key"] = "b" * 64
+    if damage == "row":
+        body["rows"]["p"]["cycles"] = -1
+    if damage == "list":
+        body = [body]
+    text = json.dumps(body)
+    file.write_text(text[:40] if damage == "cut" else text, "utf-8")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        store.read("a" * 64)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    store = AcceptanceStore(tmp_path / "new")
+    assert store.read("a" * 64) == {}
+    rows = {"p": row(8, 3), "q": row(9, 4)}
+    store.write("a" * 64, ABOUT, rows)
+    assert AcceptanceStore(tmp_path / "new").read("a" * 64) == rows

@@ -1,0 +1,88 @@
+"""Tokens a second from acceptance and latency: by hand, with bounds, and never above the bound of a tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.tune.support import FULL, Formula, row
+from vocabforge.tune.predict import best_rows, mean_prefix, predict, predict_plain, prefix_of
+from vocabforge.tune.types import TreeSetting
+
+TREE = TreeSetting(topk=2, depth=1, total=6)
+CYCLE = 1e-2 + 6e-3 + 2 * 261e-5  # of the tree, by the formula
+
+
+def test_one_request_is_the_mean_of_the_prompts_rates() -> None:
+    rows = [row(31, 10, prompt=10), row(61, 30, prompt=50)]
+    found = predict(rows, FULL, TREE, Formula())
+    rates = [31 / (2e-3 + 10 * CYCLE), 61 / (1e-2 + 30 * CYCLE)]
+    assert found.value == pytest.approx(np.mean(rates))
+    assert found.cycle.value == pytest.approx(CYCLE)
+    assert found.accepted.value == pytest.approx(90 / 40)
+    assert found.prompts == 2
+
+
+def test_requests_side_by_side_share_cycles_and_not_prompts() -> None:
+    rows = [row(31, 10, prompt=10), row(61, 30, prompt=50)]
+    found = predict(rows, FULL, TREE, Formula(), batch=4)
+    cycle = 1e-2 + 4 * 6e-3 + 2 * 261e-5
+    assert found.value == pytest.approx(92 / (2e-3 + 1e-2 + 40 * cycle / 4))
+
+
+def test_plain_decoding_takes_a_step_a_token_behind_the_first() -> None:
+    found = predict_plain([row(41, 40, prompt=100)], Formula())
+    assert found.value == pytest.approx(41 / (1e-2 + 40 * 1e-2))
+    assert found.accepted.value == 1.0
+
+
+def test_each_prompt_has_its_own_prefix() -> None:
+    rows = [row(40, 10, prompt=100), row(40, 10, prompt=1000)]
+    assert [prefix_of(one) for one in rows] == [120, 1020]
+    assert mean_prefix(rows) == 570
+    found = predict(rows, FULL, TREE, Formula(by_prefix=1e-4, prompt=0.0))
+    rates = [40 / (10 * (CYCLE + 1e-4 * prefix)) for prefix in (120, 1020)]
+    assert found.value == pytest.approx(np.mean(rates))
+
+
+def test_bounds_of_seconds_bound_the_rate() -> None:
+    found = predict([row(31, 10), row(31, 10)], FULL, TREE, Formula(off=0.2)).tokens_per_s
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low == pytest.approx(found.value / 1.2)
+    assert found.high == pytest.approx(found.value / 0.8)
+
+
+def test_the_interval_holds_both_errors() -> None:
+    rows = [row(31, cycles) for cycles in (8, 10, 12, 14, 9, 11)]
+    widths = []
+    for off in (0.0, 0.2):
+        found = predict(rows, FULL, TREE, Formula(off=off)).tokens_per_s
+        assert found.low is not None
+        assert found.high is not None
+        widths.append(found.high - found.low)
+    alone = predict([row(31, 10)] * 6, FULL, TREE, Formula(off=0.2)).tokens_per_s
+    assert alone.low is not None
+    assert alone.high is not None
+    both = alone.high - alone.low
+    assert max(widths[0], both) < widths[1] < widths[0] + both + 1e-9
+
+
+def test_no_acceptance_beats_the_bound() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        new = random.integers(2, 80, size=4)
+        plain = [row(int(n), int(n) - 1) for n in new]
+        lengths = random.uniform(1, TREE.levels + 1, size=4)
+        rows = [
+            row(int(n), -(-(int(n) - 1) // 1) if length < 1 else int(np.ceil((n - 1) / length)))
+            for n, length in zip(new, lengths)
+        ]
+        bound = predict(best_rows(plain, TREE.levels), FULL, TREE, Formula()).value
+        assert predict(rows, FULL, TREE, Formula()).value <= bound * (1 + 1e-9)
+
+
+def test_a_prompt_that_ends_at_once_counts() -> None:
+    found = predict([row(1, 0, committed=0), row(31, 10)], FULL, TREE, Formula())
+    assert found.value > 0

@@ -1,0 +1,93 @@
+"""A candidate drafts exactly as its recipe does, whatever the head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tune.support import ROWS, make_place
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode.build_models import Models
+from vocabforge.decode.engine import Decoder
+from vocabforge.decode.recipe import DecodingRecipe
+from vocabforge.decode.recipe_build import recipe_methods
+from vocabforge.models.head_io import HeadOwner, save_head
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.tune.proposing import HeadInputs, Proposing, head_choices
+from vocabforge.tune.space import Candidate
+from vocabforge.tune.types import TreeSetting
+
+PROMPT = list(range(70, 90))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("proposing"))
+
+
+@pytest.fixture(scope="module")
+def proposing(place: Path) -> Proposing:
+    return Proposing(Models(place / "t", device="cpu"), place / "d")
+
+
+def inputs_of(place: Path) -> HeadInputs:
+    return HeadInputs(
+        (("v", place / "v"),),
+        (("r", place / "r"),),
+        shortlists=(16, 64),
+        dynamic=("context:24", "ranker:8"),
+    )
+
+
+def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) -> None:
+    choices = head_choices(inputs_of(place), proposing.own)
+    assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
+    kinds = [proposing.setting(Candidate(one, TreeSetting.chain(1))) for one in choices]
+    assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
+    assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("tree", [TreeSetting.chain(2), TreeSetting(topk=3, depth=2, total=9)])
+def test_a_candidate_drafts_as_its_recipe(
+    place: Path, proposing: Proposing, number: int, tree: TreeSetting
+) -> None:
+    candidate = Candidate(head_choices(inputs_of(place), proposing.own)[number], tree)
+    recipe = DecodingRecipe(target=place / "t", methods={"one": candidate.recipe(place / "d")})
+    _, method = recipe_methods(recipe, device="cpu", models=proposing.models)
+    ours = Decoder(proposing.models.model, proposing.proposer(candidate), context=128)
+    made = [decoder.generate(PROMPT, max_new_tokens=40, stop_ids=()) for decoder in (ours, method.generator)]
+    assert made[0].token_ids == made[1].token_ids
+    assert made[0].accept_lengths == made[1].accept_lengths
+    assert made[0].drafted == made[1].drafted
+
+
+def test_heads_are_built_once(place: Path, proposing: Proposing) -> None:
+    choice = head_choices(inputs_of(place), proposing.own)[2]
+    assert proposing.head(choice, 2) is proposing.head(choice, 5)
+
+
+def test_a_head_of_another_drafter_is_refused(place: Path, proposing: Proposing, tmp_path: Path) -> None:
+    owner = proposing.models.owner(place / "d")
+    other = HeadOwner("0" * 64, owner.target, owner.tokenizer)
+    save_head(tmp_path / "r", "ranker", LowRankScorer(32, ROWS, 8), other)
+    choices = head_choices(HeadInputs(heads=(("r", tmp_path / "r"),)))
+    with pytest.raises(MismatchError, match="another drafter"):
+        proposing.head(choices[1], 2)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"shortlists": (8,)},
+        {"budgets": ("4",), "heads": ("r",)},
+        {"dynamic": ("ranker",), "vocabs": ("v",)},
+        {"dynamic": ("context",)},
+    ],
+)
+def test_options_without_a_use_are_refused(place: Path, given: dict) -> None:
+    for name in ("heads", "vocabs"):
+        given = {**given, name: tuple((one, place / one) for one in given.get(name, ()))}
+    with pytest.raises(UsageError):
+        head_choices(HeadInputs(**given))

@@ -1,0 +1,166 @@
+"""A whole search with seconds from a file: what it writes, how it goes on, what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.support import make_place, make_table, settings_of
+from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode.recipe import read_recipe
+from vocabforge.decode.recipe_build import recipe_methods
+from vocabforge.tune.acceptance import AcceptanceSource
+from vocabforge.tune.options import TuneInputs, TuneOptions
+from vocabforge.tune.outcome import PLAIN, read_tune
+from vocabforge.tune.proposing import HeadInputs
+from vocabforge.tune.run import tune
+from vocabforge.tune.space import HeadChoice, TreeGrid
+from vocabforge.tune.table import write_latency
+
+GRID = TreeGrid(chains=(1, 3), levels=(2,), topk=(2,), nodes=(6,))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Also ``cheap.json`` and ``dear.json``: verified nodes cost nothing, or a lot."""
+    place = make_place(tmp_path_factory.mktemp("run"), questions=7)
+    heads = settings_of(place, [HeadChoice(), HeadChoice("v", vocab=place / "v")])
+    write_latency(place / "cheap.json", make_table(place, heads, cost=0.0))
+    write_latency(place / "dear.json", make_table(place, heads, cost=1.0))
+    return place
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages take their time; one test looks at one."""
+    monkeypatch.setattr("vocabforge.tune.run.render_report", lambda results: "page")
+
+
+def inputs_of(place: Path, table: str = "cheap.json", **more: Any) -> TuneInputs:
+    heads = more.pop("heads", HeadInputs(vocabs=(("v", place / "v"),)))
+    what_if = place / table
+    return TuneInputs(place / "t", place / "d", str(place / "q.jsonl"), heads=heads, what_if=what_if, **more)
+
+
+def options_of(**more: Any) -> TuneOptions:
+    return TuneOptions(GRID, new_tokens=8, form="raw", device="cpu", **more)
+
+
+def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    results = tune(out, inputs_of(place), options_of(batches=(1, 4)))
+    assert read_tune(out) == results
+    assert len(results.candidates) == 2 * 3
+    assert [one.batch for one in results.recommendations] == [1, 4]
+    assert results.prompts == {"measured": 4, "checking": 3, "left_out": 0}
+    recipe = read_recipe(out / "recipe.yaml")
+    named = {one.method for one in results.recommendations} - {PLAIN}
+    assert named <= set(recipe.methods)
+    assert [one.name for one in recipe_methods(recipe, device="cpu")] == [PLAIN, *recipe.methods]
+    page = (out / "report.html").read_text("utf-8")
+    assert "another GPU" in page
+    assert "what if" in page
+    assert not [word for word in ("http://", "https://", "<script") if word in page]
+    assert {"target", "drafter", "tokenizer", "vocabulary v"} <= set(results.inputs)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_times_decide(place: Path, tmp_path: Path) -> None:
+    cheap = tune(tmp_path / "cheap", inputs_of(place), options_of()).recommendations[0]
+    dear = tune(tmp_path / "dear", inputs_of(place, "dear.json"), options_of())
+    assert dear.recommendations[0].method == PLAIN
+    assert cheap.tokens_per_s.value is not None
+    assert dear.plain[0].tokens_per_s.value is not None
+    assert cheap.tokens_per_s.value >= dear.plain[0].tokens_per_s.value
+    assert read_recipe(tmp_path / "dear" / "recipe.yaml").methods  # still something to compare with
+
+
+@pytest.mark.usefixtures("no_page")
+def test_it_goes_on_where_it_was_stopped(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[tuple[str, int]] = []
+    fill = AcceptanceSource._fill
+
+    def counting(stop: int) -> Any:
+        def run(self: AcceptanceSource, about: Any, places: Any, decode: Any) -> Any:
+            def told(wanted: tuple[int, ...]) -> Any:
+                if len(decoded) == stop:
+                    raise KeyboardInterrupt
+                decoded.extend((str(about), place) for place in wanted)
+                return decode(wanted)
+
+            return fill(self, about, places, told)
+
+        return run
+
+    monkeypatch.setattr(AcceptanceSource, "_fill", counting(8))
+    with pytest.raises(KeyboardInterrupt):
+        tune(tmp_path / "out", inputs_of(place), options_of())
+    first = list(decoded)
+    assert len(first) == 8
+    assert not (tmp_path / "out" / "tune.json").exists()
+    monkeypatch.setattr(AcceptanceSource, "_fill", counting(-1))
+    results = tune(tmp_path / "out", inputs_of(place), options_of())
+    assert len(set(decoded)) == len(decoded)  # nothing twice
+    decoded.clear()
+    assert tune(tmp_path / "out", inputs_of(place), options_of()).candidates == results.candidates
+    assert decoded == []
+    monkeypatch.setattr(AcceptanceSource, "_fill", fill)
+    other = tune(tmp_path / "fresh", inputs_of(place), options_of())
+    assert other.candidates == results.candidates
+    assert other.recommendations == results.recommendations
+
+
+@pytest.mark.usefixtures("no_page")
+def test_time_that_is_up_is_told(place: Path, tmp_path: Path) -> None:
+    results = tune(tmp_path / "out", inputs_of(place), options_of(budget=0.0))
+    states = [row.state for row in results.candidates]
+    assert states.count("not reached") >= 4
+    assert any("time for measuring" in remark for remark in results.remarks)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_head_that_the_file_does_not_know_is_left_out(place: Path, tmp_path: Path) -> None:
+    heads = HeadInputs(heads=(("r", place / "r"),))
+    results = tune(tmp_path / "out", inputs_of(place, heads=heads), options_of())
+    assert {row.head for row in results.candidates} == {"full"}
+    assert any(remark.startswith("r was not searched") for remark in results.remarks)
+
+
+def test_a_file_of_other_models_is_refused(place: Path, tmp_path: Path) -> None:
+    heads = settings_of(place, [HeadChoice()])
+    table = make_table(place, heads)
+    shapes = table.target.model_copy(update={"hidden_size": 64})
+    write_latency(tmp_path / "other.json", table.model_copy(update={"target": shapes}))
+    with pytest.raises(MismatchError, match="other sizes"):
+        tune(tmp_path / "out", inputs_of(place, str(tmp_path / "other.json")), options_of())
+
+
+def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep me", "utf-8")
+    with pytest.raises(UsageError, match="something else"):
+        tune(tmp_path, inputs_of(place), options_of())
+
+
+@pytest.mark.usefixtures("no_page")
+def test_vocabularies_are_cut_into_the_folder(place: Path, tmp_path: Path) -> None:
+    inputs = inputs_of(place, heads=HeadInputs(), ranking=place / "v", sizes=(20, 40))
+    results = tune(tmp_path / "out", inputs, options_of())
+    assert {row.head for row in results.candidates} == {"full", "r20", "r40"}
+    assert results.row("r20+chain1").method.vocab == (tmp_path / "out" / "vocab" / "r20").resolve()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batches": ()}, {"batches": (0,)}, {"batches": (2,), "check": 8}, {"check": 2}]
+)
+def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
+    with pytest.raises(UsageError):
+        options_of(**wrong)
+
+
+def test_sizes_need_a_ranking() -> None:
+    with pytest.raises(UsageError, match="cut from a ranking"):
+        TuneInputs(Path("t"), Path("d"), "q", sizes=(8,))

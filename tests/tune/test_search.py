@@ -1,0 +1,126 @@
+"""Successive halving finds the best way, decodes little, and throws nothing away that could win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.tune.support import Formula, Worlds, chains
+from vocabforge.tune.search import Halving, finalists, ranked, search
+from vocabforge.tune.space import Candidate, HeadChoice, TreeGrid, trees_of
+
+
+def lengths_of(acceptance: float, count: int, head: str = "full") -> dict[str, float]:
+    return {one.name: sum(acceptance**j for j in range(one.tree.levels + 1)) for one in chains(count, head)}
+
+
+def test_rounds_double_until_all_prompts_are_used() -> None:
+    assert Halving(20).rounds == [2, 4, 8, 16, 20]
+    assert Halving(16, first=4).rounds == [4, 8, 16]
+    assert Halving(2, first=2).rounds == [2]
+    assert Halving(1, first=4).rounds == [1]
+
+
+@pytest.mark.parametrize("acceptance", [0.2, 0.5, 0.8, 0.95])
+def test_the_best_is_found_and_measured_on_all_prompts(acceptance: float) -> None:
+    found = chains(24)
+    world = Worlds(lengths_of(acceptance, 24), Formula())
+    entries = search(found, world, Halving(16, least=4))
+    true = {one.name: world.predict(one, world.rows(one, 16))[1].value for one in found}
+    best = finalists(entries, 1)[0]
+    assert best.value(1) == pytest.approx(max(true.values()))
+    assert best.state == "measured"
+    assert len(best.rows) == 16
+    assert [entry.name for entry in entries] == [one.name for one in found]
+
+
+def test_later_rounds_decode_the_better_half_alone() -> None:
+    world = Worlds(lengths_of(0.9, 32), Formula(node=1e-4, token=0.0))
+    search(chains(32), world, Halving(16, first=2, least=4))
+    by_prompts = [sum(prompts >= size for prompts in world.decoded.values()) for size in (2, 4, 8, 16)]
+    assert by_prompts[0] <= 32
+    assert by_prompts[1:] == [-(-by_prompts[0] // 2), 8, 4] or by_prompts[1] <= 17
+
+
+def trees() -> list[Candidate]:
+    """All trees of the usual grid with one head."""
+    return [Candidate(HeadChoice(), tree) for tree in trees_of(TreeGrid())]
+
+
+def tree_lengths(random: np.random.Generator) -> dict[str, float]:
+    return {one.name: float(random.uniform(1, one.tree.levels + 1)) for one in trees()}
+
+
+def test_nothing_that_could_win_is_left_out() -> None:
+    random = np.random.default_rng(1)
+    skipped = 0
+    for _ in range(20):
+        world = Worlds(tree_lengths(random), Formula(node=float(random.uniform(1e-3, 2e-2))))
+        entries = search(trees(), world, Halving(4, first=4))
+        values = {one.name: world.predict(one, world.rows(one, 4))[1].value for one in trees()}
+        best = max(values.values())
+        for entry in entries:
+            if entry.state == "cannot win":
+                skipped += 1
+                assert values[entry.name] < best
+                assert entry.name not in world.decoded
+                assert not entry.by_batch
+        assert finalists(entries, 1)[0].value(1) == pytest.approx(best)
+    assert skipped > 20  # or the bound is of no use
+
+
+def test_each_head_has_its_best_way_in_the_end() -> None:
+    found = [*chains(12, "good"), *chains(12, "poor")]
+    world = Worlds({**lengths_of(0.8, 12, "good"), **lengths_of(0.3, 12, "poor")}, Formula(node=1e-4))
+    entries = search(found, world, Halving(8, least=2))
+    last = {entry.candidate.head.name for entry in finalists(entries, 1)}
+    assert last == {"good", "poor"}
+    assert finalists(entries, 1)[0].candidate.head.name == "good"
+
+
+def test_when_the_time_is_up_what_is_known_is_kept() -> None:
+    spent = [0]
+
+    def left(number: int) -> float:
+        spent[0] += 1
+        return 1.0 if spent[0] < 6 else 0.0
+
+    world = Worlds(lengths_of(0.8, 20), Formula(node=1e-5))
+    entries = search(chains(20), world, Halving(8), left=left)
+    states = [entry.state for entry in entries]
+    assert states.count("not reached") >= 10
+    assert "measured" not in states
+    assert 1 <= len(ranked(entries, 1)) == len(world.decoded) <= 6
+    # nothing at all left: still one is measured
+    world = Worlds(lengths_of(0.8, 20), Formula())
+    assert len(ranked(search(chains(20), world, Halving(8), left=lambda number: 0.0), 1)) == 1
+
+
+def test_a_first_round_that_was_cut_short_leaves_time_for_the_others() -> None:
+    world = Worlds(lengths_of(0.8, 20), Formula(node=1e-5))
+    spent = [0]
+
+    def left(number: int) -> float:
+        spent[0] += number == 1
+        return 6.0 - spent[0] if number == 1 else 1.0
+
+    entries = search(chains(20), world, Halving(8, least=2), left=left)
+    states = [entry.state for entry in entries]
+    assert states.count("not reached") >= 12
+    assert "measured" in states
+
+
+def test_a_way_that_is_best_for_one_batch_size_only_survives() -> None:
+    # A node costs nothing alone and a lot side by side: long chains win alone, short ones in a batch.
+    world = Worlds(lengths_of(0.9, 16), Formula(node=3e-4, token=0.0), batches=(1, 64))
+    entries = search(chains(16), world, Halving(8, least=1))
+    best = {batch: finalists(entries, batch)[0].candidate.tree.levels for batch in (1, 64)}
+    assert best[1] > best[64]
+
+
+def test_each_decoding_is_told() -> None:
+    told: list[tuple[int, int, str]] = []
+    world = Worlds(lengths_of(0.5, 4), Formula(node=1e-5))
+    search(chains(4), world, Halving(4), tell=lambda *what: told.append(what))
+    assert [done for done, of, _ in told if of == 4][:4] == [0, 1, 2, 3]
+    assert "round 1 of 2: full+chain1" in told[0][2]

@@ -1,0 +1,90 @@
+"""The space of a search: every tree that there is and no other, names that tell candidates apart."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.tune.space import Candidate, HeadChoice, TreeGrid, candidates, spread, trees_of
+from vocabforge.tune.types import TreeSetting
+
+GRID = TreeGrid(chains=(1, 3), levels=(1, 2, 5), topk=(1, 2, 4), nodes=(2, 6, 8, 40, 60))
+
+
+def possible(levels: int, topk: int, nodes: int) -> bool:
+    """Whether the decoder itself takes this tree."""
+    try:
+        TreeSettings(topk, levels - 1, nodes)
+    except UsageError:
+        return False
+    return topk > 1
+
+
+@pytest.mark.parametrize("most", [None, 1, 2])
+def test_the_grid_gives_every_tree_that_the_decoder_takes(most: int | None) -> None:
+    deep = most or 99
+    wanted = {("chain", 1, n, n + 1) for n in GRID.chains if n <= deep} | {
+        ("dynamic", topk, levels, nodes)
+        for levels, topk, nodes in itertools.product(GRID.levels, GRID.topk, GRID.nodes)
+        if levels <= deep and possible(levels, topk, nodes)
+    }
+    found = [(tree.kind, tree.topk, tree.levels, tree.total) for tree in trees_of(GRID, most)]
+    assert set(found) == wanted
+    assert len(found) == len(wanted)
+
+
+def test_a_grid_without_a_tree_is_refused() -> None:
+    with pytest.raises(UsageError, match="no draft tree"):
+        trees_of(TreeGrid(chains=(), levels=(4,), topk=(2,), nodes=(3,)))
+    with pytest.raises(UsageError, match="once each"):
+        TreeGrid(topk=(2, 2))
+
+
+def test_trees_are_no_wider_than_their_head() -> None:
+    heads = {HeadChoice("full"): 261, HeadChoice("narrow"): 3}
+    found = candidates(heads, trees_of(GRID))
+    widest = {
+        name: max(one.tree.topk for one in found if one.head.name == name) for name in ("full", "narrow")
+    }
+    assert widest == {"full": 4, "narrow": 2}
+    with pytest.raises(UsageError, match="wider"):
+        candidates({HeadChoice("one"): 1}, [TreeSetting(topk=2, depth=1, total=5)])
+
+
+def test_names_are_unique_and_fit_for_files() -> None:
+    found = candidates({HeadChoice("full"): 261, HeadChoice("r-k32"): 261}, trees_of(TreeGrid()))
+    names = [one.name for one in found]
+    assert len(set(names)) == len(names)
+    assert not any(set(name) & set("/\\ :*?") for name in names)
+    with pytest.raises(UsageError, match="one name"):
+        candidates({HeadChoice("v"): 9, HeadChoice("v", vocab=Path("x")): 9}, trees_of(GRID))
+
+
+def test_a_recipe_says_what_the_candidate_is() -> None:
+    head = HeadChoice("v+r", vocab=Path("v"), head=Path("r"), dynamic="ranker:32")
+    tree = Candidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
+    assert (tree.drafter, tree.vocab, tree.head, tree.dynamic) == (
+        Path("d"),
+        Path("v"),
+        Path("r"),
+        "ranker:32",
+    )
+    assert (tree.tree, tree.depth, tree.topk, tree.total_nodes) == ("dynamic", 2, 4, 20)
+    chain = Candidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
+    assert (chain.tree, chain.depth, chain.topk, chain.total_nodes) == ("chain", 2, None, None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
+def test_every_beginning_of_the_order_covers_the_space(count: int) -> None:
+    found = [Candidate(HeadChoice(), TreeSetting.chain(depth)) for depth in range(count)]
+    order = spread(found)
+    assert sorted(one.tree.depth for one in order) == list(range(count))
+    for size in (4, 8, 16):
+        if size < count:
+            begun = sorted(one.tree.depth for one in order[:size])
+            gaps = [b - a for a, b in itertools.pairwise([*begun, count])]
+            assert max(gaps) <= 2 * -(-count // size) + 1

@@ -1,0 +1,246 @@
+"""``vocabforge export`` from its checked options to the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.artifact import MANIFEST, Artifact, check_output, open_artifact
+from ..core.errors import DataError, UsageError
+from ..core.progress import say
+from ..decode.build_models import DTYPES
+from ..export.card import CardFacts, Measured, model_card
+from ..export.checked import write_checked
+from ..export.eagle import SERVERS
+from ..export.eagle_folder import ranked_ids
+from ..export.formats import layout_of, load_drafter, restrict
+from ..export.layout import Export
+from ..models.drafter import Drafter
+from ..models.drafter_io import load_target_tensors
+from ..models.fingerprint import target_fingerprint
+from ..models.target import read_target_config
+from ..vocab.subset import load_subset
+from .export_card import digests_of, measured_in, recipe_of
+from .export_fallback import Asked, Chosen, check_fallback, choose, try_layout
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """The command's options."""
+
+    format_name: str
+    drafter: Path
+    output: Path
+    target: Path | None
+    vocabs: tuple[Path, ...]
+    dtype: str
+    head: Path | None
+    fallback_size: int | None
+    prompts: Path | None
+    server: str | None
+    evaluations: tuple[Path, ...]
+    speculative_tokens: int
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The drafter with its head as it is written, and what that head is.
+
+    Attributes:
+        ranked: its ids in rank order. vocab: hash of the subset artefact.
+        meta, parents: further ones for the manifest. beside, chosen: of a static fallback.
+    """
+
+    drafter: Drafter
+    ranked: tuple[int, ...] | None = None
+    vocab: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    parents: Mapping[str, str] = field(default_factory=dict)
+    beside: Callable[[Path], object] | None = None
+    chosen: Chosen | None = None
+
+
+def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
+    """Write the folder.
+
+    Args:
+        quiet: print nothing for people.
+
+    Returns:
+        what ``--json`` prints.
+
+    Raises:
+        VocabForgeError: options that do not go together, anything missing or damaged, a drafter that the layout
+            cannot express.
+    """
+    layout = layout_of(request.format_name)
+    _check(request)
+    target = request.target or trained_with(request.drafter)
+    asked = Asked(
+        request.format_name,
+        request.drafter,
+        target,
+        request.head,
+        request.fallback_size,
+        request.prompts,
+        request.vocabs,
+        request.dtype,
+    )
+    config, shared = read_target_config(target), load_target_tensors(target)
+    loaded, artifact = load_drafter(request.drafter, shared, target)
+    check_fallback(asked, loaded.kind)
+    if request.head is not None:
+        own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
+        try_layout(layout, request.output, own)
+    _figures(request, target, artifact, _Parts(loaded))  # told before anything is measured
+    parts = _parts(asked, loaded, artifact)
+    recipe = recipe_of(artifact)
+    meta = _known(artifact, target, fresh=parts.vocab is not None or parts.chosen is not None)
+    meta |= _facts(request, parts.drafter) | dict(parts.meta)
+    export = Export(
+        parts.drafter,
+        config,
+        shared,
+        str(target),
+        DTYPES[request.dtype],
+        meta=meta,
+        parents=({} if artifact is None else {"drafter": artifact.content_hash}) | dict(parts.parents),
+        config=recipe | {"target": str(target)},
+        ranked=parts.ranked,
+        server=request.server,
+        speculative_tokens=request.speculative_tokens,
+        overwrite=request.overwrite,
+        beside=parts.beside,
+    )
+    card = CardFacts(
+        request.output.resolve().name,
+        request.format_name,
+        parts.drafter,
+        config,
+        str(target),
+        request.dtype,
+        request.server,
+        request.speculative_tokens,
+        meta,
+        recipe,
+        meta.get("coverage"),
+        _figures(request, target, artifact, parts),
+        () if parts.chosen is None else (parts.chosen.card,),
+    )
+    layers = int(config.get("num_hidden_layers") or 0)
+    write_checked(layout, request.output, replace(export, card=model_card(card)), layers)
+    if not quiet:
+        _tell(request, parts, config)
+    return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
+
+
+def _check(request: ExportRequest) -> None:
+    """Refuse what needs no model to be refused."""
+    if request.dtype not in DTYPES:
+        raise UsageError("there is no such dtype", got=request.dtype, expected=", ".join(DTYPES))
+    if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
+        known = SERVERS.get(request.format_name)
+        raise UsageError(
+            "this format is not written for one server",
+            got=f"--server {request.server} with --format {request.format_name}",
+            expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
+            remedy=None if known else "leave --server out: one folder serves every reader of this format",
+        )
+    if request.head is None and len(request.vocabs) > 1:
+        raise UsageError(
+            "a head is restricted to one draft vocabulary",
+            got=f"{len(request.vocabs)} times --vocab",
+            expected="one, or --head beside them, which chooses among them",
+        )
+    check_output(request.output, overwrite=request.overwrite)
+
+
+def _parts(asked: Asked, loaded: Drafter, artifact: Artifact | None) -> _Parts:
+    if asked.head is not None:
+        found = choose(asked, loaded)
+        return _Parts(
+            found.drafter,
+            found.ranked,
+            meta=found.meta,
+            parents=found.parents,
+            beside=found.beside,
+            chosen=found,
+        )
+    if not asked.vocabs:
+        return _Parts(loaded, ranked_ids(asked.drafter))
+    (vocab,) = asked.vocabs
+    subset = load_subset(vocab)
+    digest = open_artifact(vocab, "subset").content_hash
+    cut = restrict(loaded, vocab, artifact)
+    meta = {} if subset.coverage is None else {"coverage": subset.coverage}
+    ranked = tuple(subset.ranked.tolist())
+    return _Parts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
+
+
+def _figures(
+    request: ExportRequest, target: Path, artifact: Artifact | None, parts: _Parts
+) -> list[Measured]:
+    if not request.evaluations:
+        return []
+    digests = digests_of(request.drafter, artifact)
+    rows = len(parts.drafter.head_weight)
+    return measured_in(request.evaluations, digests, target_fingerprint(target), rows, parts.vocab)
+
+
+def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
+    """Facts that hold for what is made from a drafter; ``fresh``: its head is chosen anew."""
+    stale = ("server", *(("coverage", "fallback") if fresh else ()))
+    meta = (
+        {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
+    )
+    return {"target_fingerprint": target_fingerprint(target), "target_name": target.resolve().name} | meta
+
+
+def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
+    facts = {
+        "format": request.format_name,
+        "draft_vocab_size": drafter.config.draft_vocab_size,
+        "dtype": request.dtype,
+    }
+    return facts if request.server is None else facts | {"server": request.server}
+
+
+def _tell(request: ExportRequest, parts: _Parts, config: Mapping[str, Any]) -> None:
+    """What was written, and what a user may want otherwise."""
+    if parts.chosen is not None:
+        parts.chosen.print()
+    rows = len(parts.drafter.head_weight)
+    say(f"Wrote {request.output} ({request.format_name}, {rows:,} draft tokens, {request.dtype})")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
+    if stored in DTYPES and stored != request.dtype:
+        say(f"The target's weights are {stored}: --dtype {stored} writes the drafter in it.")
+    if request.format_name == "fr-spec" and parts.ranked is None:
+        say("The draft tokens are listed in the order of their ids: their rank is not known.")
+
+
+def trained_with(drafter: Path) -> Path:
+    """The target's folder as the drafter's manifest records it.
+
+    Raises:
+        UsageError: nothing recorded, or the folder is gone.
+    """
+    recorded = None
+    if not drafter.is_dir():
+        raise DataError(
+            "there is no drafter here", got=f"{drafter} (no such folder)", remedy="check the path"
+        )
+    if (drafter / MANIFEST).is_file():
+        config = open_artifact(drafter, verify=False).manifest.get("config")
+        recorded = config.get("target") if isinstance(config, dict) else None
+    if not isinstance(recorded, str) or not Path(recorded).is_dir():
+        raise UsageError(
+            "the drafter's target is not known",
+            got=recorded or "nothing recorded",
+            expected="a folder",
+            source=drafter,
+            remedy="give --target",
+        )
+    return Path(recorded)

@@ -1,0 +1,91 @@
+"""Rows of a drafter's own LM head against the target's rows of the tokens that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...export.readers.types import Folder, Served, TargetSide
+from ...export.readers.weights import HEAD
+from .checks import Finding
+from .servers_layers import clearly_better, first_drafts
+from .servers_probe import Text
+
+_REMEDY = "the map does not belong to these rows: export the drafter again (d2t holds offsets: target id = row + d2t)"
+_ROWS = 64
+_FITS = 0.9  # mean share of the target's rows that are farther away than the token's own
+_BETTER = 0.2
+_COPIED = 0.9  # cosine of a row that is one of the target's, all but untrained
+
+
+@torch.inference_mode()
+def check_head_rows(
+    served: Served, folder: Folder, target: TargetSide, texts: Sequence[Text]
+) -> Finding[None]:
+    """Every row is nearer to the target's row of its own token than to most, if it was started there.
+
+    Most drafters' heads are started there, and training moves the rows less than that. Rows that another reading of
+    the map fits better tell that the map is wrong. Where the rows do not tell, the first draft tokens may.
+    """
+    if not served.own_head or served.drafter is None:
+        return Finding("the target's head: nothing to compare")
+    head = served.drafter.parameters[HEAD]
+    ids = torch.arange(len(head)) if served.target_ids is None else served.target_ids
+    some = torch.linspace(0, len(head) - 1, min(_ROWS, len(head))).round().long()
+    cosines = _cosines(head[some], target.head.float().cpu())  # (n, V)
+    nearer = _nearer(cosines, ids[some])
+    own = float(cosines.gather(1, ids[some][:, None]).mean())
+    found = f"the target's row of its token is nearer than {nearer:.0%} of all ({len(some)} rows, cosine {own:.2f})"
+    if nearer >= _FITS:
+        return Finding(found)
+    for words, other in _readings(ids, folder).items():
+        if _nearer(cosines, other[some]) >= max(_FITS, nearer + _BETTER):
+            return Finding(f"{found}; they fit the ids {words}", "failed", _REMEDY)
+    if float(cosines.max(-1).values.median()) >= _COPIED:
+        return Finding(f"{found}; they are the target's rows of other tokens", "failed", _REMEDY)
+    if words := _drafting_better(served, ids, folder, texts):
+        return Finding(
+            f"{found}; more drafted tokens are the target's with the ids {words}", "failed", _REMEDY
+        )
+    return Finding(f"{found}; no other reading of the map drafts more of the target's tokens")
+
+
+def _drafting_better(served: Served, ids: Tensor, folder: Folder, texts: Sequence[Text]) -> str:
+    """A reading of the map by which clearly more first draft tokens are the target's; empty without one."""
+    rows, choices = first_drafts(served, served.layers, texts)
+    own = ids[rows] == choices
+    readings = _readings(ids, folder).items()
+    return next((words for words, other in readings if clearly_better(other[rows] == choices, own)), "")
+
+
+def _cosines(rows: Tensor, head: Tensor) -> Tensor:
+    """(n, H), (V, H) -> (n, V)."""
+    tiny = torch.finfo(torch.float32).tiny
+    norms = rows.norm(dim=-1, keepdim=True) * head.norm(dim=-1)
+    return rows @ head.T / norms.clamp(min=tiny)
+
+
+def _nearer(cosines: Tensor, ids: Tensor) -> float:
+    """Mean share of the other tokens' rows that are farther away than that of ``ids`` (n,); 0.5 is chance."""
+    total = cosines.shape[1]
+    valid = (ids >= 0) & (ids < total)
+    own = cosines.gather(1, ids.clamp(0, total - 1)[:, None])
+    shares = (cosines < own).sum(-1) / max(total - 1, 1)
+    return float((shares * valid).mean())
+
+
+def _readings(ids: Tensor, folder: Folder) -> dict[str, Tensor]:
+    """Mistakes that are made with maps, and the ids (R,) that each takes for right."""
+    readings = {
+        "one lower": ids - 1,
+        "one higher": ids + 1,
+        "of the next rows": ids.roll(-1),
+        "of the rows before": ids.roll(1),
+        "0, 1, 2, …": torch.arange(len(ids)),
+    }
+    d2t = folder.tensors.get("d2t")
+    if d2t is None or len(d2t) != len(ids):
+        return readings
+    return {"that d2t holds, taken for ids": d2t.long(), **readings}

@@ -1,0 +1,245 @@
+"""The model card of an exported drafter: ``README.md`` with Hugging Face's front matter.
+
+A card is read by people who have nothing but the folder: it names files and models, no place on this machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..models.drafter import Drafter
+from .card_commands import commands, readers
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One method of an evaluation, in words.
+
+    Attributes:
+        benchmark: its name and how many questions.
+        decoding: how was drafted. vocabulary: what the draft head scored.
+        accepted, speedup, tokens_per_s: with 95% intervals. outputs: compared with plain decoding's.
+        made: machine, dtype, temperature, date, version.
+        same: it drafted with the vocabulary that is exported.
+    """
+
+    benchmark: str
+    decoding: str
+    vocabulary: str
+    accepted: str
+    speedup: str
+    tokens_per_s: str
+    outputs: str
+    made: str
+    same: bool = True
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says.
+
+    Attributes:
+        name: of the folder. layout: row of the table of formats. server: see ``Export.server``.
+        target: the target's ``config.json``. target_name: name or path of the target.
+        meta: facts of the drafter's manifest, its training among them. recipe: the configuration it was trained with.
+        coverage: share of counted tokens that the draft vocabulary holds; None where it is not known.
+        measured: figures. sections: further ones, in Markdown.
+    """
+
+    name: str
+    layout: str
+    drafter: Drafter
+    target: Mapping[str, Any]
+    target_name: str
+    dtype: str
+    server: str | None = None
+    speculative_tokens: int = 5
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    coverage: float | None = None
+    measured: Sequence[Measured] = ()
+    sections: Sequence[str] = ()
+
+    @property
+    def rows(self) -> int:
+        """Of the draft head."""
+        return len(self.drafter.head_weight)
+
+
+def model_card(facts: CardFacts) -> str:
+    """The card's text."""
+    target = base_model(facts)
+    kind = _LABELS.get(facts.drafter.kind, facts.drafter.kind)
+    parts = [
+        _front_matter(facts),
+        f"# {facts.name}",
+        f"{'An' if kind[0] == 'E' else 'A'} {kind} drafter for speculative decoding with `{target}`. It proposes "
+        "tokens; the target checks them, so that the output is the target's own.",
+        _table("## Drafter", ("", ""), _drafter_rows(facts, kind)),
+        _training(facts),
+        _measured(facts),
+        *facts.sections,
+        "## Use\n\n" + commands(facts.layout, facts.server, facts.name, target, facts),
+        "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def base_model(facts: CardFacts) -> str:
+    """The target's repository name where it is known, else its folder's name."""
+    for name in (facts.target.get("_name_or_path"), facts.target_name):
+        if isinstance(name, str) and _REPOSITORY.fullmatch(name) and not Path(name).exists():
+            return name
+    return Path(facts.target_name).name or facts.target_name
+
+
+def _front_matter(facts: CardFacts) -> str:
+    target = base_model(facts)
+    known = "/" in target
+    tags = ["speculative-decoding", "draft-model", facts.drafter.kind, *readers(facts.layout, facts.server)]
+    lines = [
+        "---",
+        "# license: name the licence here before publishing",
+        f"base_model: {target}" if known else "# base_model: the target's repository on the Hub",
+        "pipeline_tag: text-generation",
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+        "---",
+    ]
+    return "\n".join(lines)
+
+
+def _drafter_rows(facts: CardFacts, kind: str) -> list[tuple[str, str]]:
+    drafter, config = facts.drafter, facts.drafter.config
+    own = sum(p.numel() for p in drafter.parameters())
+    rows = [
+        ("kind", kind),
+        (
+            "target",
+            f"`{base_model(facts)}`, {config.vocab_size:,} tokens, hidden size {config.hidden_size:,}",
+        ),
+        ("layout", f"`{facts.layout}`, {facts.dtype}"),
+        ("own parameters", f"{own:,}"),
+        ("draft vocabulary", _vocabulary(facts)),
+    ]
+    if getattr(config, "num_heads", None):
+        rows.append(
+            (
+                "layer",
+                f"{config.num_heads} heads ({config.num_kv_heads} of keys) of {config.head_dim}, MLP "
+                f"{config.intermediate_size:,}",
+            )
+        )
+    if config.aux_layers:
+        rows.append(("reads", f"outputs of target layers {_listed(config.aux_layers)} (0-based)"))
+    elif drafter.reads == "hidden":
+        rows.append(("reads", "the target's last hidden states"))
+    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")
+    if given := [name for name in switches if getattr(config, name, False)]:
+        rows.append(("form", ", ".join(f"`{name}`" for name in given)))
+    rope = getattr(config, "rope", None)
+    if rope is not None:
+        factor = "" if rope.kind == "default" else f", {rope.kind} x {rope.factor:g}"
+        positions = f"{config.max_position_embeddings:,} positions"
+        rows.append(("rotary positions", f"base {rope.theta:,.0f}{factor}, {positions}"))
+    if fingerprint := facts.meta.get("tokenizer_fingerprint"):
+        rows.append(("tokenizer", f"the target's, fingerprint `{str(fingerprint)[:16]}`"))
+    return rows
+
+
+def _vocabulary(facts: CardFacts) -> str:
+    drafter = facts.drafter
+    rows, size = facts.rows, drafter.config.vocab_size
+    if not drafter.has_own_head:
+        return f"all {size:,} tokens, by the target's LM head"
+    if rows == size:
+        return f"all {size:,} tokens, by an LM head of its own"
+    said = f"{rows:,} of {size:,} tokens"
+    return said if facts.coverage is None else f"{said}, {facts.coverage:.2%} of the tokens counted for it"
+
+
+def _training(facts: CardFacts) -> str:
+    rows = list(_training_rows(facts.meta, facts.recipe))
+    return _table("## Training", ("", ""), rows) if rows else ""
+
+
+def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """What is known of the training; where nothing is, nothing."""
+
+    def of(section: str, name: str) -> Any:
+        part = recipe.get(section)
+        return part.get(name) if isinstance(part, Mapping) else None
+
+    if sources := of("data", "train"):
+        yield "data", ", ".join(f"`{Path(str(one)).name}`" for one in sources)
+    facts = (
+        ("steps", meta.get("steps") or of("optim", "steps")),
+        ("rows a step", of("optim", "batch_size")),
+        ("tokens a row", of("data", "sequence_length")),
+        ("learning rate", of("optim", "lr")),
+        ("unrolled draft steps", of("ttt", "steps")),
+        ("started from", "another drafter" if of("drafter", "init") else None),
+    )
+    for name, value in facts:
+        if value is not None:
+            yield name, f"{value:,}" if isinstance(value, int) else f"{value}"
+    heldout = meta.get("heldout")
+    accuracy = heldout.get("accuracy") if isinstance(heldout, Mapping) else None
+    if accuracy:
+        yield "held-out accuracy by draft step", ", ".join(f"{value:.3f}" for value in accuracy)
+    best = meta.get("best")
+    if isinstance(best, Mapping) and isinstance(best.get("value"), (int, float)):
+        yield (
+            "kept for",
+            f"{str(best.get('name')).replace('_', ' ')} {best['value']:.2f}, step {best.get('step'):,}",
+        )
+
+
+def _measured(facts: CardFacts) -> str:
+    if not facts.measured:
+        return ""
+    head = ("benchmark", "drafting", "draft vocabulary", "accepted length", "speed-up", "tokens/s", "outputs")
+    rows = [
+        (
+            one.benchmark,
+            one.decoding,
+            one.vocabulary,
+            one.accepted,
+            one.speedup,
+            one.tokens_per_s,
+            one.outputs,
+        )
+        for one in facts.measured
+    ]
+    made = dict.fromkeys(f"{one.benchmark}: {one.made}." for one in facts.measured)
+    notes = [
+        "By VocabForge's own decoder. Accepted length: tokens that one verification commits, the target's own "
+        "included. Speed-up: over plain decoding with the same target on the same machine. In brackets 95% bootstrap "
+        "intervals over questions.",
+        *made,
+    ]
+    if not all(one.same for one in facts.measured):
+        notes.insert(0, "Not all of these figures were measured with the draft vocabulary of this folder.")
+    return _table("## Measured", head, rows) + "\n\n" + "\n\n".join(notes)
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    lines += [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
+    return f"{title}\n\n" + "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _listed(values: Iterable[int]) -> str:
+    *some, last = map(str, values)
+    return f"{', '.join(some)} and {last}" if some else last

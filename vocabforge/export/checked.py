@@ -1,0 +1,107 @@
+"""Writing a layout such that nothing unreadable takes its name: read back strictly and computed once."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.artifact import check_output
+from ..core.errors import ArtifactError
+from ..core.swap import put_in_place, sibling
+from ..models.drafter import Drafter
+from ..models.ttt_attention import TTTState
+from .layout import Export, Layout
+
+_TOKENS, _STEPS = 6, 2
+# Largest difference of logits, of the largest logit: a head that repeats the target's is read as the target's own.
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+
+
+def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
+    """Write a layout beside its final place, read it back, compare logits on random states, then name it.
+
+    Args:
+        num_layers: of the target.
+
+    Raises:
+        MismatchError: a drafter that the layout cannot express.
+        ArtifactError: what was written computes something else.
+        UsageError: the output may not be replaced.
+    """
+    check_output(path, overwrite=export.overwrite)
+    final = Path(os.path.realpath(path))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = sibling(final, "tmp")
+    try:
+        layout.write(temporary, dataclasses.replace(export, overwrite=False))
+        check_written(layout, temporary, export, num_layers)
+        check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
+        put_in_place(temporary, final, overwrite=export.overwrite)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_written(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
+    """Compare what a folder reads as with the drafter it was written from, after the same rounding.
+
+    Raises:
+        ArtifactError: other draft tokens, auxiliary layers, or logits.
+        VocabForgeError: it cannot be read at all.
+    """
+    loaded, meant = layout.read(path, export.shared, num_layers), rounded(export)
+    if loaded.config.aux_layers != meant.config.aux_layers:
+        raise _differs(
+            "auxiliary layers", list(loaded.config.aux_layers), list(meant.config.aux_layers), layout
+        )
+    if not torch.equal(loaded.target_ids.cpu(), meant.target_ids.cpu()):
+        got, expected = (f"{len(one.target_ids):,} tokens" for one in (loaded, meant))
+        raise _differs("draft tokens", got, expected, layout)
+    ours, theirs = random_logits(meant), random_logits(loaded)
+    gap = float((theirs - ours).abs().max() / ours.abs().max().clamp(min=1e-6))
+    if not gap <= _TOLERANCE[export.dtype]:
+        raise _differs("logits", f"a difference of {gap:.3g} of the largest", "the same", layout)
+
+
+def rounded(export: Export) -> Drafter:
+    """The drafter with its parameters rounded to the dtype written, in that of the target's tensors."""
+    memo = {id(tensor): tensor for tensor in export.drafter.buffers()}  # the target's are shared, not copied
+    copied: Any = copy.deepcopy(export.drafter, memo)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.copy_(parameter.to(export.dtype))
+    moved: Drafter = copied.to(export.shared.embedding.dtype).eval()
+    return moved
+
+
+@torch.no_grad()
+def random_logits(drafter: Drafter) -> Tensor:
+    """Draft logits (steps * T, rows) of a few steps over random tokens and states, always the same ones."""
+    stream = torch.Generator().manual_seed(0)
+    like, size = drafter.embedding, drafter.config.hidden_size
+    width = size * (len(drafter.config.aux_layers) or 1)
+    features = torch.randn(1, _TOKENS, width, generator=stream).to(like)
+    tokens = torch.randint(drafter.config.vocab_size, (1, _TOKENS + _STEPS), generator=stream).to(like.device)
+    document = torch.ones(1, _TOKENS, dtype=torch.int64, device=like.device)
+    position = torch.arange(_TOKENS, device=like.device)[None]
+    g, state = drafter.fuse(features), TTTState(document, "eager")
+    rows = []
+    for step in range(min(_STEPS, drafter.max_steps or _STEPS)):
+        g = drafter.ttt_step(tokens[:, step : step + _TOKENS], g, position + step, state)
+        rows.append(drafter.logits(g)[0].float())
+    return torch.cat(rows)
+
+
+def _differs(what: str, got: object, expected: object, layout: type[Layout]) -> ArtifactError:
+    return ArtifactError(
+        f"the layout {layout.NAME} does not read as it was written: other {what}; nothing was kept",
+        got=got,
+        expected=expected,
+        remedy="this is a mistake of VocabForge: please report it; --format native writes the drafter as it is",
+    )

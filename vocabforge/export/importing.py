@@ -1,0 +1,66 @@
+"""Drafters of any layout as native artefacts: what training starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+
+from ..core.artifact import MANIFEST, open_artifact
+from ..core.errors import ArtifactError
+from ..core.files import sha256_file
+from ..models.drafter_io import KIND, load_target_tensors, save_drafter
+from ..models.fingerprint import target_fingerprint
+from .formats import load_drafter
+
+_KEPT = ("tokenizer_fingerprint", "eos_ids")  # facts of an export that hold for what is made from it
+_READ = (".json", ".safetensors", ".pt")  # what a layout's files end with
+
+
+def is_native(path: Path) -> bool:
+    """Whether a folder holds a native drafter artefact, so that there is nothing to convert."""
+    with contextlib.suppress(ArtifactError):
+        return (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind == KIND
+    return False
+
+
+def import_drafter(path: Path, target: Path, output: Path) -> bool:
+    """Convert a drafter to a native artefact, in fp32; what was converted from the same files stays as it is.
+
+    Args:
+        path: a drafter in any of the layouts, ours or made elsewhere.
+        target: the folder of its target.
+        output: where the artefact goes; an earlier one is replaced where files or target differ.
+
+    Returns:
+        whether it was written now.
+
+    Raises:
+        VocabForgeError: nothing that can be read, or not of this target.
+    """
+    digest = folder_digest(path)
+    fingerprint = target_fingerprint(target)
+    with contextlib.suppress(ArtifactError):
+        made = open_artifact(output, KIND)
+        found = made.manifest["parents"].get("layout"), made.meta.get("target_fingerprint")
+        if found == (digest, fingerprint):
+            return False
+    drafter, artifact = load_drafter(path, load_target_tensors(target), target)
+    meta = {} if artifact is None else {name: artifact.meta[name] for name in _KEPT if name in artifact.meta}
+    save_drafter(
+        output,
+        drafter,
+        meta | {"target_fingerprint": fingerprint, "target_name": target.name},
+        parents={"layout": digest},
+        config={"target": str(target), "imported": str(path)},
+        overwrite=True,
+    )
+    return True
+
+
+def folder_digest(path: Path) -> str:
+    """SHA-256 over names and contents of the files that a layout consists of; equal for copies of a folder."""
+    files = sorted(one for one in path.glob("*") if one.suffix in _READ and one.name != MANIFEST)
+    body = json.dumps([[one.name, sha256_file(one)] for one in files])
+    return hashlib.sha256(body.encode()).hexdigest()

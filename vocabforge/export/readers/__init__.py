@@ -1,0 +1,1 @@
+"""Folders as each server reads them: which tensors it takes, which layers it captures, what it would compute."""

@@ -1,0 +1,157 @@
+"""A drafter's forward pass as servers write it: fused projections, own rotary positions, raw tensors.
+
+Nothing of ``models`` is used, so that a mistake there cannot hide here. One sequence, no batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+@dataclass(frozen=True)
+class ServedSizes:
+    """Settings as a server reads them.
+
+    Attributes:
+        family: ``eagle3``, or ``eagle1`` (EAGLE-1 and EAGLE-2).
+        head_rows: rows of the LM head. n_aux: target states that ``fc`` reads (EAGLE-3).
+        rope: ``rope_type``, ``rope_theta`` and the numbers of the type.
+    """
+
+    family: Literal["eagle3", "eagle1"]
+    hidden: int
+    target_hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    head_rows: int
+    eps: float
+    rope: Mapping[str, Any]
+    positions: int
+    layers: int = 1
+    n_aux: int = 3
+    fc_bias: bool = False
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    qk_norm: bool = False
+    attention_bias: bool = False
+
+
+@dataclass
+class Past:
+    """Keys (after rotation) and values so far, (S, kv_heads, D) each."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+class ServedDrafter:
+    """One decoder layer between the target's states and the LM head.
+
+    Args:
+        sizes: as the server reads them.
+        parameters: by the server's names (``model.*``, ``lm_head.weight``), shared ones included.
+    """
+
+    def __init__(self, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
+        self.sizes = sizes
+        self.parameters = {name: tensor.float() for name, tensor in parameters.items()}
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the first step reads: (T, n_aux * Ht) -> (T, H); EAGLE-1 reads the states as they are."""
+        s, p = self.sizes, self.parameters
+        if s.family == "eagle1":
+            return features
+        if s.norm_before_fc:
+            features = self._norm("model.input_norm", features)
+        if s.fc_norm:
+            parts = features.chunk(s.n_aux, -1)
+            features = torch.cat([self._norm(f"model.fc_norm.{i}", part) for i, part in enumerate(parts)], -1)
+        return F.linear(features, p["model.fc.weight"], p.get("model.fc.bias"))
+
+    def step(self, ids: Tensor, states: Tensor, positions: Tensor, past: Past) -> tuple[Tensor, Tensor]:
+        """Run N tokens behind those of ``past``, each seeing itself and all before.
+
+        Args:
+            ids: (N,) tokens. states: (N, H) from ``fuse``, or fed back. positions: (N,).
+
+        Returns:
+            draft logits (N, head_rows), and what is fed back (N, H).
+        """
+        s, p = self.sizes, self.parameters
+        embedded = p["model.embed_tokens.weight"][ids]
+        if s.family == "eagle1":
+            x = F.linear(torch.cat([embedded, states], -1), p["model.fc.weight"], p.get("model.fc.bias"))
+            out = self._mlp(x + self._attention(x, positions, past))
+            return F.linear(out, p["lm_head.weight"]), out
+        normed = self._norm("model.layers.0.hidden_norm", states)
+        residual = normed if s.norm_before_residual else states
+        x = torch.cat([self._norm("model.layers.0.input_layernorm", embedded), normed], -1)
+        raw = self._mlp(residual + self._attention(x, positions, past))
+        read = self._norm("model.norm", raw)
+        return F.linear(read, p["lm_head.weight"]), read if s.norm_output else raw
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        inner = self._norm("model.layers.0.post_attention_layernorm", x)
+        gate, up = F.linear(inner, self.parameters["model.layers.0.mlp.gate_up_proj.weight"]).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.parameters["model.layers.0.mlp.down_proj.weight"])
+
+    def _attention(self, x: Tensor, positions: Tensor, past: Past) -> Tensor:
+        s, prefix = self.sizes, "model.layers.0.self_attn."
+        joined = F.linear(x, self.parameters[prefix + "qkv_proj.weight"])
+        wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        q, k, v = (part.unflatten(-1, (-1, s.head_dim)) for part in joined.split([wide, narrow, narrow], -1))
+        if s.qk_norm:
+            q, k = self._norm(prefix + "q_norm", q), self._norm(prefix + "k_norm", k)
+        cos, sin = rotation(s.rope, s.head_dim, positions)
+        q, past_keys = rotate(q, cos, sin), rotate(k, cos, sin)
+        past.keys.append(past_keys)
+        past.values.append(v)
+        keys, values = torch.cat(past.keys), torch.cat(past.values)  # (S, kv, D)
+        group = s.heads // s.kv_heads
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = torch.einsum("nhd,shd->hns", q, keys) / math.sqrt(s.head_dim)
+        count, seen = len(x), len(keys)
+        hidden = torch.ones(count, seen, dtype=torch.bool).triu(seen - count + 1)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        attended = torch.einsum("hns,shd->nhd", weights, values).flatten(1)
+        return F.linear(attended, self.parameters[prefix + "o_proj.weight"])
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.sizes.eps)
+        return x * scale * self.parameters[f"{name}.weight"]
+
+
+def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (N, 1, D / 2) of rotary positions (Su et al. 2021), with the context extensions."""
+    base = float(rope["rope_theta"])
+    speeds = torch.tensor([base ** (-2 * i / size) for i in range(size // 2)], dtype=torch.float64)
+    kind = rope["rope_type"]
+    if kind == "linear":
+        speeds = speeds / float(rope["factor"])
+    elif kind == "llama3":
+        low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+        turns = float(rope["original_max_position_embeddings"]) * speeds / (2 * math.pi)
+        keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it is, 0: slowed down by the whole factor
+        speeds = keep * speeds + (1 - keep) * speeds / float(rope["factor"])
+    angles = positions.double()[:, None, None] * speeds
+    return angles.cos().float(), angles.sin().float()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """(N, heads, D), the pairs being dimensions i and i + D / 2."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -1,0 +1,185 @@
+"""A drafter's ``config.json`` as servers have it: through transformers' configuration classes, defaults included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from .forward import ROPE_TYPES, ServedSizes
+from .types import Served, TargetSide
+
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps")
+_CONFIG_REMEDY = "write the field into config.json, or export the drafter again"
+
+
+def configuration(served: Served, body: Mapping[str, Any]) -> Any | None:
+    """The Llama or Qwen3 configuration of a body; None, with a problem recorded, where it does not parse."""
+    from transformers import LlamaConfig, Qwen3Config
+
+    kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+    kind = body.get("model_type")
+    if kind not in kinds:
+        served.problem(
+            "configuration", "failed", f"model_type {kind!r} is not known", "write model_type llama"
+        )
+        return None
+    absent = [name for name in _SIZES if body.get(name) is None]
+    if absent:
+        defaults = kinds[kind]()
+        told = ", ".join(f"{name} {getattr(defaults, name)}" for name in absent)
+        served.problem(
+            "configuration", "failed", f"fields are absent, so that the defaults hold: {told}", _CONFIG_REMEDY
+        )
+    try:
+        return kinds[kind](**copy.deepcopy(dict(body)))
+    except Exception as error:  # noqa: BLE001 (transformers' validation raises many types)
+        served.problem(
+            "configuration", "failed", f"transformers refuses it: {_first_line(error)}", _CONFIG_REMEDY
+        )
+        return None
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:160] or type(error).__name__
+
+
+def sizes_of(
+    served: Served, config: Any, family: Literal["eagle3", "eagle1"], **flags: Any
+) -> ServedSizes | None:
+    """Sizes and flags for the forward pass; None, with a problem, where it is not computed by the servers.
+
+    Args:
+        flags: fields of ``ServedSizes`` that servers read in their own ways.
+    """
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    rope.setdefault("rope_theta", 10_000.0)
+    served.facts |= {"rope_theta": rope["rope_theta"], "rope_type": rope["rope_type"]}
+    if rope["rope_type"] not in ROPE_TYPES:
+        served.problem(
+            "configuration",
+            "warning",
+            f"RoPE type {rope['rope_type']}: not computed here, so the logits are not compared",
+            "compare the accepted length on the server with vocabforge eval",
+        )
+        return None
+    if config.hidden_act != "silu":
+        served.problem(
+            "configuration", "failed", f"hidden_act {config.hidden_act}", "only silu is computed by servers"
+        )
+        return None
+    return ServedSizes(
+        family=family,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        vocab=config.vocab_size,
+        eps=config.rms_norm_eps,
+        rope=rope,
+        positions=config.max_position_embeddings,
+        layers=config.num_hidden_layers,
+        **flags,
+    )
+
+
+def check_sizes(served: Served, sizes: ServedSizes, target: TargetSide) -> None:
+    """The drafter's sizes against the target's: what servers need equal, and what only lowers acceptance."""
+    rows, width = target.embedding.shape
+    if sizes.vocab != rows:
+        served.problem(
+            "configuration",
+            "failed",
+            f"vocab_size {sizes.vocab:,}, but the target has {rows:,} rows (padding included)",
+            "write the target's vocab_size into config.json",
+        )
+    if sizes.target_hidden != width or sizes.hidden != width:
+        served.problem(
+            "configuration",
+            "failed",
+            f"hidden sizes {sizes.hidden:,} (drafter) and {sizes.target_hidden:,} (target, as the folder has it), "
+            f"but the target's is {width:,}",
+            "use the target that the drafter was trained for",
+        )
+    if sizes.heads % sizes.kv_heads:
+        served.problem(
+            "configuration",
+            "failed",
+            f"{sizes.heads} heads do not share {sizes.kv_heads} key/value heads evenly",
+            "correct num_attention_heads and num_key_value_heads",
+        )
+    if sizes.layers != 1:
+        served.problem(
+            "configuration",
+            "failed",
+            f"{sizes.layers} decoder layers",
+            "write num_hidden_layers 1: drafters of more layers are not compared here",
+        )
+    _check_positions(served, sizes, target)
+
+
+def _check_positions(served: Served, sizes: ServedSizes, target: TargetSide) -> None:
+    config = target.config
+    longest = config.get("max_position_embeddings")
+    if longest and sizes.positions < int(longest):
+        served.problem(
+            "configuration",
+            "warning",
+            f"max_position_embeddings {sizes.positions:,} is below the target's {int(longest):,}",
+            "serve no longer context than the drafter's, or raise it in config.json if its positions are relative",
+        )
+    theirs = _target_rope(config)
+    kind, theta = sizes.rope["rope_type"], float(sizes.rope["rope_theta"])
+    differing = [
+        f"{name} {sizes.rope.get(name)} (target {value})"
+        for name, value in theirs.items()
+        if name in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        and sizes.rope.get(name) != value
+    ]
+    if kind != theirs["rope_type"] or theta != float(theirs["rope_theta"]) or differing:
+        told = f"RoPE {kind} with base {theta:,.0f}, the target's is {theirs['rope_type']} with base "
+        told += f"{float(theirs['rope_theta']):,.0f}"
+        served.problem(
+            "configuration",
+            "warning",
+            "; ".join([told, *differing]),
+            "only right if it was trained so: compare rope_theta and rope_scaling with the training's",
+        )
+
+
+def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    nested = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope = {name: value for name, value in nested.items() if not isinstance(value, Mapping)}
+    rope.setdefault("rope_type", rope.pop("type", "default"))
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = config.get("rope_theta") or 10_000.0
+    return rope
+
+
+def check_layers(served: Served, inputs: list[int], count: int, *, last: bool) -> tuple[int, ...]:
+    """Layers as outputs from a list of layer *inputs*, with problems where the server could not capture them.
+
+    Args:
+        count: target layers. last: whether the output of the last layer is captured.
+    """
+    outputs = tuple(sorted({layer - 1 for layer in inputs}))
+    most = count - 1 if last else count - 2
+    wrong = [layer for layer in outputs if not 0 <= layer <= most]
+    remedy = "write the layers that the drafter was trained with into config.json (vocabforge export does)"
+    if wrong:
+        served.problem(
+            "layers", "failed", f"outputs {wrong} of {count} layers cannot be captured (0 to {most})", remedy
+        )
+    if len(outputs) != len(inputs):
+        served.problem("layers", "failed", f"layers are listed twice: inputs {inputs}", remedy)
+    elif list(outputs) != [layer - 1 for layer in inputs]:
+        served.problem(
+            "layers",
+            "failed",
+            f"inputs {inputs} are not ascending: the states come as {[layer + 1 for layer in outputs]}",
+            "train with ascending drafter.aux_layers, or permute the columns of fc",
+        )
+    return outputs

@@ -1,0 +1,171 @@
+"""What a server does with a drafter's folder, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .forward import ServedDrafter
+
+LAYERS_FROM = "layers from"  # a fact: where the server has its layers from
+Effect = Literal["read", "ignored", "refused"]
+Source = Literal["target", "random"]
+Check = Literal["configuration", "tensors", "layers", "draft tokens"]
+
+
+@dataclass(frozen=True)
+class KeyUse:
+    """One stored tensor.
+
+    Attributes:
+        name: in the file.
+        shape, dtype: as stored.
+        effect: ``read`` into a parameter; ``ignored`` without an error; ``refused``: the server does not start.
+        parameter: of the server, where it is read.
+        note: why it is ignored or refused.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    effect: Effect
+    parameter: str = ""
+    note: str = ""
+
+    @property
+    def renamed(self) -> bool:
+        """Whether the server's name differs by more than its prefix."""
+        return self.effect == "read" and self.parameter.removeprefix("model.") != self.name
+
+    def __str__(self) -> str:
+        told = f" as {self.parameter}" if self.renamed else ""
+        return f"{self.name} {list(self.shape)} {self.dtype}: {self.effect}{told}" + (
+            f" ({self.note})" if self.note else ""
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A parameter, or a part of one, that the folder does not fill.
+
+    Attributes:
+        source: ``target`` where the server shares the target's; ``random`` where it keeps whatever memory held.
+    """
+
+    parameter: str
+    source: Source
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: {'the target’s' if self.source == 'target' else 'left as it was: random'}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, under which of the doctor's checks."""
+
+    check: Check
+    state: Literal["warning", "failed"]
+    found: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class TargetSide:
+    """What a server has of the target.
+
+    Attributes:
+        config: its ``config.json``.
+        layers: their count.
+        embedding, head: (V, H).
+    """
+
+    config: Mapping[str, Any]
+    layers: int
+    embedding: Tensor
+    head: Tensor
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A drafter's folder, read once.
+
+    Attributes:
+        body: ``config.json``.
+        tensors: as stored.
+        token_map: ids in rank order from a file beside, for servers that take one; None without.
+    """
+
+    path: Path
+    body: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    token_map: Tensor | None = None
+
+    @property
+    def architectures(self) -> list[str]:
+        return list(self.body.get("architectures") or [])
+
+
+@dataclass
+class Served:
+    """A folder as one server has it.
+
+    Attributes:
+        server: row of ``table.READERS``. title: its name in words.
+        architecture: class that loads it.
+        keys, gaps: every stored tensor, and every parameter without one.
+        problems: what the reading found.
+        layers: the target layers (0-based outputs) whose states it reads; () where it reads the final hidden states.
+        target_ids: target id of each row of the head as the server maps them; None where rows are ids.
+        facts: settings as the server reads them, defaults included.
+        drafter: what it would compute; None where it would not start or parameters would be random.
+        own_head: whether the LM head is the folder's.
+    """
+
+    server: str
+    title: str
+    architecture: str
+    keys: list[KeyUse] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    layers: tuple[int, ...] = ()
+    target_ids: Tensor | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    drafter: ServedDrafter | None = None
+    own_head: bool = True
+
+    def problem(self, check: Check, state: Literal["warning", "failed"], found: str, remedy: str) -> None:
+        self.problems.append(Problem(check, state, found, remedy))
+
+    def of(self, check: Check) -> list[Problem]:
+        return [problem for problem in self.problems if problem.check == check]
+
+    @property
+    def failed(self) -> bool:
+        return any(problem.state == "failed" for problem in self.problems)
+
+
+class Reader(Protocol):
+    """What a row of ``table.READERS`` names: a class without instances.
+
+    Attributes:
+        NAME: its row. TITLE: in words. LAYOUT: what to export for it, as in ``--format``.
+    """
+
+    NAME: str
+    TITLE: str
+    LAYOUT: str
+
+    @staticmethod
+    def matches(folder: Folder) -> bool:
+        """Whether the server knows the folder's architecture."""
+        ...
+
+    @staticmethod
+    def read(folder: Folder, target: TargetSide) -> Served:
+        """The folder as the server has it; never raises for what is in the folder."""
+        ...

@@ -1,0 +1,255 @@
+"""Folders as vLLM reads them: EAGLE-3 in the serving and the speculators layout, and EAGLE-1/2.
+
+Facts of vLLM 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, only without it
+``eagle_config``'s; both hold layer inputs, and the layers are sorted. Unknown tensors are an error, missing ones are
+left as memory held them. An embedding or LM head that is absent is the target's, one that is present is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ..layer_ids import LAYER_IDS, as_inputs, default_layers
+from .forward import ServedDrafter, ServedSizes
+from .maps import check_ids, check_stored, offsets_to_ids
+from .settings import check_layers, check_sizes, configuration, sizes_of
+from .types import LAYERS_FROM, Folder, Served, TargetSide
+from .weights import EMBEDDING, HEAD, Loaded, Place, is_targets, judge, load, share, slots_of
+
+EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
+EAGLE1 = ("EagleLlamaForCausalLM",)
+PUBLISHED = "LlamaForCausalLM"
+SPECULATORS = "eagle3"
+_IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
+
+
+class Vllm:
+    """See the module."""
+
+    NAME = "vllm"
+    TITLE = "vLLM"
+    LAYOUT = "sglang-eagle3 or speculators-eagle3 (EAGLE-3), eagle --server vllm (EAGLE-1/2)"
+
+    @staticmethod
+    def matches(folder: Folder) -> bool:
+        """By the architecture, or by the speculators layout's own field."""
+        if folder.body.get("speculators_model_type") == SPECULATORS:
+            return True
+        return _architecture(folder) is not None
+
+    @staticmethod
+    def read(folder: Folder, target: TargetSide) -> Served:
+        """See :class:`~vocabforge.export.readers.types.Reader`."""
+        served = Served(Vllm.NAME, Vllm.TITLE, "")
+        body = folder.body
+        if body.get("speculators_model_type") == SPECULATORS:
+            imported = import_speculators(served, body)
+            if imported is None:
+                return served
+            body = imported
+        imported_as = body["architectures"][0] if body is not folder.body else None
+        served.architecture = imported_as or _architecture(folder) or ""
+        config = configuration(served, body)
+        if config is None:
+            return served
+        if served.architecture in EAGLE1:
+            return _eagle1(served, folder, config, target)
+        return _eagle3(served, folder, config, target)
+
+
+def _architecture(folder: Folder) -> str | None:
+    """The class that vLLM loads the folder with; EAGLE's own folders call themselves a Llama."""
+    named = folder.architectures
+    if PUBLISHED in named and "fc.weight" in folder.tensors:
+        # vLLM puts Eagle or Eagle3 in front, by the method that it is started with.
+        return EAGLE3[1] if any("hidden_norm" in name for name in folder.tensors) else EAGLE1[0]
+    return next((name for name in named if name in (*EAGLE3, *EAGLE1)), None)
+
+
+def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
+    """The flat configuration that vLLM makes of a speculators ``config.json``; None where it refuses.
+
+    Its defaults differ from the layout's own: norm_before_residual is true where it is not written.
+    """
+    try:
+        own = body["speculators_config"]
+        tokens = own["proposal_methods"][0]["speculative_tokens"]
+        verifier = own["verifier"]["name_or_path"]
+    except (KeyError, IndexError, TypeError) as error:
+        served.problem(
+            "configuration",
+            "failed",
+            f"speculators_config has no {error}: vLLM refuses the folder",
+            "export --format speculators-eagle3 writes it whole",
+        )
+        return None
+    layer = body.get("transformer_layer_config")
+    kind = layer.get("model_type", "llama") if isinstance(layer, dict) else None
+    if kind not in _IMPORTED:
+        served.problem(
+            "configuration",
+            "failed",
+            f"transformer_layer_config of model_type {kind!r}",
+            "vLLM reads llama and qwen3 layers",
+        )
+        return None
+    served.facts |= {"speculative tokens": tokens, "verifier": verifier}
+    flat = copy.deepcopy(layer) | {
+        "model_type": kind,
+        "draft_vocab_size": body.get("draft_vocab_size"),
+        "norm_before_residual": body.get("norm_before_residual", True),
+        "norm_before_fc": body.get("norm_before_fc", False),
+        "fc_norm": body.get("fc_norm", False),
+        "norm_output": body.get("norm_output", False),
+        "architectures": [_IMPORTED[kind]],
+    }
+    for name in ("target_hidden_size", LAYER_IDS):
+        if body.get(name):
+            flat[name] = body[name]
+    if "norm_before_residual" not in body:
+        served.problem(
+            "configuration",
+            "failed",
+            "norm_before_residual is absent: vLLM takes true, speculators itself false",
+            "write norm_before_residual as it was trained",
+        )
+    return flat
+
+
+def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+    eagle = getattr(config, "eagle_config", None) or {}
+    top = getattr(config, LAYER_IDS, None)
+    listed = top or eagle.get(LAYER_IDS)
+    inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
+    served.layers = check_layers(served, inputs, target.layers, last=True)
+    origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
+    served.facts[LAYERS_FROM] = origin if listed else "the server's default"
+    nested = eagle.get(LAYER_IDS)
+    n_aux = getattr(config, "num_aux_hidden_states", None) or (len(nested) if nested else 3)
+    if not eagle.get("use_aux_hidden_state", True):
+        served.problem("configuration", "failed", "eagle_config.use_aux_hidden_state is false", "write true")
+    if n_aux != len(served.layers):
+        served.problem(
+            "layers",
+            "failed",
+            f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
+            "write num_aux_hidden_states beside the decoder's sizes: vLLM counts 3 without it",
+        )
+    rows = getattr(config, "draft_vocab_size", None)
+    sizes = sizes_of(
+        served,
+        config,
+        "eagle3",
+        target_hidden=getattr(config, "target_hidden_size", None) or config.hidden_size,
+        head_rows=config.vocab_size if rows is None else rows,
+        n_aux=n_aux,
+        norm_before_residual=bool(getattr(config, "norm_before_residual", False)),
+        norm_before_fc=bool(eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))),
+        fc_norm=bool(getattr(config, "fc_norm", False)),
+        norm_output=bool(getattr(config, "norm_output", False)),
+        qk_norm=served.architecture == _IMPORTED["qwen3"],
+    )
+    if sizes is None:
+        return served
+    if config.attention_bias:
+        served.problem(
+            "configuration", "failed", "attention_bias is true", "drafters with biases are not compared here"
+        )
+    check_sizes(served, sizes, target)
+    _load_eagle3(served, folder, sizes, target)
+    return served
+
+
+def _load_eagle3(served: Served, folder: Folder, sizes: ServedSizes, target: TargetSide) -> None:
+    slots = slots_of(sizes)
+    mapped = sizes.head_rows != len(target.embedding)
+    loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots), mapped))
+    shared = {} if own_embedding(served, folder, loaded, target) else {EMBEDDING: target.embedding}
+    head = folder.tensors.get("lm_head.weight")
+    if not mapped and (not loaded.has(HEAD) or is_targets(head, target.head)):
+        shared[HEAD] = target.head
+    parameters = share(served, loaded, slots, shared)
+    served.own_head = HEAD not in shared
+    if mapped and not loaded.has(HEAD):
+        served.problem(
+            "tensors",
+            "failed",
+            "no lm_head: vLLM shares the target's, which has more rows than draft_vocab_size",
+            "export the drafter with its own head",
+        )
+    d2t = next((tensor for name, tensor in folder.tensors.items() if "d2t" in name), None)
+    if mapped and d2t is None:
+        served.problem(
+            "draft tokens",
+            "failed",
+            f"no d2t: the {sizes.head_rows:,} rows would be proposed as ids 0 to {sizes.head_rows - 1}",
+            "export the drafter again with its draft vocabulary",
+        )
+    elif mapped and d2t is not None and check_stored(served, d2t):
+        ids = offsets_to_ids(d2t)
+        if check_ids(served, ids, sizes.head_rows, len(target.embedding)):
+            served.target_ids = ids
+    judge(served)
+    if not served.failed:
+        served.drafter = ServedDrafter(sizes, parameters)
+
+
+def own_embedding(served: Served, folder: Folder, loaded: Loaded, target: TargetSide) -> bool:
+    """Whether the folder's embedding is kept as one of its own; a warning where it is not the target's."""
+    if not loaded.has(EMBEDDING):
+        return False
+    stored = folder.tensors[loaded.filled[EMBEDDING]]
+    if is_targets(stored, target.embedding):
+        return False
+    gap = float((stored.float() - target.embedding.float().cpu()).abs().max())
+    served.problem(
+        "tensors",
+        "warning",
+        f"{loaded.filled[EMBEDDING]} is not the target's (up to {gap:.2g} apart): {served.title} keeps it",
+        "SGLang and vocabforge take the target's: only right if the drafter was trained with its own",
+    )
+    return True
+
+
+def _place_eagle3(name: str, slots: set[str], mapped: bool) -> Place:
+    if "t2d" in name:
+        return Place(None, "not needed: vLLM does not read it")
+    if "d2t" in name:
+        if mapped:
+            return Place(None, "not needed: becomes the ids of the head's rows")
+        return Place(None, "d2t with a head of every token", refused=True)
+    if "mask_hidden" in name:
+        return Place(None, "not needed: for parallel drafting only")
+    slot = name.replace("midlayer.", "layers.0.")
+    if "lm_head" not in slot:
+        slot = f"model.{slot}"
+    if slot.startswith("model.input_norm.") and slot not in slots:
+        return Place(None, "norm_before_fc is not set")
+    return Place(slot, "", refused=slot not in slots)
+
+
+def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+    sizes = sizes_of(served, config, "eagle1", target_hidden=config.hidden_size, head_rows=config.vocab_size)
+    if sizes is None:
+        return served
+    check_sizes(served, sizes, target)
+    slots = slots_of(sizes)
+
+    def place(name: str) -> Place:
+        slot = name if "lm_head" in name else f"model.{name}"
+        return Place(slot, "", refused=slot not in slots or slot == HEAD)
+
+    loaded = load(served, folder, {name: slot for name, slot in slots.items() if name != HEAD}, place)
+    own = own_embedding(served, folder, loaded, target)
+    shared = {HEAD: target.head} | ({} if own else {EMBEDDING: target.embedding})
+    parameters = share(served, loaded, slots, shared)
+    served.own_head = False
+    if folder.token_map is not None:
+        served.facts["token map"] = (
+            "not read: vLLM has no draft vocabulary for EAGLE-1/2; all tokens are scored"
+        )
+    judge(served)
+    if not served.failed:
+        served.drafter = ServedDrafter(sizes, parameters)
+    return served

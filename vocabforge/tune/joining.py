@@ -1,0 +1,207 @@
+"""What a search is made of: models, prompts and heads, loaded once; acceptance and latency of any candidate, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..core.artifact import open_artifact
+from ..core.errors import MismatchError
+from ..decode.build_models import Models
+from ..evaluate.environment import describe_environment
+from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
+from .cutting import cut_vocabs
+from .options import TuneInputs, TuneOptions
+from .predict import Prediction, best_rows, mean_prefix, predict, predict_plain
+from .prompts import Halves, read_halves
+from .proposing import HeadInputs, Proposing, head_choices
+from .search import Entry
+from .space import Candidate, HeadChoice, candidates, trees_of
+from .table import LatencyTable
+from .types import CycleSetting, HeadSetting, TreeSetting
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched.
+
+    Attributes:
+        settings: sizes of each head.
+        left_out: heads that are not searched, and why.
+    """
+
+    candidates: Sequence[Candidate]
+    heads: Mapping[HeadChoice, HeadSetting]
+    left_out: Mapping[str, str]
+
+    @property
+    def trees(self) -> list[TreeSetting]:
+        return list(dict.fromkeys(one.tree for one in self.candidates))
+
+
+class Loaded:
+    """Everything that a run has loaded.
+
+    Args:
+        output: its folder.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+
+    def __init__(self, output: Path, inputs: TuneInputs, options: TuneOptions) -> None:
+        self.output, self.inputs, self.options = output, inputs, options
+        self.models = Models(inputs.target, inputs.tokenizer, device=options.device, dtype=options.dtype)
+        self.proposing = Proposing(self.models, inputs.drafter)
+        self.trees = trees_of(options.grid, self.proposing.most_levels)
+        most = max(tree.total for tree in self.trees)
+        self.halves: Halves = read_halves(
+            inputs.prompts,
+            self.models.tokenizer,
+            form=options.form,
+            limit=options.limit,
+            room=self.models.model.config.max_positions - options.new_tokens - most,
+            new_tokens=options.new_tokens,
+        )
+        self.choices = self._choices()
+        self.source = AcceptanceSource(
+            self.models.model,
+            self.halves.tuning,
+            options.new_tokens,
+            AcceptanceStore(output / "acceptance"),
+            {**self.hashes, "dtype": options.dtype},
+        )
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """Of target, drafter and tokenizer."""
+        owner = self.models.owner(self.inputs.drafter)
+        return {"target": owner.target, "drafter": owner.drafter, "tokenizer": owner.tokenizer}
+
+    @cached_property
+    def input_hashes(self) -> dict[str, str]:
+        """The same, and of all draft vocabularies and heads, by role."""
+        found = dict(self.hashes)
+        for choice in self.choices:
+            for role, path in (("vocabulary", choice.vocab), ("draft head", choice.head)):
+                if path is not None:
+                    found[f"{role} {path.name}"] = open_artifact(path, verify=False).content_hash
+        return found
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return describe_environment(device=str(self.models.model.device), dtype=self.options.dtype)
+
+    def space(self, latency: LatencyTable) -> Space:
+        """Heads times trees, less what the latency table cannot tell.
+
+        Raises:
+            MismatchError: nothing is left.
+        """
+        settings = {choice: self.setting(choice) for choice in self.choices}
+        left_out: dict[str, str] = {}
+        found = []
+        for one in self.all_candidates:
+            try:
+                for batch in self.options.batches:
+                    latency.cycle(
+                        CycleSetting(head=settings[one.head], tree=one.tree, batch=batch, prefix=64)
+                    )
+            except MismatchError as error:
+                left_out.setdefault(one.head.name, f"{error.message}: {error.expected}")
+                continue
+            found.append(one)
+        if not found:
+            raise MismatchError(
+                "the latency table tells nothing about any of the draft heads",
+                got="; ".join(f"{name}: {why}" for name, why in left_out.items()),
+                source=self.inputs.what_if,
+                remedy="run tune --measure-only there with the same draft heads and trees",
+            )
+        return Space(found, settings, left_out)
+
+    @cached_property
+    def all_candidates(self) -> list[Candidate]:
+        sizes = {choice: self.proposing.head(choice, self.trees[-1].levels).size for choice in self.choices}
+        return candidates(sizes, self.trees)
+
+    def setting(self, choice: HeadChoice, levels: int | None = None) -> HeadSetting:
+        """Sizes of a head; of one with a schedule, laid over so many levels."""
+        deepest = max(tree.levels for tree in self.trees)
+        return self.proposing.setting(Candidate(choice, TreeSetting.chain((levels or deepest) - 1)))
+
+    def about(self, candidate: Candidate) -> dict[str, Any]:
+        """What decides a candidate's drafts, by content."""
+        head = candidate.head
+        given = {
+            name: None if path is None else open_artifact(path, verify=False).content_hash
+            for name, path in (("vocab", head.vocab), ("head", head.head))
+        }
+        return {
+            **given,
+            "shortlist": head.shortlist,
+            "budget": head.budget,
+            "dynamic": head.dynamic,
+            "tree": candidate.tree.model_dump(mode="json"),
+        }
+
+    def _choices(self) -> list[HeadChoice]:
+        heads = self.inputs.heads
+        if self.inputs.ranking is not None:
+            folder = self.output / "vocab"
+            cut = cut_vocabs(self.inputs.ranking, self.inputs.sizes, self.inputs.target, folder)
+            heads = HeadInputs(
+                (*heads.vocabs, *cut), heads.heads, heads.shortlists, heads.budgets, heads.dynamic
+            )
+        return head_choices(heads, self.proposing.own)
+
+
+class Joined:
+    """Acceptance and latency of candidates, as :func:`~vocabforge.tune.search.search` asks for them."""
+
+    def __init__(self, loaded: Loaded, latency: LatencyTable) -> None:
+        self.loaded, self.latency = loaded, latency
+        self._abouts: dict[str, dict[str, Any]] = {}
+
+    def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+        """Acceptance on the first prompts; decoded only where it is not known."""
+        about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
+        places = range(prompts)
+        missing = self.loaded.source.missing(about, places)
+        proposer = self.loaded.proposing.proposer(candidate) if missing else None
+        return self.loaded.source.rows(about, proposer, places)
+
+    def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
+        """By batch size."""
+        head, tree = self.loaded.proposing.setting(candidate), candidate.tree
+        return {
+            batch: predict(rows, head, tree, self.latency, batch=batch)
+            for batch in self.loaded.options.batches
+        }
+
+    def bound(self, candidate: Candidate, prompts: int) -> dict[int, float]:
+        """Tokens a second if all drafts were accepted."""
+        rows = best_rows(self.loaded.source.plain(range(prompts)), candidate.tree.levels)
+        return {batch: one.value for batch, one in self.predict(candidate, rows).items()}
+
+    def plain(self) -> dict[int, Prediction]:
+        """Plain decoding on all prompts."""
+        rows = self.loaded.source.plain(range(len(self.loaded.source)))
+        return {
+            batch: predict_plain(rows, self.latency, batch=batch) for batch in self.loaded.options.batches
+        }
+
+    def warnings(self, entry: Entry) -> dict[int, list[str]]:
+        """Why its seconds rest on more than what was measured, by batch size."""
+        if not entry.rows:
+            return {}
+        head, prefix = self.loaded.proposing.setting(entry.candidate), mean_prefix(entry.rows)
+        return {
+            batch: self.latency.warnings(
+                CycleSetting(head=head, tree=entry.candidate.tree, batch=batch, prefix=prefix)
+            )
+            for batch in self.loaded.options.batches
+        }

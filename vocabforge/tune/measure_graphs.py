@@ -1,0 +1,144 @@
+"""Parts of captured cycles: each is captured alone and replayed, since a whole cycle is one graph without a seam.
+
+What belongs to no part (committing, the host that reads the accepted count, what overlaps) is left to the fitted rest.
+On a CPU the same calls are made under a host clock, so that every line is proved where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..decode.cycle_device import DeviceCycle
+from ..decode.draft import Frontier, PureBackend
+from ..decode.engine import Decoder
+from ..decode.proposer_model import ModelProposer
+from ..decode.request import Request
+from ..decode.result import Generation
+from ..decode.tree import DraftTree
+from ..evaluate.bench_kernels_timing import Protocol, time_calls
+from ..models.heads import DraftHead, DraftState
+from .measure_parts import Bench, Run
+from .places import Place, place_of
+from .table import head_family
+from .types import TreeSetting
+
+Asked = tuple[Tensor, int, DraftState | None]  # what a head was asked: hidden rows, k, state
+
+SECONDS = 0.02  # for the repeats of one part
+
+
+class _Recorder:
+    """A head that keeps what it is asked."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self.asked: list[Asked] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        self.asked.append((hidden.clone(), k, state))
+        return self._head.topk(hidden, k, state)
+
+
+@torch.inference_mode()
+def captured_parts(bench: Bench, run: Run, *, seconds: float = SECONDS) -> list[tuple[Place, float]]:
+    """Seconds of the parts of a cycle that is captured whole; nothing where it cannot be.
+
+    Args:
+        seconds: for the repeats of one part.
+    """
+    assert run.tree is not None
+    tree, setting = run.tree, bench.settings[run.head]
+    proposer = bench.proposer(run.head, tree)
+    cycle = _prepared(bench, run, proposer)
+    if cycle is None:
+        return []
+    device = bench.model.device
+    protocol = Protocol(device, seconds=seconds)
+    roots = torch.zeros(run.batch, dtype=torch.int64, device=device)
+    drafted, asked = _record(proposer, roots)
+
+    def timed(call: Callable[[], Any]) -> float:
+        return time_calls([call], protocol).seconds
+
+    loop = timed(lambda: proposer.draft(roots, proposer.plan).tokens)
+    heads = [timed(_again(proposer.head, one)) for one in (asked[0], asked[-1])]
+    layer = timed(_layer(proposer, roots, tree)) if tree.depth else 0.0
+    at = {"batch": run.batch, "topk": tree.topk, "prefix": run.prefix, "nodes": tree.total}
+    at |= {"levels": tree.levels, "core": setting.core, "history": tree.topk + tree.depth * tree.topk**2}
+    found = [
+        (place_of("verify", tree.kind, **at), timed(lambda: _verify(cycle, drafted))),
+        (place_of("commit", tree.kind, **at), 0.0),
+        (place_of("start", "", **at), 0.0),
+    ]
+    for step, spent in zip((0, tree.depth)[: tree.levels], heads):
+        where = head_family(setting.family, first=step == 0)
+        found.append((place_of("head", where, **at, scored=setting.at(step)), spent))
+    if tree.depth:
+        found.append((place_of("layer", tree.kind, **at), layer))
+    grown = loop - heads[0] - tree.depth * (heads[1] + layer)
+    found.append((place_of("choose", tree.kind, **at), max(0.0, grown)))  # with all growing in it
+    for position in ("first", "further", "last"):
+        found.append((place_of("grow", f"{tree.kind} {position}", **at), 0.0))
+    return found
+
+
+def _prepared(bench: Bench, run: Run, proposer: ModelProposer) -> DeviceCycle | None:
+    """The captured cycle of a decoder that has read its prompts and stands before a drafting."""
+    plan, limit = proposer.plan, bench.model.config.max_positions
+    room = 4 * (plan.nodes + plan.levels)
+    tokens = max(1, min(run.prefix, limit - room))
+    capture = None if bench.capture is None else bench.capture()
+    decoder = Decoder(bench.model, proposer, min(tokens + room, limit), rows=run.batch, wrap=capture)
+    cycle = decoder._whole
+    if cycle is None:
+        return None
+    requests = [Request(bench.prompt(tokens, row), room, ()) for row in range(run.batch)]
+    stream = decoder.stream_batch(requests, [Generation() for _ in requests])
+    for _ in requests:
+        next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    proposer.prepare()
+    return cycle
+
+
+def _record(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, list[Asked]]:
+    """One drafting without a graph: its tree, and what its head was asked."""
+    head = proposer.head
+    recorder = _Recorder(head)
+    proposer.head = recorder
+    try:
+        tree = proposer.draft(roots, proposer.plan)
+    finally:
+        proposer.head = head
+    return tree, recorder.asked
+
+
+def _again(head: DraftHead, asked: Asked) -> Callable[[], Any]:
+    hidden, k, state = asked
+    if state is not None:  # what was prepared was so for one answer
+        state = DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
+    return lambda: head.topk(hidden, k, state)
+
+
+def _layer(proposer: ModelProposer, roots: Tensor, tree: TreeSetting) -> Callable[[], Any]:
+    """One expansion of a full frontier."""
+    backend = proposer.backend
+    assert isinstance(backend, PureBackend)
+    step = backend.start_in(roots, backend.view())
+    tokens = torch.arange(tree.topk, device=roots.device).expand(len(roots), -1)  # (B, W)
+    frontier = Frontier(tokens, torch.zeros_like(tokens))
+    return lambda: backend.expand(frontier, step, 1).hidden
+
+
+def _verify(cycle: DeviceCycle, tree: DraftTree) -> Any:
+    """The target's pass over all nodes, and the walk."""
+    output = cycle._side.look_at_all(tree)
+    assert output.logits is not None
+    return cycle._judge(tree, output.logits, False)

@@ -1,0 +1,215 @@
+"""A tuning run: latency and acceptance are measured and joined, the space is searched, files are written.
+
+The folder holds everything that was measured, under hashes of what decides it: the same command goes on where a run was
+interrupted, and another space in the same folder reuses what it shares.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import __version__
+from ..core.errors import DataError, UsageError
+from ..core.files import atomic_write, atomic_write_json, check_run_folder, read_json, sha256_file
+from ..core.lock import only_writer
+from ..core.progress import ProgressBar, say
+from ..decode.draft import Wrap
+from ..decode.recipe import DecodingRecipe, write_recipe
+from .acceptance import digest
+from .assembling import results_of
+from .checking import check_predictions
+from .joining import Joined, Loaded, Space
+from .measure import LatencyInputs, LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
+from .options import TuneInputs, TuneOptions
+from .outcome import PLAIN, RECIPE, REPORT, TUNE, TuneResults
+from .report import render_report
+from .search import Entry, Halving, finalists, search
+from .table import LATENCY, LatencyTable, read_latency, write_latency
+
+MEASURED_FOR = "latency-of.json"
+_COMPARED = 5  # methods of the recipe beside the recommended ones
+
+
+def tune(
+    output: Path, inputs: TuneInputs, options: TuneOptions, *, wrap: Wrap | None = None, fresh: bool = False
+) -> TuneResults:
+    """Search, recommend and write ``recipe.yaml``, ``tune.json`` and ``report.html``.
+
+    Args:
+        output: folder of the run; it is made, or gone on with.
+        wrap: makes the passes of the check faster, as ``eval`` does.
+        fresh: measure latency anew.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    _check_folder(output)
+    with only_writer(output):
+        loaded = Loaded(output, inputs, options)
+        table = latency_of(loaded, fresh=fresh)
+        if options.check and dict(table.environment) != loaded.environment:
+            raise UsageError(
+                "a check compares with speeds of this machine, and the seconds are another's",
+                got=f"--check {options.check} with {inputs.what_if}",
+                remedy="leave --check out, or run tune with --check on that machine",
+            )
+        space = loaded.space(table)
+        joined = Joined(loaded, table)
+        entries, late = _search(space, joined, options, len(loaded.source))
+        plain = joined.plain()
+        results = results_of(loaded, space, joined, entries, plain, late)
+        _write(output, loaded, results, entries)
+        if options.check:
+            check = check_predictions(output, loaded, joined, entries, options.check, wrap)
+            results = results.model_copy(update={"check": check})
+            _write(output, loaded, results, entries)
+    return results
+
+
+def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> LatencyTable:
+    """Write ``latency.json`` alone, for ``--what-if`` on another machine.
+
+    Raises:
+        VocabForgeError: see :func:`tune`.
+    """
+    if inputs.what_if is not None:
+        raise UsageError("nothing is measured with --what-if", got="--measure-only and --what-if")
+    _check_folder(output)
+    with only_writer(output):
+        return latency_of(Loaded(output, inputs, options), fresh=True)
+
+
+def latency_of(loaded: Loaded, *, fresh: bool) -> LatencyTable:
+    """The latency table: of another machine, measured here before for the same space, or measured now.
+
+    Raises:
+        MismatchError: it was measured with models of other sizes.
+    """
+    inputs, options = loaded.inputs, loaded.options
+    model, hashes = loaded.models.model, loaded.hashes
+    if inputs.what_if is not None:
+        table = read_latency(inputs.what_if)
+        shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
+        table.check_shapes(*shapes, source=inputs.what_if)
+        return table
+    wanted = digest(
+        {
+            "hashes": loaded.input_hashes,
+            "trees": [tree.model_dump(mode="json") for tree in loaded.trees],
+            "heads": [loaded.setting(choice).model_dump(mode="json") for choice in loaded.choices],
+            "batches": list(options.batches),
+            "new_tokens": options.new_tokens,
+            "prompts": [len(prompt) for prompt in loaded.halves.tuning.prompts],
+            "environment": loaded.environment,
+            "budget": options.measure_budget,
+            "vocabforge": __version__,
+        }
+    )
+    path, note = loaded.output / LATENCY, loaded.output / MEASURED_FOR
+    if not fresh and path.is_file() and note.is_file():
+        made = read_json(note, "note beside the latency file")
+        if made == {"digest": wanted, "sha256": sha256_file(path)}:
+            say(f"Latency: as measured before for the same space ({path}).")
+            return read_latency(path)
+    levels = max(tree.levels for tree in loaded.trees)
+    table = measure_latency(
+        LatencyInputs(
+            model,
+            loaded.proposing.drafter,
+            [loaded.proposing.head(choice, levels) for choice in loaded.choices],
+            loaded.trees,
+            loaded.halves.tuning.prompts,
+            options.batches,
+            options.new_tokens,
+            hashes["target"],
+            hashes["drafter"],
+        ),
+        LatencyOptions() if options.measure_budget is None else LatencyOptions(options.measure_budget),
+    )
+    write_latency(path, table)
+    atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
+    return table
+
+
+def _check_folder(output: Path) -> None:
+    check_run_folder(output)
+    if output.is_dir() and any(output.iterdir()):
+        known = {LATENCY, MEASURED_FOR, "acceptance", "vocab"}
+        if not known & {item.name for item in output.iterdir()}:
+            raise UsageError(
+                "the folder holds something else",
+                got=output,
+                expected="an empty folder, or one of an earlier tune",
+                remedy="choose another --output",
+            )
+
+
+class _Bars:
+    """One progress bar a round of the search."""
+
+    def __init__(self) -> None:
+        self._open: ProgressBar | None = None
+
+    def tell(self, done: int, of: int, what: str) -> None:
+        """A way of a round is about to be decoded."""
+        if done == 0:
+            self.close()
+            self._open = ProgressBar("Acceptance", of, "ways").__enter__()
+        if self._open is not None:
+            self._open.update(1 if done else 0, note=what)
+
+    def close(self) -> None:
+        """The round is over."""
+        if self._open is not None:
+            self._open.update(1)
+            self._open.__exit__(None, None, None)
+        self._open = None
+
+
+def _search(space: Space, joined: Joined, options: TuneOptions, prompts: int) -> tuple[list[Entry], bool]:
+    """The search, under progress bars; whether its time was up.
+
+    The first round, which sees every way, takes half of the time at most: a few ways that are known well tell more.
+    """
+    began, bars = time.monotonic(), _Bars()
+
+    def left(number: int) -> float:
+        if options.budget is None:
+            return 1.0
+        return began + options.budget * (0.5 if number == 1 else 1.0) - time.monotonic()
+
+    try:
+        found = search(space.candidates, joined, Halving(prompts, options.first), left=left, tell=bars.tell)
+    finally:
+        bars.close()
+    late = any(entry.state == "not reached" for entry in found) or left(2) <= 0
+    return found, late
+
+
+def _write(output: Path, loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> None:
+    write_recipe(output / RECIPE, _recipe(loaded, results, entries))
+    atomic_write(output / REPORT, render_report(results))
+    atomic_write_json(output / TUNE, results.model_dump(mode="json"))
+
+
+def _recipe(loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> DecodingRecipe:
+    """The recommended ways first, then what they were compared with."""
+    names = [one.method for one in results.recommendations if one.method != PLAIN]
+    names += [
+        other.name for one in results.recommendations for other in one.runner_ups if other.name != PLAIN
+    ]
+    if not names:
+        names = [entry.name for entry in finalists(entries, loaded.options.batches[0])[:_COMPARED]]
+    if not names:
+        raise DataError("nothing was measured", remedy="give a longer --budget")
+    best = [one.method for one in results.recommendations if one.method != PLAIN]
+    kept = list(dict.fromkeys([*best, *names]))[: len(set(best)) + _COMPARED]
+    tokenizer = loaded.inputs.tokenizer
+    return DecodingRecipe(
+        target=loaded.inputs.target.resolve(),
+        tokenizer=None if tokenizer is None else tokenizer.resolve(),
+        dtype=loaded.options.dtype,
+        methods={name: results.row(name).method for name in kept},
+    )

@@ -1,0 +1,171 @@
+"""What a cycle's time depends on: the draft head's sizes, tree, batch and prefix; and seconds with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+from pydantic import Field, model_validator
+
+from ..core.config import StrictModel
+from ..core.errors import UsageError
+from ..models.heads import DraftHead
+
+Size = Annotated[int, Field(gt=0)]
+HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
+TreeKind = Literal["dynamic", "chain"]
+
+
+class Seconds(NamedTuple):
+    """A time and its bounds, in seconds."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, count: float) -> Seconds:
+        """Of so many in a row, whose errors are alike."""
+        return Seconds(self.value * count, self.low * count, self.high * count)
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    """The sum; bounds are added as if all parts erred the same way, which is the wider of the two extremes."""
+    found = list(parts)
+    return Seconds(*(sum(one[place] for one in found) for place in range(3)))
+
+
+class HeadSetting(StrictModel):
+    """A draft head by the sizes that its time depends on; hashable.
+
+    Attributes:
+        kind: row of ``models.heads.HEADS``.
+        scored: tokens that get a logit in a row at draft step 0, 1, ...; the last holds for deeper steps. A router's
+            mean over its clusters. One entry where all steps are alike.
+        core: tokens of a hot core; 0 without one.
+        rank: d' of a scorer; 0 without one.
+        clusters: M of a router; 0 without one.
+        shared: the rows of a step share one shortlist.
+        fp8: a scorer of 8 bits a weight.
+    """
+
+    kind: HeadKind
+    scored: Annotated[tuple[Size, ...], Field(min_length=1)]
+    core: Annotated[int, Field(ge=0)] = 0
+    rank: Annotated[int, Field(ge=0)] = 0
+    clusters: Annotated[int, Field(ge=0)] = 0
+    shared: bool = False
+    fp8: bool = False
+
+    @property
+    def family(self) -> tuple[str, int, int, bool, bool]:
+        """What no interpolation crosses."""
+        return self.kind, self.rank, self.clusters, self.shared, self.fp8
+
+    def at(self, step: int) -> int:
+        """Tokens scored at a draft step."""
+        return self.scored[min(step, len(self.scored) - 1)]
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        sizes = " ".join(f"{one:,}" for one in self.scored)
+        more = [f"core {self.core:,}"] if self.core else []
+        more += [f"rank {self.rank:,}"] if self.rank else []
+        more += [f"{self.clusters:,} clusters"] if self.clusters else []
+        more += ["shared rows"] if self.shared and self.kind != "router" else []
+        more += ["own rows"] if not self.shared and self.kind == "router" else []
+        more += ["fp8"] if self.fp8 else []
+        return ", ".join([f"{self.kind} {sizes}", *more])
+
+
+class TreeSetting(StrictModel):
+    """A draft tree; hashable.
+
+    Attributes:
+        kind: a chain has ``topk`` 1 and ``total`` depth + 2.
+        topk: children of a node.
+        depth: rounds after the root's expansion: the tree has depth + 1 levels.
+        total: nodes verified, root included.
+    """
+
+    kind: TreeKind = "dynamic"
+    topk: Size
+    depth: Annotated[int, Field(ge=0)]
+    total: Annotated[int, Field(ge=2)]
+
+    @model_validator(mode="after")
+    def _is_one(self) -> TreeSetting:
+        most = self.topk + self.depth * self.topk**2 + 1
+        if self.kind == "chain" and (self.topk, self.total) != (1, self.depth + 2):
+            raise ValueError(f"a chain of depth {self.depth} has topk 1 and total {self.depth + 2}")
+        if not self.levels < self.total <= most:
+            raise ValueError(
+                f"a tree of depth {self.depth} and topk {self.topk} has {self.levels + 1} to {most} nodes"
+            )
+        return self
+
+    @classmethod
+    def chain(cls, depth: int) -> TreeSetting:
+        """A chain of depth + 1 draft tokens."""
+        return cls(kind="chain", topk=1, depth=depth, total=depth + 2)
+
+    @property
+    def levels(self) -> int:
+        """Levels below the root."""
+        return self.depth + 1
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        if self.kind == "chain":
+            return f"chain of {self.levels}"
+        return f"tree depth {self.depth}, topk {self.topk}, {self.total} nodes"
+
+
+class CycleSetting(StrictModel):
+    """One speculative cycle; hashable.
+
+    Attributes:
+        batch: requests side by side.
+        prefix: positions that the caches hold, a mean over a request.
+    """
+
+    head: HeadSetting
+    tree: TreeSetting
+    batch: Size = 1
+    prefix: Size
+
+    @property
+    def label(self) -> str:
+        """For tables."""
+        return f"{self.head.label}; {self.tree.label}; batch {self.batch}, prefix {self.prefix:,}"
+
+
+def setting_of(head: DraftHead) -> HeadSetting:
+    """The setting of a built draft head.
+
+    Raises:
+        UsageError: a head whose sizes the latency table does not know.
+    """
+    kind: Any = getattr(head, "KIND", None)
+    if kind not in get_args(HeadKind):
+        raise UsageError(
+            "the sizes of this draft head are not known",
+            got=type(head).__name__,
+            expected=", ".join(get_args(HeadKind)),
+        )
+    tail = getattr(getattr(head, "_parts", None), "tail", None)  # of a core with something beside it
+    owner = head if tail is None else tail
+    scorer, router = getattr(owner, "scorer", None), getattr(head, "router", None)
+    scored = getattr(head, "scored", None)
+    steps = max(len(getattr(head, name, None) or ()) for name in ("sizes", "budgets"))
+    sizes = [head.size if scored is None else scored(step) for step in range(max(steps, 1))]
+    return HeadSetting(
+        kind=kind,
+        scored=tuple(sizes if len(set(sizes)) > 1 else sizes[:1]),
+        core=getattr(head, "core_size", 0),
+        rank=0 if scorer is None else scorer.down.out_features,
+        clusters=0 if router is None else router.clusters,
+        shared=bool(getattr(owner, "shared", False)),
+        fp8=bool(getattr(owner, "fp8", getattr(owner, "_fp8", False))),
+    )
