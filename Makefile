@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,8 +19,9 @@ help:
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite"
-	@echo "make test-proof  the long versions of the proofs that decoding is lossless"
+	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
+	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
 
 setup: $(STAMP)
@@ -105,7 +106,13 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 test-proof: $(STAMP)
-	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal tests/decode tests/vocab tests/evaluate
+	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
+
+# The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
+test-speculators: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/speculators speculators==0.9.0 hs-connectors==0.9.0 \
+	  loguru pydantic-settings openai aiohttp sniffio
+	PYTHONPATH=$(VENV)/speculators $(BIN)/python -m pytest tests/export/test_real_speculators.py
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

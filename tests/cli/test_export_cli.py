@@ -346,3 +346,26 @@ def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "writes the drafter in it" not in done.output
+
+
+def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
+    pristine: World, tmp_path: Path
+) -> None:
+    line = ("export", "--format", "sglang-eagle3", "--target", pristine.target)
+    done = invoke(*line, "--drafter", pristine.drafter, "--output", tmp_path / "theirs")
+    assert done.exit_code == 0, done.output
+    (tmp_path / "theirs" / MANIFEST).unlink()
+    ours = load_subset(pristine.vocab)
+    save_subset(replace(ours, fingerprint="0" * 64), tmp_path / "foreign")
+    line = (*line, "--drafter", tmp_path / "theirs", "--output", tmp_path / "cut")
+    assert_user_error(invoke(*line, "--vocab", tmp_path / "foreign"), 1, "different tokenizers")
+    assert not (tmp_path / "cut").exists()
+    assert invoke(*line, "--vocab", pristine.vocab).exit_code == 0
+
+
+def test_what_is_exported_is_not_replaced(world: World) -> None:
+    line = ("export", "--drafter", world.drafter, "--vocab", world.vocab, "--format", "native", "--overwrite")
+    for option, folder in (("--drafter", world.drafter), ("--vocab", world.vocab)):
+        done = invoke(*line, "--output", folder)
+        assert_user_error(done, 2, "would replace what it is made from", f"and {option}")
+    assert [open_artifact(one).kind for one in (world.drafter, world.vocab)] == ["drafter", "subset"]

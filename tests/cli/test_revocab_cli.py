@@ -279,3 +279,23 @@ def test_healing_trains_the_new_head_and_measures_it(world: World, own: Path, tm
         drafter=own,
     )
     assert_user_error(again, 2, "holds another run", "--heal-output")
+
+
+def test_what_is_read_is_not_replaced(world: World) -> None:
+    for option, folder in (("--drafter", world.drafter), ("--vocab", world.vocab)):
+        made = run(world, "--vocab", world.vocab, "--output", folder, "--overwrite")
+        assert_user_error(made, 2, "would replace what it is made from", f"and {option}")
+    assert [open_artifact(one).kind for one in (world.drafter, world.vocab)] == ["drafter", "subset"]
+
+
+def test_a_healing_run_is_not_mixed_with_something_else(world: World, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine", "utf-8")
+    made = run(
+        world,
+        *("--vocab", "full", "--output", tmp_path / "new", "--heal-output", mine),
+        *("--heal", 2, "--data", world.text),
+    )
+    assert_user_error(made, 2, "holds something else", "--heal-output")
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]

@@ -16,7 +16,7 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.result import Generation
-from vocabforge.evaluate.acceptance import AcceptanceMeter, Accepted
+from vocabforge.evaluate.acceptance import AcceptanceMeter, Accepted, length_ratio
 from vocabforge.evaluate.live_prompts import LivePrompts
 from vocabforge.evaluate.results import Figure
 from vocabforge.evaluate.revocab_report import (
@@ -25,7 +25,6 @@ from vocabforge.evaluate.revocab_report import (
     RevocabMeter,
     RevocabRecord,
     TextCoverage,
-    against_first,
     end_tokens,
     helps,
     revocab_table,
@@ -87,7 +86,7 @@ def test_a_correction_helps_only_where_the_whole_interval_says_so() -> None:
     assert not helps(accepted([39, 25, 38, 25], [10, 10, 10, 10]), plain), "better on average, by chance"
     assert not helps(plain, plain)
     assert not helps(accepted([60], [10]), accepted([30], [10])), "one prompt shows nothing"
-    assert against_first(plain, accepted([60, 56, 70, 62], [10] * 4)).value == pytest.approx(0.5)
+    assert length_ratio(plain, accepted([60, 56, 70, 62], [10] * 4)).value == pytest.approx(0.5)
 
 
 def test_versions_are_measured_on_one_tree_and_paired(model: LeanModel, target: HFTarget) -> None:

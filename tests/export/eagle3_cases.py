@@ -64,8 +64,12 @@ def config_of(**changes: Any) -> Eagle3Config:
     return Eagle3Config(**{**sizes, **changes})
 
 
-def random_config(seed: int, forms: tuple[str, ...], last: int) -> Eagle3Config:
-    """Random sizes, layers, RoPE and head; ``forms`` are the switches that may be on."""
+def random_config(seed: int, forms: tuple[str, ...], last: int, least: int) -> Eagle3Config:
+    """Random sizes, layers, RoPE and head; ``forms`` are the switches that may be on.
+
+    Args:
+        last: highest auxiliary layer. least: how many of them.
+    """
     draw = random.Random(seed)
     kv = draw.choice((1, 2))
     vocab = draw.randint(12, 40)
@@ -80,7 +84,7 @@ def random_config(seed: int, forms: tuple[str, ...], last: int) -> Eagle3Config:
         head_dim=2 * draw.randint(1, 6),
         vocab_size=vocab,
         draft_vocab_size=draw.choice((None, vocab, draw.randint(1, vocab - 1))),
-        aux_layers=tuple(sorted(draw.sample(range(last + 1), draw.randint(1, 5)))),
+        aux_layers=tuple(sorted(draw.sample(range(last + 1), draw.randint(least, 5)))),
         max_position_embeddings=draw.choice((32, 200)),
         rms_norm_eps=draw.choice((1e-5, 1e-6, 3.3e-6)),
         rope=draw.choice(ROPES),

@@ -163,6 +163,16 @@ def test_commands_for_eagle3(facts: CardFacts) -> None:
     assert config == {"method": "eagle3", "model": "served", "num_speculative_tokens": 3}
 
 
+def test_names_with_blanks_and_quotes_are_quoted(facts: CardFacts) -> None:
+    name = "a drafter's folder"
+    ours, sglang, vllm = blocks(changed(facts, name=name))
+    assert shlex.split(ours)[5] == name
+    words = shlex.split(sglang)
+    assert words[words.index("--speculative-draft-model-path") + 1] == name
+    words = shlex.split(vllm)
+    assert json.loads(words[words.index("--speculative-config") + 1])["model"] == name
+
+
 def test_commands_for_eagle1(facts: CardFacts, shared: TargetTensors) -> None:
     whole = eagle1(shared)
     _, sglang = blocks(changed(facts, drafter=whole, layout="eagle"))

@@ -207,7 +207,9 @@ def test_damaged_maps_and_weights_are_refused(
     refused(ArtifactError, "fc.weight has shape", **{"fc.weight": tensors["fc.weight"].T.contiguous()})
     refused(ArtifactError, "unexpected fc.bias", **{"fc.bias": torch.zeros(16)})
     refused(
-        ArtifactError, "unexpected midlayer.self_attn.q_proj.bias", **{"midlayer.self_attn.q_proj.bias": ids}
+        ArtifactError,
+        "unexpected midlayer.self_attn.q_proj.bias",
+        **{"midlayer.self_attn.q_proj.bias": ids.float()},
     )
     refused(ArtifactError, "under two names", **{"layers.0.hidden_norm.weight": torch.ones(16)})
     refused(DataError, "packed or quantised", **{"norm.weight": torch.ones(16, dtype=torch.int8)})

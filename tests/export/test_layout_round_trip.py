@@ -30,9 +30,9 @@ from vocabforge.export.speculators import SpeculatorsEagle3
 from vocabforge.models.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.rope import RopeSettings, parse_rope
 
-FORMS: dict[Any, tuple[tuple[str, ...], int]] = {
-    SglangEagle3: (("norm_before_fc", "fc_norm", "norm_output"), LAYERS - 2),
-    SpeculatorsEagle3: (VARIANTS, LAYERS - 1),
+FORMS: dict[Any, tuple[tuple[str, ...], int, int]] = {
+    SglangEagle3: (("norm_before_fc", "fc_norm", "norm_output"), LAYERS - 2, 2),
+    SpeculatorsEagle3: (VARIANTS, LAYERS - 1, 1),
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

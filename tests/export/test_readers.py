@@ -235,7 +235,7 @@ def test_folders_that_cannot_be_opened(good: Path, tmp_path: Path) -> None:
         open_folder(twice)
     pickled = changed(good, tmp_path / "pickled")
     (pickled / "freq_3.pt").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="token map cannot be read"):
+    with pytest.raises(DataError, match=r"list of token ids cannot be read|could run code"):
         open_folder(pickled)
     broken = changed(good, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"nonsense")

@@ -175,6 +175,12 @@ def test_forms_that_sglang_would_silently_compute_otherwise_are_refused(tmp_path
     assert not (tmp_path / "e").exists()
 
 
+def test_one_auxiliary_layer_is_refused_since_sglang_would_skip_fc(tmp_path: Path) -> None:
+    with pytest.raises(MismatchError, match=r"(?s)one auxiliary layer.*speculators-eagle3"):
+        cases.write(SglangEagle3, tmp_path / "e", drafter_of(config_of(aux_layers=(5,))))
+    assert not (tmp_path / "e").exists()
+
+
 @pytest.mark.parametrize("reduced", [False, True])
 @torch.inference_mode()
 def test_read_back_gives_the_same_logits_and_drafts_from_every_form(

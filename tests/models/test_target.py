@@ -81,7 +81,16 @@ def test_document_mask_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "expected"),
-    [(32, (1, 15, 28)), (36, (1, 17, 32)), (8, (1, 3, 4)), (6, (1, 3, 4)), (5, (1, 2, 3)), (1, (0, 0, 0))],
+    [
+        (32, (1, 15, 28)),
+        (36, (1, 17, 32)),
+        (8, (1, 3, 4)),
+        (6, (1, 3, 4)),
+        (5, (1, 2, 3)),
+        (4, (0, 1, 2)),
+        (3, (0, 1)),
+        (1, (0,)),
+    ],
 )
 def test_default_aux_layers(layers: int, expected: tuple[int, ...]) -> None:
     assert default_aux_layers(layers) == expected

@@ -14,6 +14,9 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.masks import view_length
+from vocabforge.decode.target_side import TargetSide
+from vocabforge.decode.tree import DraftTree
 from vocabforge.evaluate.bench_cycle import new_capture
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.head_types import HeadOptions
@@ -34,6 +37,7 @@ from vocabforge.tune.measure_parts import Bench, Run
 from vocabforge.tune.measure_plan import covering, plan_of, prefixes
 from vocabforge.tune.places import usual
 from vocabforge.tune.records import Rest
+from vocabforge.tune.rounds import interspersed, run_rounds
 from vocabforge.tune.table import LatencyTable
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 
@@ -333,6 +337,37 @@ def test_a_short_context_takes_fewer_cycles_and_a_tiny_one_is_refused(
     assert len(Bench(short, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)) == 3
     with pytest.raises(UsageError, match="too short"):
         Bench(tiny, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)
+
+
+@pytest.mark.parametrize("tree", [None, TreeSetting.chain(0)])
+def test_cycles_look_at_as_many_slots_as_in_use(
+    models: tuple[LeanModel, Any], monkeypatch: pytest.MonkeyPatch, tree: TreeSetting | None
+) -> None:
+    model, drafter = models
+    bench = Bench(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
+    seen: list[int] = []
+    run = TargetSide._run
+
+    def looked(side: TargetSide, drafts: DraftTree, levels: int | None) -> Any:
+        seen.append(view_length(max(side.lengths) + drafts.tokens.shape[1], side.cache.capacity))
+        return run(side, drafts, levels)
+
+    monkeypatch.setattr(TargetSide, "_run", looked)
+    bench.whole(Run(-1 if tree is None else 0, tree, 1, 20), 4)
+    measured, seen = seen, []
+    proposer = None if tree is None else bench.proposer(0, tree)
+    Decoder(model, proposer).generate(bench.prompt(20, 0), max_new_tokens=6, stop_ids=())
+    assert set(measured) == set(seen)
+
+
+def test_what_much_rests_on_is_measured_all_over_a_round() -> None:
+    done: list[str] = []
+    tasks = [(str(number), lambda _, number=number: done.append(str(number))) for number in range(20)]
+    plain = ("plain", lambda _: done.append("plain"))
+    assert run_rounds([plain], interspersed(tasks, [plain]), seconds=60.0, most=1, seed=0) == (1, [])
+    assert [place for place, text in enumerate(done) if text == "plain"] == [0, 9, 18]
+    _, notes = run_rounds([plain], interspersed(tasks, [plain]), seconds=0.0, most=1, seed=0)
+    assert notes == [f"not measured, no time left: {number}" for number in range(20)]  # plain was
 
 
 def test_a_time_is_the_mean_of_the_rounds_and_its_bounds_hold_most_of_them() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.tune.support import Formula, Worlds, chains
+from tests.tune.support import Formula, Worlds, chains, row
+from vocabforge.tune.acceptance import PromptRow
 from vocabforge.tune.search import Halving, finalists, ranked, search
 from vocabforge.tune.space import Candidate, HeadChoice, TreeGrid, trees_of
 
@@ -67,6 +68,23 @@ def test_nothing_that_could_win_is_left_out() -> None:
                 assert not entry.by_batch
         assert finalists(entries, 1)[0].value(1) == pytest.approx(best)
     assert skipped > 20  # or the bound is of no use
+
+
+class Lucky(Worlds):
+    """The first prompt suits long chains, the others do not."""
+
+    def rows(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+        rest = 30 if candidate.tree.levels == 1 else 50
+        return [row(61, -(-60 // (candidate.tree.levels + 1))), *[row(61, rest)] * (prompts - 1)]
+
+
+def test_a_first_prompt_that_suits_another_way_does_not_shut_out_the_best() -> None:
+    short, long = chains(8)[0], chains(8)[7]
+    world = Lucky({}, Formula(token=0.0))
+    alike = [world.predict(one, world.rows(one, 2))[1].value for one in (long, short)]
+    assert alike[0] > world.bound(short, 2)[1] >= alike[1]  # on two prompts it seems that it cannot win
+    entries = search([long, short], world, Halving(16))
+    assert finalists(entries, 1)[0].name == short.name
 
 
 def test_each_head_has_its_best_way_in_the_end() -> None:

@@ -130,7 +130,11 @@ TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help
 SeedOption = Annotated[
     int,
     typer.Option(
-        "--seed", min=0, max=2**63 - 1, help="Start of the random streams; the same seed, the same output."
+        "--seed",
+        metavar="N",
+        min=0,
+        max=2**63 - 1,
+        help="Start of the random streams; the same seed, the same output.",
     ),
 ]
 SamplingTopKOption = Annotated[

@@ -80,6 +80,7 @@ def evaluate(
         list[int] | None,
         typer.Option(
             "--seed",
+            metavar="N",
             min=0,
             max=2**63 - 1,
             help="Start of the random streams [default: 0]. Repeatable: every question with each of them.",

@@ -9,7 +9,10 @@ from typing import Any
 
 from ..core.artifact import MANIFEST, Artifact, check_output, open_artifact
 from ..core.errors import DataError, UsageError
+from ..core.files import check_apart
 from ..core.progress import say
+from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import load_tokenizer
 from ..decode.build_models import DTYPES
 from ..export.card import CardFacts, Measured, model_card
 from ..export.checked import write_checked
@@ -156,6 +159,15 @@ def _check(request: ExportRequest) -> None:
             expected="one, or --head beside them, which chooses among them",
         )
     check_output(request.output, overwrite=request.overwrite)
+    read: list[tuple[str, Path | None]] = [
+        ("--drafter", request.drafter),
+        ("--target", request.target),
+        ("--head", request.head),
+        ("--prompts", request.prompts),
+        *(("--vocab", path) for path in request.vocabs),
+        *(("--eval", path) for path in request.evaluations),
+    ]
+    check_apart(request.output, read)
 
 
 def _parts(asked: Asked, loaded: Drafter, artifact: Artifact | None) -> _Parts:
@@ -174,10 +186,29 @@ def _parts(asked: Asked, loaded: Drafter, artifact: Artifact | None) -> _Parts:
     (vocab,) = asked.vocabs
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
+    _check_tokenizer(asked, subset.fingerprint, artifact)
     cut = restrict(loaded, vocab, artifact)
     meta = {} if subset.coverage is None else {"coverage": subset.coverage}
     ranked = tuple(subset.ranked.tolist())
     return _Parts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
+
+
+def _check_tokenizer(asked: Asked, fingerprint: str, artifact: Artifact | None) -> None:
+    """A drafter that does not name its tokenizer has the target's: the draft vocabulary must be of the same.
+
+    Raises:
+        MismatchError: it is of another one.
+    """
+    recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
+    if recorded or not (asked.target / "tokenizer.json").is_file():
+        return
+    check_fingerprint(
+        load_tokenizer(asked.target).fingerprint,
+        fingerprint,
+        expected_from=f"the target's tokenizer {asked.target}",
+        got_from=f"the draft vocabulary {asked.vocabs[0]}",
+        remedy="run count-freq with the target's tokenizer and select-vocab again",
+    )
 
 
 def _figures(
@@ -192,7 +223,7 @@ def _figures(
 
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
     """Facts that hold for what is made from a drafter; ``fresh``: its head is chosen anew."""
-    stale = ("server", *(("coverage", "fallback") if fresh else ()))
+    stale = ("server", *(("coverage", "fallback", "heldout", "best") if fresh else ()))
     meta = (
         {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
     )

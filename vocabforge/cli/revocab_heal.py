@@ -14,10 +14,13 @@ from ..core.errors import UsageError
 from ..core.files import atomic_write, check_run_folder
 from ..models.drafter import Drafter
 from ..models.drafter_io import save_drafter
+from ..models.drafter_parts import read_target_sizes
+from ..models.target import read_target_config
 from ..train.config import TrainConfig, TTTConfig
 from ..train.data_config import DataConfig
 
 START, RECIPE = "start", "recipe.yaml"
+_HEADER = "# Heals "
 _GENTLER = 0.1
 _INPUTS = ("train", "heldout", "prepared", "cache")
 
@@ -40,7 +43,7 @@ class HealRequest:
 
     def recipe(self, values: Mapping[str, Any]) -> str:
         """Text of the run's recipe."""
-        return f"# Heals {self.of}\n" + yaml.safe_dump(dict(values), sort_keys=False)
+        return f"{_HEADER}{self.of}\n" + yaml.safe_dump(dict(values), sort_keys=False)
 
     def is_new(self, values: Mapping[str, Any], *, overwrite: bool) -> bool:
         """Whether the folder holds another run, which may go.
@@ -78,6 +81,21 @@ class HealRequest:
                 expected="--data FILE, or data.prepared=DIR behind the options",
             )
         check_run_folder(self.folder)
+        if not self._is_apart():
+            raise UsageError(
+                "the healing run's folder holds something else",
+                got=self.folder,
+                expected="a new folder, or that of a healing run",
+                remedy="give another --heal-output; nothing was changed",
+            )
+
+    def _is_apart(self) -> bool:
+        """Whether the folder is new or a healing run's, so that no files of something else are mixed with it."""
+        recipe = self.folder / RECIPE
+        if recipe.is_file():
+            return recipe.read_text("utf-8", errors="replace").startswith(_HEADER)
+        names = [one.name for one in self.folder.iterdir()] if self.folder.is_dir() else []
+        return all(name == START or name.startswith(".") for name in names)
 
 
 def heal_config(
@@ -96,11 +114,14 @@ def heal_config(
     """
     former = recorded or {}
     optim = _section(former, "optim")
+    positions = read_target_sizes(read_target_config(target)).max_position_embeddings
+    longest = min(DataConfig.model_fields["sequence_length"].default, positions)
     values: dict[str, Any] = {
         "target": str(target.resolve()),
         "tokenizer": str(tokenizer.resolve()),
         "output": str(request.folder.resolve()),
         "data": {
+            "sequence_length": longest,
             **_known(_section(former, "data"), DataConfig, leave=_INPUTS),
             "train": [str(path.resolve()) for path in request.data],
         },

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
+from ..core.files import check_apart
 from ..core.progress import ProgressBar, console, say
 from ..corpus.tokenizer import load_tokenizer
 from ..decode.build import DTYPES
@@ -41,7 +42,8 @@ from ..models.target import check_tokenizer_fits, read_target_config
 from ..train.config import LiveConfig
 from .export_run import trained_with
 from .revocab_heal import HealRequest, heal, heal_config
-from .revocab_inputs import Inputs, read_inputs
+from .revocab_inputs import FULL, Inputs, read_inputs
+from .table_inputs import split_name
 
 _NODES = 60
 
@@ -95,6 +97,16 @@ class RevocabRequest:
                 expected="--prompts FILE beside it",
             )
         self.heal.check()
+        read: list[tuple[str, Path | None]] = [
+            ("--drafter", self.drafter),
+            ("--target", self.target),
+            ("--vocab", None if self.vocab == FULL else Path(self.vocab)),
+            ("--prompts", self.measure.prompts),
+            ("--heal-output", None if self.heal.steps is None else self.heal.folder),
+            *(("--counts", path) for _, path in map(split_name, self.counts)),
+            *(("--data", path) for path in self.heal.data),
+        ]
+        check_apart(self.output, read)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
         UsageError: no such row; names the rows that there are.
     """
     if name not in table:
-        close = difflib.get_close_matches(name, table, n=1)
+        close = [row for row in table if name and row.endswith(name)] or difflib.get_close_matches(
+            name, table, n=1
+        )
         raise UsageError(
             f"there is no {what} of this name",
             got=name,

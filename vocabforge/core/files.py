@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,27 @@ def check_run_folder(path: Path) -> None:
         UsageError: it is a file, or not writable, or lies where no folder can be made.
     """
     check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
+
+
+def check_apart(output: Path, inputs: Iterable[tuple[str, Path | None]]) -> None:
+    """Refuse to replace an output folder that is, or holds, something it is made from.
+
+    Args:
+        inputs: options with their paths; None where one is not given.
+
+    Raises:
+        UsageError: says which.
+    """
+    final = Path(os.path.realpath(output))
+    for option, path in inputs:
+        real = None if path is None else Path(os.path.realpath(path))
+        if real is not None and (real == final or final in real.parents):
+            raise UsageError(
+                "the output would replace what it is made from",
+                got=f"--output {output}, and {option} {path}",
+                expected="a folder apart",
+                remedy="choose another folder; nothing was changed",
+            )
 
 
 def check_writable(folder: Path, path: Path) -> None:

@@ -15,7 +15,7 @@ from ..decode.engine import Decoder
 from ..decode.proposers import Proposer
 from ..decode.result import Generation
 from ..models.lean import LeanModel
-from .intervals import estimate, ratio
+from .intervals import estimate, ratio, ratio_of_ratios
 from .live_prompts import LivePrompts
 from .results import Figure
 
@@ -90,6 +90,12 @@ class AcceptanceMeter:
             if self.each is not None:
                 self.each()
         return made
+
+
+def length_ratio(one: Accepted, other: Accepted) -> Figure:
+    """Accepted length of one over that of another on the same prompts, with its paired interval over prompts."""
+    columns = np.array([one.committed, one.cycles, other.committed, other.cycles], dtype=np.float64)
+    return estimate(columns.T[:, None], ratio_of_ratios, pooled=True)  # (prompts, 1, 4)
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:

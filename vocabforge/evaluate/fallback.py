@@ -25,7 +25,7 @@ from ..models.heads import DraftHead, HeadBase, StaticHead, base_of, exact_head_
 from ..models.heads_core import rows_of
 from ..models.lean import LeanModel
 from ..vocab.subset import Ids, VocabSubset
-from .acceptance import AcceptanceMeter, Accepted
+from .acceptance import AcceptanceMeter, Accepted, length_ratio
 from .fallback_counts import (
     UseCounts,
     WatchedHead,
@@ -36,7 +36,6 @@ from .fallback_counts import (
     subset_ranking,
     weights_read,
 )
-from .intervals import estimate, ratio_of_ratios
 from .live_prompts import LivePrompts
 from .results import Figure
 
@@ -162,8 +161,8 @@ def choose_fallback(
         moving,
         static,
         len(base.weight),
-        share(static, moving),
-        share(static, own),
+        length_ratio(static, moving),
+        length_ratio(static, own),
         describe(asked.head, dynamic),
         tuple(len(part.prompts) for part in parts),
         asked.new,
@@ -187,12 +186,6 @@ def split_prompts(prompts: LivePrompts) -> list[LivePrompts]:
             source="--prompts",
         )
     return [LivePrompts(different[place::PARTS], prompts.stop_ids) for place in range(PARTS)]
-
-
-def share(one: Accepted, other: Accepted) -> Figure:
-    """Accepted length of one over that of another on the same prompts, with its interval over prompts."""
-    columns = np.array([one.committed, one.cycles, other.committed, other.cycles], dtype=np.float64)
-    return estimate(columns.T[:, None], ratio_of_ratios, pooled=True)  # (Q, 1, 4)
 
 
 def _size(asked: FallbackRequest, dynamic: DraftHead, base: HeadBase) -> tuple[int, str]:

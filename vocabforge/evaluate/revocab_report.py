@@ -16,8 +16,7 @@ from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import exact_head
-from .acceptance import AcceptanceMeter, Accepted
-from .intervals import estimate, ratio_of_ratios
+from .acceptance import AcceptanceMeter, Accepted, length_ratio
 from .report_text import interval, number
 from .results import Figure
 from .state_pairs import onto
@@ -114,7 +113,7 @@ class RevocabMeter:
         copied = onto(drafter, model)
         accepted = self.meter.measure(tree_proposer(model, copied, exact_head(copied), self.tree))
         first = next(iter(self.measured.values()), None)
-        against = None if first is None else against_first(accepted, first.accepted)
+        against = None if first is None else length_ratio(accepted, first.accepted)
         self.measured[name] = Measured(len(drafter.target_ids), accepted, against)
         return self.measured[name]
 
@@ -133,17 +132,9 @@ class RevocabMeter:
         }
 
 
-def against_first(accepted: Accepted, first: Accepted) -> Figure:
-    """Accepted length over another's on the same prompts, with its paired interval over prompts."""
-    columns = np.array(
-        [accepted.committed, accepted.cycles, first.committed, first.cycles], dtype=np.float64
-    ).T[:, None]  # (prompts, 1, 4)
-    return estimate(columns, ratio_of_ratios, pooled=True)
-
-
 def helps(corrected: Accepted, uncorrected: Accepted) -> bool:
     """Whether a version's accepted length is above another's by more than chance: the whole interval is."""
-    low = against_first(corrected, uncorrected).low
+    low = length_ratio(corrected, uncorrected).low
     return low is not None and low > 1.0
 
 

@@ -72,6 +72,12 @@ class CardFacts:
         """Of the draft head."""
         return len(self.drafter.head_weight)
 
+    @property
+    def target_dtype(self) -> str | None:
+        """Of the target's checkpoint."""
+        named = self.target.get("dtype") or self.target.get("torch_dtype")
+        return named if isinstance(named, str) else None
+
 
 def model_card(facts: CardFacts) -> str:
     """The card's text."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.artifact import check_output
-from ..core.errors import ArtifactError
+from ..core.errors import ArtifactError, MismatchError
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
 from ..models.ttt_attention import TTTState
@@ -31,11 +31,12 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
         num_layers: of the target.
 
     Raises:
-        MismatchError: a drafter that the layout cannot express.
+        MismatchError: a drafter that the layout cannot express, or weights that are no numbers.
         ArtifactError: what was written computes something else.
         UsageError: the output may not be replaced.
     """
     check_output(path, overwrite=export.overwrite)
+    _check_finite(export)
     final = Path(os.path.realpath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = sibling(final, "tmp")
@@ -46,6 +47,24 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
         put_in_place(temporary, final, overwrite=export.overwrite)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_finite(export: Export) -> None:
+    """Refuse weights that are no numbers in the dtype written.
+
+    Raises:
+        MismatchError: there are some.
+    """
+    for name, parameter in export.drafter.named_parameters():
+        if not bool(parameter.to(export.dtype).isfinite().all()):
+            before = bool(parameter.isfinite().all())
+            dtype = str(export.dtype).removeprefix("torch.")
+            raise MismatchError(
+                "the drafter has weights that are no finite numbers",
+                got=f"{name}, beyond what {dtype} holds" if before else name,
+                expected="finite numbers",
+                remedy="write another dtype" if before else "train it again: its training failed",
+            )
 
 
 def check_written(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
@@ -89,7 +108,9 @@ def random_logits(drafter: Drafter) -> Tensor:
     features = torch.randn(1, _TOKENS, width, generator=stream).to(like)
     tokens = torch.randint(drafter.config.vocab_size, (1, _TOKENS + _STEPS), generator=stream).to(like.device)
     document = torch.ones(1, _TOKENS, dtype=torch.int64, device=like.device)
-    position = torch.arange(_TOKENS, device=like.device)[None]
+    last = max(int(drafter.config.max_position_embeddings) - 1 - _STEPS, _TOKENS - 1)
+    # From end to end, so that a wrong scaling of the rotary positions shows.
+    position = torch.linspace(0, last, _TOKENS, device=like.device).long()[None]
     g, state = drafter.fuse(features), TTTState(document, "eager")
     rows = []
     for step in range(min(_STEPS, drafter.max_steps or _STEPS)):

@@ -13,6 +13,7 @@ from ..core.files import read_json
 from ..models.rope import RopeSettings, parse_rope
 
 CONFIG = "config.json"
+_MOST_POSITIONS = 1 << 24  # longer than any context
 # What a drafter's layer is here; a folder that says something else computes something else.
 _COMPUTED: tuple[tuple[str, Any, str], ...] = (
     ("num_hidden_layers", 1, "one decoder layer"),
@@ -133,12 +134,19 @@ def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
             "num_kv_heads": int(body.get("num_key_value_heads") or heads),
             "head_dim": int(body.get("head_dim") or hidden // heads),
             "vocab_size": int(body["vocab_size"]),
-            "max_position_embeddings": int(body["max_position_embeddings"]),
+            "max_position_embeddings": _positions(body["max_position_embeddings"]),
             "rms_norm_eps": float(body["rms_norm_eps"]),
             "rope": parse_rope(body, 10_000.0, source),
         }
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise DataError("the drafter's config.json lacks a field", got=error, source=source) from error
+
+
+def _positions(value: Any) -> int:
+    """Raises: ValueError: more than there is memory for tables of."""
+    if int(value) > _MOST_POSITIONS:
+        raise ValueError(f"max_position_embeddings {value}, above {_MOST_POSITIONS:,}")
+    return int(value)
 
 
 def check_computed(body: Mapping[str, Any], source: object) -> None:

@@ -47,7 +47,9 @@ class Eagle:
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """The architecture names it; or it is a Llama of one layer, as EAGLE's own folders are."""
-        named = body.get("architectures") or []
+        named = body.get("architectures")
+        if not isinstance(named, list):
+            return False
         if any(name in named for name in ARCHITECTURES.values()):
             return True
         return _PUBLISHED in named and body.get("num_hidden_layers") == 1

@@ -17,15 +17,16 @@ from torch import Tensor
 
 from ..core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from ..core.progress import say
-from ..models.checkpoint import checkpoint_files, fill, read_headers
+from ..models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
 from ..models.drafter_io import TargetTensors, assemble, check_own_embedding
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
-from .config_fields import CONFIG
+from .config_fields import CONFIG, DecoderSizes
 from .layer_ids import LAYER_IDS, LayerReading
 
 LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
 # Older names of the norms before fc, one a layer.
 _LEGACY = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+_WEIGHTS = ("F64", "F32", "F16", "BF16")
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -69,15 +70,7 @@ def read_folder(path: Path) -> FolderTensors:
         ArtifactError: one tensor under two names.
     """
     stored = read_headers(checkpoint_files(path))
-    packed = [f"{name} ({item.dtype})" for name, item in stored.items() if item.dtype not in _DTYPES]
-    if packed:
-        raise DataError(
-            "the drafter's weights are packed or quantised",
-            got=", ".join(packed[:5]),
-            expected="floating point",
-            source=path,
-            remedy="give the drafter as it was before it was quantised",
-        )
+    refuse_packed(stored, path)
     names = {name: our_name(name) for name in stored}
     doubled = sorted({ours for ours in names.values() if list(names.values()).count(ours) > 1})
     if doubled:
@@ -93,6 +86,49 @@ def read_folder(path: Path) -> FolderTensors:
     tensors = {names[name]: tensor for name, tensor in found.items()}
     maps = [tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D)]
     return FolderTensors(tensors, *maps)
+
+
+def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
+    """Refuse weights that are no numbers of their own: only the two maps may hold integers.
+
+    Raises:
+        DataError: says which.
+    """
+    packed = [
+        f"{name} ({item.dtype})"
+        for name, item in stored.items()
+        if item.dtype not in (_DTYPES if our_name(name) in (D2T, T2D) else _WEIGHTS)
+    ]
+    if packed:
+        raise DataError(
+            "the drafter's weights are packed or quantised",
+            got=", ".join(packed[:5]),
+            expected="floating point",
+            source=path,
+            remedy="give the drafter as it was before it was quantised",
+        )
+
+
+def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: object) -> None:
+    """Hold the sizes of a configuration against what is stored, before anything of these sizes is made.
+
+    Raises:
+        ArtifactError: other rows.
+    """
+    rows = {
+        "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,
+        "self_attn.k_proj.weight": sizes.num_kv_heads * sizes.head_dim,
+        "mlp.gate_proj.weight": sizes.intermediate_size,
+    }
+    for ending, expected in rows.items():
+        got = [list(tensor.shape) for name, tensor in weights.items() if name.endswith(ending)]
+        if not got or any(shape[:1] != [expected] for shape in got):
+            raise ArtifactError(
+                "the drafter's tensors are not those of its configuration",
+                got=f"{ending} of shape {got[0]}" if got else f"missing {ending}",
+                expected=f"{expected:,} rows",
+                source=source,
+            )
 
 
 def assemble_eagle3(
@@ -111,6 +147,7 @@ def assemble_eagle3(
     """
     if folder.embedding is not None:
         check_own_embedding(folder.embedding, shared, source)
+    check_rows(config, folder.weights, source)
     config = replace(config, draft_vocab_size=_own_rows(config, folder))
     ids = target_ids(folder, config, source)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in folder.weights.items()}

@@ -16,7 +16,7 @@ from ..models.eagle1 import Eagle1Config, Eagle1Drafter
 from ..vocab.subset import VocabSubset
 from ..vocab.token_maps import read_fr_spec
 from .config_fields import CONFIG, read_config, read_sizes
-from .eagle3_folder import EMBEDDING, LM_HEAD
+from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed
 from .prune import prune_head
 
 FC, FC_BIAS = "fc.weight", "fc.bias"
@@ -65,6 +65,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
     """
     body = read_config(path)
     stored = read_headers(checkpoint_files(path))
+    refuse_packed(stored, path)
     tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
     fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
     _check_head(tensors.pop(LM_HEAD, None), shared, path)
@@ -81,6 +82,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
         )
     fields = read_sizes({**body, "bias": None}, path / CONFIG)  # here it is the one of fc
     config = Eagle1Config(draft_vocab_size=None, fc_bias=biased, **fields)
+    check_rows(config, tensors, path)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
     drafter: Eagle1Drafter = assemble(config, cast, None, shared, source=path)
     return drafter

@@ -61,6 +61,8 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
 
 def folder_digest(path: Path) -> str:
     """SHA-256 over names and contents of the files that a layout consists of; equal for copies of a folder."""
-    files = sorted(one for one in path.glob("*") if one.suffix in _READ and one.name != MANIFEST)
+    files = sorted(
+        one for one in path.glob("*") if one.suffix in _READ and one.name != MANIFEST and one.is_file()
+    )
     body = json.dumps([[one.name, sha256_file(one)] for one in files])
     return hashlib.sha256(body.encode()).hexdigest()

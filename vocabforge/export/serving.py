@@ -108,8 +108,12 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
 
 
 def _check_form(config: Eagle3Config) -> None:
-    """SGLang would read such a drafter without complaint, and compute another one."""
+    """SGLang would read such a drafter without complaint, and compute another one.
+
+    The state of one layer is as wide as what ``fc`` gives: SGLang takes it for that, and skips ``fc``.
+    """
     forms = [name for name in ("norm_before_residual", "qk_norm") if getattr(config, name)]
+    forms += ["one auxiliary layer"] if len(config.aux_layers) == 1 else []
     if forms:
         raise MismatchError(
             "the EAGLE-3 serving layout cannot express this drafter",

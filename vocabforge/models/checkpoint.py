@@ -48,7 +48,17 @@ def checkpoint_files(folder: Path) -> list[Path]:
                 source=folder / INDEX,
                 remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
             )
-        files = [folder / name for name in sorted(set(map(str, weights.values())))]
+        names = sorted(set(map(str, weights.values())))
+        outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+        if outside:
+            raise DataError(
+                "the checkpoint index names files outside its folder",
+                got=", ".join(outside[:_SHOWN]),
+                expected="names of files beside it",
+                source=folder / INDEX,
+                remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
+            )
+        files = [folder / name for name in names]
         absent = [file.name for file in files if not file.is_file()]
         if absent:
             raise DataError(

@@ -43,16 +43,18 @@ class TargetStates:
     hidden: Tensor
 
 
-def default_aux_layers(num_layers: int) -> tuple[int, int, int]:
+def default_aux_layers(num_layers: int) -> tuple[int, ...]:
     """EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
 
     Below 8 layers that rule repeats or reverses layers, so shallow targets take layer 1, the middle one and
-    the last but one (servers cannot read the last layer's output).
+    the last but one, and those of fewer than 5 layers all but the last: servers cannot read the last layer's
+    output, and capture a layer once.
     """
     if num_layers >= 8:
         return (1, num_layers // 2 - 1, num_layers - 4)
-    last = num_layers - 1
-    return (min(1, last), min(num_layers // 2, last), max(last - 1, 0))
+    if num_layers >= 5:
+        return (1, num_layers // 2, num_layers - 2)
+    return tuple(range(max(num_layers - 1, 1)))
 
 
 class HFTarget:

@@ -1,15 +1,14 @@
 """Measure a latency table: parts of real cycles in interleaved rounds, a fitted rest, predictions held against cycles.
 
-Rounds go over all runs in a random order until the time is up, so that whatever else the machine does falls on all of
-them alike. Without graphs a cycle's parts are timed while it runs. A captured cycle is one graph, so that its parts are
-captured and timed one by one (``measure_graphs.py``); what they leave of the whole cycle is the fitted rest.
+Rounds go over all runs (``rounds.py``). Without graphs a cycle's parts are timed while it runs. A captured cycle is one
+graph, so that its parts are captured and timed one by one (``measure_graphs.py``); what they leave of the whole cycle
+is the fitted rest.
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..core.progress import ProgressBar
 from ..decode.graphs import GraphCapture
 from ..decode.proposers import FITTING
 from ..evaluate.bench_cycle import new_capture
@@ -31,12 +29,11 @@ from .measure_parts import Bench, Run
 from .measure_plan import MeasurePlan, plan_of
 from .places import Place, place_of
 from .records import Check, Shapes
+from .rounds import Task, interspersed, run_rounds
 from .table import LatencyTable
 from .types import CycleSetting, TreeSetting
 
 _CAPTURED = 6
-
-Task = tuple[str, Callable[[int], None]]  # what it measures, and the measuring of one round
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,8 @@ def measure_latency(inputs: LatencyInputs, options: LatencyOptions | None = None
     )
     times = _Times()
     bench.prefill(plan.prefills[0], 0)  # what is only done once is done
-    rounds, notes = _rounds(*_tasks(bench, plan, times, options, graphs), options)
+    tasks = _tasks(bench, plan, times, options, graphs)
+    rounds, notes = run_rounds(*tasks, seconds=options.budget_s, most=options.rounds, seed=options.seed)
     table = LatencyTable(
         vocabforge=__version__,
         environment=describe_environment(device=str(device), dtype=_name(inputs.model.dtype)),
@@ -177,49 +175,23 @@ def _tasks(
     def parts(runs: Sequence[Run]) -> list[Task]:
         return [(_label(bench, run), partial(timed, run)) for run in runs]
 
-    needed: list[Task] = [(f"plain, batch {run.batch}", partial(whole, run)) for run in plan.plain]
+    plain: list[Task] = [
+        (f"plain, batch {run.batch}, prefix {run.prefix:,}", partial(whole, run)) for run in plan.plain
+    ]
+    needed = list(plain)
     needed += [
         (f"a prompt of {tokens} tokens", partial(prefill, tokens, head))
         for tokens in plan.prefills
         for head in (-1, 0)
     ]
     needed += parts(plan.needed)
-    return needed, [*cycles(plan.references), *parts(plan.timed), *cycles(plan.checks)]
+    further = [*cycles(plan.references), *parts(plan.timed), *cycles(plan.checks)]
+    return needed, interspersed(further, plain)  # every speed-up is over plain decoding, one task of many
 
 
 def _label(bench: Bench, run: Run) -> str:
     assert run.tree is not None
     return f"{bench.settings[run.head].label}; {run.tree.label}; batch {run.batch}, prefix {run.prefix:,}"
-
-
-def _rounds(
-    needed: Sequence[Task], further: Sequence[Task], options: LatencyOptions
-) -> tuple[int, list[str]]:
-    """Go over the tasks until the time is up; the first round in order of importance, the others shuffled.
-
-    Args:
-        needed: done once whatever they take.
-
-    Returns:
-        whole rounds, and what the first left out.
-    """
-    end = time.monotonic() + options.budget_s
-    order, rounds = [*needed, *further], 0
-    stream = random.Random(options.seed)
-    with ProgressBar("Measuring latency", options.budget_s, "s") as bar:
-        last = time.monotonic()
-        for number in range(options.rounds):
-            for done, (_, measure) in enumerate(order):
-                now = time.monotonic()
-                bar.update(now - last, note=f"round {number + 1}, {done} of {len(order)}")
-                last = now
-                if now > end and (number or done >= len(needed)):
-                    late = [] if number else [text for text, _ in order[done:]]
-                    return max(rounds, 1), [f"not measured, no time left: {text}" for text in late]
-                measure(number)
-            rounds += 1
-            stream.shuffle(order)
-    return rounds, []
 
 
 def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Times) -> LatencyTable:

@@ -95,7 +95,7 @@ def _prepared(bench: Bench, run: Run, proposer: ModelProposer) -> DeviceCycle | 
     room = 4 * (plan.nodes + plan.levels)
     tokens = max(1, min(run.prefix, limit - room))
     capture = None if bench.capture is None else bench.capture()
-    decoder = Decoder(bench.model, proposer, min(tokens + room, limit), rows=run.batch, wrap=capture)
+    decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
     cycle = decoder._whole
     if cycle is None:
         return None

@@ -147,7 +147,7 @@ class Bench:
         tree = TreeSetting.chain(0)
         proposer = None if head < 0 else self.proposer(head, tree)
         result = Generation()
-        decoder = Decoder(self.model, proposer, tokens + 8)
+        decoder = Decoder(self.model, proposer)  # with room as in use: passes look at whole steps of slots
         stream = decoder.stream(Request(self.prompt(tokens, 0), 4, ()), result)
         next(stream)
         stream.close()  # type: ignore[attr-defined]
@@ -180,7 +180,8 @@ class Bench:
         most = (levels + 1) * (total + 2)  # more than these cycles can commit
         # The cycles are to lie about the prefix, each about two tokens long where something is drafted.
         tokens = min(max(2, run.prefix - total * (2 if levels else 1) // 2), limit - most)
-        decoder = Decoder(self.model, proposer, tokens + most, rows=run.batch, wrap=capture)
+        # Room as in use: in caches cut to these cycles, passes would look at fewer slots.
+        decoder = Decoder(self.model, proposer, rows=run.batch, wrap=capture)
         requests = [Request(self.prompt(tokens, row), most, ()) for row in range(run.batch)]
         results = [Generation() for _ in requests]
         stream = decoder.stream_batch(requests, results)

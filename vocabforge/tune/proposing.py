@@ -52,7 +52,7 @@ def head_choices(inputs: HeadInputs, own: str = FULL) -> list[HeadChoice]:
     kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in inputs.heads}
     for name, given, kind in (
         ("--shortlist", inputs.shortlists, "ranker"),
-        ("--budget", inputs.budgets, "router"),
+        ("--router-budget", inputs.budgets, "router"),
         ("--dynamic ranker", [one for one in inputs.dynamic if one.startswith("ranker")], "ranker"),
     ):
         if given and kind not in kinds.values():

@@ -1,7 +1,8 @@
 """Successive halving: every candidate on few prompts, the better half on twice as many, until all prompts are used.
 
-What cannot win is not decoded at all: if its cycle takes so long that even drafts accepted down to the last level would
-give fewer tokens a second than the best measured on the same prompts, no acceptance can help it.
+What cannot win is not decoded at all: its cycle takes so long that even drafts accepted down to the last level would
+give fewer tokens a second than the best measured on the same prompts is sure of. A few prompts that happen to suit the
+best must not shut out the others, so it counts with the lower end of its accepted length's interval over prompts.
 """
 
 from __future__ import annotations
@@ -120,12 +121,20 @@ def search(
             entry.by_batch = ways.predict(candidate, entry.rows)
             entry.state = "measured" if last else "stopped"
             for batch, prediction in entry.by_batch.items():
-                best[batch] = max(best.get(batch, 0.0), prediction.value)
+                best[batch] = max(best.get(batch, 0.0), _sure_of(prediction))
         known = [entries[one.name] for one in alive if len(entries[one.name].rows) == prompts]
         alive = [entry.candidate for entry in survivors(known, halving)]
         if left(number + 1) <= 0:
             break
     return [entries[one.name] for one in found]
+
+
+def _sure_of(prediction: Prediction) -> float:
+    """Tokens a second at the lower end of the accepted length; errors of the seconds are shared by all ways."""
+    accepted = prediction.accepted
+    if not accepted.value or accepted.low is None:
+        return prediction.value
+    return prediction.value * accepted.low / accepted.value
 
 
 def survivors(entries: Sequence[Entry], halving: Halving) -> list[Entry]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...export.readers.table import READERS, open_folder, reader_of
+from ...export.readers.table import READERS, open_folder, read_as, reader_of
 from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, TargetSide
 from ...models.drafter import Drafter
 from ...models.target import read_target_config
@@ -64,7 +64,7 @@ def check_servers(
     )
     names = [name for name in READERS if reader_of(name).matches(folder)]
     chosen = [name for name in names if not options.servers or name in options.servers]
-    served = [reader_of(name).read(folder, side) for name in chosen]
+    served = [read_as(name, folder, side) for name in chosen]
     texts = _texts(report, target, served, options)
     for one in served:
         _check_server(report, _Side(one, folder, side, target, drafter, texts))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...export.readers.types import Folder, TargetSide
 from .checks import Finding
 
+_HELD = ("float64", "float32", "bfloat16", "float16")
+_MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
 _WIDE = ("float32", "float64")
 
 
@@ -17,6 +19,17 @@ def check_dtypes(folder: Folder, target: TargetSide) -> Finding[None]:
             if tensor.is_floating_point()
         }
     )
+    packed = [
+        name
+        for name, tensor in folder.tensors.items()
+        if name not in _MAPS and str(tensor.dtype).removeprefix("torch.") not in _HELD
+    ]
+    if packed:
+        return Finding(
+            f"packed or quantised: {', '.join(packed[:4])} ({folder.tensors[packed[0]].dtype})",
+            "failed",
+            "give the drafter as it was before it was quantised",
+        )
     named = folder.body.get("dtype") or folder.body.get("torch_dtype")
     named = str(named).removeprefix("torch.") if named else None
     theirs = target.config.get("dtype") or target.config.get("torch_dtype")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,6 +11,20 @@ from .forward import ROPE_TYPES, ServedSizes
 from .types import Served, TargetSide
 
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "rms_norm_eps")
+_COUNTS = (
+    "hidden",
+    "target_hidden",
+    "intermediate",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocab",
+    "head_rows",
+    "positions",
+    "layers",
+    "n_aux",
+)
+_MOST_LAYERS = 1024  # more than any target has
 _CONFIG_REMEDY = "write the field into config.json, or export the drafter again"
 
 
@@ -19,7 +34,7 @@ def configuration(served: Served, body: Mapping[str, Any]) -> Any | None:
 
     kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
     kind = body.get("model_type")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         served.problem(
             "configuration", "failed", f"model_type {kind!r} is not known", "write model_type llama"
         )
@@ -70,7 +85,7 @@ def sizes_of(
             "configuration", "failed", f"hidden_act {config.hidden_act}", "only silu is computed by servers"
         )
         return None
-    return ServedSizes(
+    sizes = ServedSizes(
         family=family,
         hidden=config.hidden_size,
         intermediate=config.intermediate_size,
@@ -84,6 +99,26 @@ def sizes_of(
         layers=config.num_hidden_layers,
         **flags,
     )
+    return sizes if _sound(served, sizes) else None
+
+
+def _sound(served: Served, sizes: ServedSizes) -> bool:
+    """Whether the sizes are numbers that a layer can have; what is allocated for them is then bounded by the file."""
+    wrong = [
+        f"{name} {value!r}" for name in _COUNTS if type(value := getattr(sizes, name)) is not int or value < 1
+    ]
+    if not wrong and sizes.kv_heads > sizes.heads:
+        wrong = [f"{sizes.kv_heads} key/value heads for {sizes.heads} heads"]
+    if not wrong and sizes.n_aux > _MOST_LAYERS:
+        wrong = [f"{sizes.n_aux} target states"]
+    theta = sizes.rope["rope_theta"]
+    if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta < math.inf:
+        wrong.append(f"rope_theta {theta!r}")
+    if wrong:
+        served.problem(
+            "configuration", "failed", f"no drafter has these sizes: {', '.join(wrong)}"[:300], _CONFIG_REMEDY
+        )
+    return not wrong
 
 
 def check_sizes(served: Served, sizes: ServedSizes, target: TargetSide) -> None:

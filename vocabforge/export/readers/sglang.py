@@ -130,6 +130,13 @@ def _check_aux(served: Served, eagle: dict[str, Any], n_aux: int) -> None:
             f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
             "write eagle_config.eagle_aux_hidden_state_layer_ids, or correct num_aux_hidden_states",
         )
+    if n_aux == 1:
+        served.problem(
+            "layers",
+            "failed",
+            "one state is as wide as what fc gives: SGLang takes it for that, and skips fc",
+            "serve it with vLLM (export --format speculators-eagle3), or train with more drafter.aux_layers",
+        )
 
 
 def _check_flags(served: Served, config: Any, shares_head: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
@@ -128,8 +129,8 @@ def _ids(served: Served, folder: Folder, rows: int, target: TargetSide) -> Tenso
     ids = offsets_to_ids(d2t)
     if not check_ids(served, ids, rows, len(target.embedding)):
         return None
-    if t2d.shape != (len(target.embedding),) or not bool(
-        (t2d.bool().nonzero().flatten() == ids.sort().values).all()
+    if t2d.shape != (len(target.embedding),) or not torch.equal(
+        t2d.bool().nonzero().flatten(), ids.sort().values
     ):
         served.problem(
             "draft tokens", "failed", "t2d marks other tokens than d2t", "export the drafter again"

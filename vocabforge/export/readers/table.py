@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,7 +14,8 @@ from ...core.errors import DataError
 from ...core.extension import resolve
 from ...core.files import read_json
 from ...models.checkpoint import checkpoint_files
-from .types import Folder, Reader
+from ...vocab.token_maps import read_fr_spec
+from .types import Folder, Reader, Served, TargetSide
 
 # name -> "module:attr" of a class as in types.Reader; a new server is a file and a row.
 READERS: dict[str, str] = {
@@ -35,6 +35,20 @@ def reader_of(name: str) -> type[Reader]:
     """
     found: type[Reader] = resolve(READERS, name, "server")
     return found
+
+
+def read_as(name: str, folder: Folder, target: TargetSide) -> Served:
+    """The folder as the server of a name has it; what its reading breaks on is a problem of the folder."""
+    reader = reader_of(name)
+    try:
+        return reader.read(folder, target)
+    except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
+        served = Served(reader.NAME, reader.TITLE, ", ".join(folder.architectures))
+        found = f"cannot be read: {type(error).__name__}: {error}"
+        served.problem(
+            "configuration", "failed", found[:300], "correct config.json, or export the drafter again"
+        )
+        return served
 
 
 def open_folder(path: Path) -> Folder:
@@ -67,13 +81,4 @@ def _token_map(path: Path) -> Tensor | None:
             source=path,
             remedy="remove those of other drafters",
         )
-    try:
-        ids: Any = torch.load(files[0], weights_only=True)
-        return torch.tensor(ids, dtype=torch.int64).flatten()
-    except Exception as error:  # unpickling raises many types
-        raise DataError(
-            "the token map cannot be read",
-            got=str(error).splitlines()[0][:120],
-            expected="torch.save of a plain list of ids",
-            source=files[0],
-        ) from error
+    return torch.from_numpy(read_fr_spec(files[0]))

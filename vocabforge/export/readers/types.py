@@ -107,7 +107,8 @@ class Folder:
 
     @property
     def architectures(self) -> list[str]:
-        return list(self.body.get("architectures") or [])
+        named = self.body.get("architectures")
+        return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 @dataclass

@@ -202,11 +202,14 @@ def own_embedding(served: Served, folder: Folder, loaded: Loaded, target: Target
     stored = folder.tensors[loaded.filled[EMBEDDING]]
     if is_targets(stored, target.embedding):
         return False
-    gap = float((stored.float() - target.embedding.float().cpu()).abs().max())
+    theirs = target.embedding.float().cpu()
+    apart = f"of shape {list(stored.shape)}, not {list(theirs.shape)}"
+    if stored.shape == theirs.shape:
+        apart = f"up to {float((stored.float() - theirs).abs().max()):.2g} apart"
     served.problem(
         "tensors",
         "warning",
-        f"{loaded.filled[EMBEDDING]} is not the target's (up to {gap:.2g} apart): {served.title} keeps it",
+        f"{loaded.filled[EMBEDDING]} is not the target's ({apart}): {served.title} keeps it",
         "SGLang and vocabforge take the target's: only right if the drafter was trained with its own",
     )
     return True

@@ -1,0 +1,183 @@
+"""Folders that someone else made, with anything in any place: refused in words, without a blow-up of memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle3, make_tiny, write
+from vocabforge.core.errors import VocabForgeError
+from vocabforge.export.formats import load_drafter
+from vocabforge.export.importing import folder_digest
+from vocabforge.export.readers.table import READERS, open_folder, read_as, reader_of
+
+ODD: tuple[Any, ...] = ("x", -1, 0, 10**12, float("inf"), ["a"], [[1]], {"a": 1})
+FIELDS = (
+    "architectures",
+    "model_type",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "draft_vocab_size",
+    "target_hidden_size",
+    "num_aux_hidden_states",
+    "eagle_config",
+    "eagle_aux_hidden_state_layer_ids",
+    "rope_parameters",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return make_tiny(tmp_path_factory.mktemp("hostile") / "target")
+
+
+@pytest.fixture(scope="module")
+def good(tiny: Tiny) -> dict[str, Path]:
+    folder = tiny.path.parent
+    drafter = eagle3(tiny)
+    return {
+        "sglang": write(tiny, drafter, "sglang-eagle3", folder / "sglang"),
+        "speculators": write(tiny, drafter, "speculators-eagle3", folder / "speculators"),
+        "eagle": write(tiny, eagle1(tiny), "eagle", folder / "eagle"),
+        "fr-spec": write(tiny, eagle1(tiny, rows=IDS), "fr-spec", folder / "fr-spec"),
+    }
+
+
+def examine(tiny: Tiny, path: Path) -> tuple[bool, list[Any]]:
+    """Whether the folder loads, and how every server that knows it has it; other errors than ours go through."""
+    try:
+        load_drafter(path, tiny.shared, tiny.path)
+        loads = True
+    except VocabForgeError:
+        loads = False
+    try:
+        folder = open_folder(path)
+    except VocabForgeError:
+        return loads, []
+    names = [name for name in READERS if reader_of(name).matches(folder)]
+    return loads, [read_as(name, folder, tiny.side) for name in names]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_may_hold_anything(tiny: Tiny, good: dict[str, Path], tmp_path: Path, name: str) -> None:
+    for layout in ("sglang", "eagle"):
+        for place, value in enumerate(ODD):
+            path = tmp_path / f"{layout}{place}"
+            changed(good[layout], path, config=lambda body, value=value: body.update({name: value}))  # type: ignore[misc]
+            examine(tiny, path)
+
+
+@pytest.mark.parametrize("name", ["num_key_value_heads", "intermediate_size", "num_attention_heads"])
+def test_sizes_that_are_not_stored_are_refused_before_they_are_made(
+    tiny: Tiny, good: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    path = changed(good["sglang"], tmp_path / "wide", config=lambda body: body.update({name: 10**12}))
+    loads, served = examine(tiny, path)
+    assert not loads
+    assert [one.server for one in served] == ["sglang", "vllm"]
+    assert all(one.failed and one.drafter is None for one in served)
+
+
+def test_many_target_states_are_no_hang(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
+    def edit(body: dict[str, Any]) -> None:
+        body.update(num_aux_hidden_states=10**9, fc_norm=True)
+
+    _, served = examine(tiny, changed(good["sglang"], tmp_path / "states", config=edit))
+    assert served
+    assert all(one.failed for one in served)
+
+
+def test_sglang_skips_fc_with_one_state(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
+    def one_layer(body: dict[str, Any]) -> None:
+        body.update(num_aux_hidden_states=1, eagle_aux_hidden_state_layer_ids=[4])
+        body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [3]
+
+    def narrow(tensors: dict[str, Any]) -> None:
+        tensors["fc.weight"] = tensors["fc.weight"][:, :32]
+
+    path = changed(good["sglang"], tmp_path / "one", config=one_layer, tensors=narrow)
+    _, served = examine(tiny, path)
+    found = {one.server: one for one in served}
+    assert "skips fc" in found["sglang"].of("layers")[0].found
+    assert found["vllm"].drafter is not None
+
+
+def test_t2d_with_another_count_of_tokens_is_a_row_of_the_doctor(
+    tiny: Tiny, good: dict[str, Path], tmp_path: Path
+) -> None:
+    def edit(tensors: dict[str, Any]) -> None:
+        tensors["t2d"][0] = True
+
+    _, served = examine(tiny, changed(good["speculators"], tmp_path / "t2d", tensors=edit))
+    found = {one.server: [problem.found for problem in one.of("draft tokens")] for one in served}
+    assert found["speculators"] == ["t2d marks other tokens than d2t"]
+
+
+def test_an_embedding_of_another_shape_is_said(tiny: Tiny, good: dict[str, Path], tmp_path: Path) -> None:
+    def wider(tensors: dict[str, Any]) -> None:
+        tensors["embed_tokens.weight"] = torch.zeros(70, 32)
+
+    path = changed(
+        good["speculators"],
+        tmp_path / "other",
+        config=lambda body: body["transformer_layer_config"].update(vocab_size=70),
+        tensors=wider,
+    )
+    loads, served = examine(tiny, path)
+    assert not loads
+    for one in served:
+        told = " ".join(problem.found for problem in one.of("tensors"))
+        assert "of shape [70, 32], not [61, 32]" in told
+
+
+@pytest.mark.parametrize("layout", ["sglang", "eagle"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn])
+def test_packed_weights_are_not_read_as_numbers(
+    tiny: Tiny, good: dict[str, Path], tmp_path: Path, layout: str, dtype: torch.dtype
+) -> None:
+    def pack(tensors: dict[str, Any]) -> None:
+        tensors["fc.weight"] = tensors["fc.weight"].to(dtype)
+
+    path = changed(good[layout], tmp_path / "packed", tensors=pack)
+    with pytest.raises(VocabForgeError, match="packed or quantised"):
+        load_drafter(path, tiny.shared, tiny.path)
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/dev/zero", "a/../../outside.safetensors"])
+def test_an_index_names_files_of_its_folder_only(
+    tiny: Tiny, good: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    path = changed(good["sglang"], tmp_path / "escape")
+    weights = path / "model.safetensors"
+    tensors = load_file(weights)
+    weights.rename(tmp_path / "outside.safetensors")
+    index = {"weight_map": dict.fromkeys(tensors, name)}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+    for read in (lambda: load_drafter(path, tiny.shared, tiny.path), lambda: open_folder(path)):
+        with pytest.raises(VocabForgeError, match="outside its folder"):
+            read()
+
+
+@pytest.mark.parametrize("ids", [[1.5, 2.5], [True, False], [], None, torch.arange(5)])
+def test_a_token_map_is_a_plain_list_for_the_doctor_too(
+    good: dict[str, Path], tmp_path: Path, ids: Any
+) -> None:
+    path = changed(good["fr-spec"], tmp_path / "map")
+    torch.save(ids, path / f"freq_{len(IDS)}.pt")
+    with pytest.raises(VocabForgeError, match="no list of token ids"):
+        open_folder(path)
+
+
+def test_a_folder_with_folders_has_a_digest(good: dict[str, Path], tmp_path: Path) -> None:
+    path = changed(good["sglang"], tmp_path / "deep")
+    before = folder_digest(path)
+    (path / "logs.json").mkdir()
+    assert folder_digest(path) == before
