@@ -127,7 +127,10 @@ def tune(
     ] = None,
     measure_only: Annotated[
         bool,
-        typer.Option("--measure-only", help="Only measure latency and write latency.json, for --what-if."),
+        typer.Option(
+            "--measure-only",
+            help="Only measure latency, also of draft heads of usual sizes, and write latency.json, for --what-if.",
+        ),
     ] = False,
     check: Annotated[
         int,

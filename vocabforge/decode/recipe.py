@@ -113,8 +113,9 @@ def read_recipe(path: Path) -> DecodingRecipe:
     Raises:
         ConfigError: no such file, no YAML, a key that is unknown or missing, values that do not go together.
     """
+    body = read_yaml(path)
     try:
-        return parse_config(DecodingRecipe, read_yaml(path), source=path)
+        return parse_config(DecodingRecipe, body, source=path)
     except ConfigError as error:
         raise ConfigError(
             error.message,

@@ -56,11 +56,13 @@ class Asking:
 
     Attributes:
         synchronise: waits for the device; called before and after each timed call.
+        between: called before each question, outside of the clock.
     """
 
     tokenizer: TextTokenizer
     settings: RunSettings
     synchronise: Callable[[], None]
+    between: Callable[[], None] = lambda: None
 
     def ask(self, question: Question, method: Method, run: Run) -> list[Turn]:
         """All turns of one question with one method, its own earlier answers fed back.
@@ -68,6 +70,7 @@ class Asking:
         Raises:
             TurnFailed: any error but one that ends the process or says that its memory is used up.
         """
+        self.between()
         settings = self.settings
         system = system_of(question, settings.system)
         conversation = Conversation(self.tokenizer, settings.prompt_format, system)

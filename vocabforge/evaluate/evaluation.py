@@ -63,6 +63,7 @@ class Handling:
         allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
         dialect: also write the answers as this row of ``DIALECTS`` does.
         synchronise: waits for the device; called before and after each timed call.
+        between: called before each question of each method, outside of the clock.
     """
 
     overwrite: bool = False
@@ -70,6 +71,7 @@ class Handling:
     allow_code: bool = False
     dialect: str | None = None
     synchronise: Callable[[], None] = lambda: None
+    between: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
         outcome = run_methods(
             evaluation.benchmark.questions,
             evaluation.methods,
-            Asking(evaluation.tokenizer, settings, handling.synchronise),
+            Asking(evaluation.tokenizer, settings, handling.synchronise, handling.between),
             folder,
             journal,
             identity=evaluation.identity(),

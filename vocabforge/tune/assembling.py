@@ -117,6 +117,12 @@ def _remarks(
             f"Seconds are of {table.dtype}, accepted lengths of {options.dtype}: rounding changes them a little."
         )
     found += [f"{name} was not searched: {why}." for name, why in space.left_out.items()]
+    hopeless = [row.name for row in rows if row.state == "cannot win"]
+    if hopeless:
+        found.append(
+            f"{len(hopeless)} ways were not decoded, {hopeless[0]} among them: they could not win if all their drafts "
+            "were accepted."
+        )
     if late:
         done = sum(row.state == "measured" for row in rows)
         unreached = sum(row.state == "not reached" for row in rows)

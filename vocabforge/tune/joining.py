@@ -12,8 +12,10 @@ from ..core.artifact import open_artifact
 from ..core.errors import MismatchError
 from ..decode.build_models import Models
 from ..evaluate.environment import describe_environment
+from ..models.heads import DraftHead
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
 from .cutting import cut_vocabs
+from .measure import LatencyInputs
 from .options import TuneInputs, TuneOptions
 from .predict import Prediction, best_rows, mean_prefix, predict, predict_plain
 from .prompts import Halves, read_halves
@@ -95,6 +97,22 @@ class Loaded:
     def environment(self) -> dict[str, Any]:
         return describe_environment(device=str(self.models.model.device), dtype=self.options.dtype)
 
+    def latency_inputs(
+        self, heads: Sequence[DraftHead], trees: Sequence[TreeSetting], batches: Sequence[int]
+    ) -> LatencyInputs:
+        """What is measured of these heads, the drafter's own first, with these trees."""
+        return LatencyInputs(
+            self.models.model,
+            self.proposing.drafter,
+            heads,
+            trees,
+            self.halves.tuning.prompts,
+            batches,
+            self.options.new_tokens,
+            self.hashes["target"],
+            self.hashes["drafter"],
+        )
+
     def space(self, latency: LatencyTable) -> Space:
         """Heads times trees, less what the latency table cannot tell.
 
@@ -111,7 +129,10 @@ class Loaded:
                         CycleSetting(head=settings[one.head], tree=one.tree, batch=batch, prefix=64)
                     )
             except MismatchError as error:
-                left_out.setdefault(one.head.name, f"{error.message}: {error.expected}")
+                kind = settings[one.head].label
+                left_out.setdefault(
+                    one.head.name, f"the latency table knows nothing of {kind}; {error.remedy}"
+                )
                 continue
             found.append(one)
         if not found:

@@ -29,7 +29,7 @@ from .measure_parts import Bench, Run
 from .measure_plan import MeasurePlan, plan_of
 from .places import Place, place_of
 from .records import Check, Shapes
-from .rounds import Task, interspersed, run_rounds
+from .rounds import Task, endless, interspersed, run_rounds
 from .table import LatencyTable
 from .types import CycleSetting, TreeSetting
 
@@ -105,35 +105,65 @@ def measure_latency(inputs: LatencyInputs, options: LatencyOptions | None = None
         UsageError: no prompt with a token, or a drafter whose drafting has no parts.
     """
     options = options or LatencyOptions()
-    began = time.monotonic()
-    device = inputs.model.device
-    graphs = device.type == "cuda" if inputs.graphs is None else inputs.graphs
-    bench = _bench(inputs, graphs)
-    plan = plan_of(
-        bench.settings,
-        inputs.trees,
-        inputs.batches,
-        [len(prompt) for prompt in inputs.prompts],
-        inputs.new,
-        inputs.model.config.max_positions,
-    )
-    times = _Times()
-    bench.prefill(plan.prefills[0], 0)  # what is only done once is done
-    tasks = _tasks(bench, plan, times, options, graphs)
-    rounds, notes = run_rounds(*tasks, seconds=options.budget_s, most=options.rounds, seed=options.seed)
-    table = LatencyTable(
-        vocabforge=__version__,
-        environment=describe_environment(device=str(device), dtype=_name(inputs.model.dtype)),
-        dtype=_name(inputs.model.dtype),
-        graphs=graphs,
-        target=shapes_of_target(inputs.model, inputs.target),
-        drafter=shapes_of_drafter(inputs.drafter, inputs.digest),
-        parts=parts_of(times.parts),
-        notes=tuple(notes),
-        rounds=rounds,
-        seconds=time.monotonic() - began,
-    )
-    return _with_rest(table, bench, plan, times)
+    meter = LatencyMeter(inputs, options)
+    rounds, notes = run_rounds(*meter.tasks, seconds=options.budget_s, most=options.rounds, seed=options.seed)
+    return meter.table(rounds, notes)
+
+
+class LatencyMeter:
+    """Measures and keeps what was measured.
+
+    Attributes:
+        tasks: of a round: what no prediction can do without, and the rest.
+
+    Raises:
+        UsageError: no prompt with a token, or a drafter whose drafting has no parts.
+    """
+
+    def __init__(self, inputs: LatencyInputs, options: LatencyOptions) -> None:
+        self.inputs, self._began = inputs, time.monotonic()
+        device = inputs.model.device
+        self.graphs = device.type == "cuda" if inputs.graphs is None else inputs.graphs
+        self.bench = _bench(inputs, self.graphs)
+        self.plan = plan_of(
+            self.bench.settings,
+            inputs.trees,
+            inputs.batches,
+            [len(prompt) for prompt in inputs.prompts],
+            inputs.new,
+            inputs.model.config.max_positions,
+        )
+        self._times = _Times()
+        self.bench.prefill(self.plan.prefills[0], 0)  # what is only done once is done
+        self.tasks = _tasks(self.bench, self.plan, self._times, options, self.graphs)
+        self._next = endless(*self.tasks, seed=options.seed)
+        self._rounds = 0
+
+    def step(self) -> None:
+        """The next task of endless rounds: for measuring between other work."""
+        self._rounds, (_, measure) = next(self._next)
+        measure(self._rounds)
+
+    def table(self, rounds: int | None = None, notes: Sequence[str] = ()) -> LatencyTable:
+        """What is known by now.
+
+        Args:
+            rounds: whole ones; None: those of :meth:`step`.
+        """
+        model = self.inputs.model
+        table = LatencyTable(
+            vocabforge=__version__,
+            environment=describe_environment(device=str(model.device), dtype=_name(model.dtype)),
+            dtype=_name(model.dtype),
+            graphs=self.graphs,
+            target=shapes_of_target(model, self.inputs.target),
+            drafter=shapes_of_drafter(self.inputs.drafter, self.inputs.digest),
+            parts=parts_of(self._times.parts),
+            notes=tuple(notes),
+            rounds=max(self._rounds, 1) if rounds is None else rounds,
+            seconds=time.monotonic() - self._began,
+        )
+        return _with_rest(table, self.bench, self.plan, self._times)
 
 
 def _bench(inputs: LatencyInputs, graphs: bool) -> Bench:

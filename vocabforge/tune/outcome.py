@@ -118,6 +118,8 @@ class CheckRow(StrictModel):
 
     Attributes:
         error: predicted over measured, less 1.
+        beside, beside_error: the same prediction with seconds that were measured between the evaluation's answers, so
+            that the machine was the same; None where they were not.
         inside: the predicted interval and the measured one overlap.
     """
 
@@ -130,6 +132,8 @@ class CheckRow(StrictModel):
     measured_rank: int
     predicted_accepted: Figure
     measured_accepted: Figure
+    beside: Figure | None = None
+    beside_error: float | None = None
 
 
 class Check(StrictModel):
@@ -139,6 +143,7 @@ class Check(StrictModel):
         rows: configurations by predicted rank; ``plain`` beside them, unranked.
         mean_error, worst_error: of the sizes of the errors; ``speedup_error`` the mean size of those of speed-ups over
             plain decoding, in which a machine that was busier in one of the two measurements cancels.
+        mean_beside, worst_beside: of ``beside_error``.
         top: names of the best three as predicted; ``measured_top`` as measured.
         evaluation: folder of the evaluation.
     """
@@ -149,6 +154,8 @@ class Check(StrictModel):
     mean_error: float
     worst_error: float
     speedup_error: float
+    mean_beside: float | None = None
+    worst_beside: float | None = None
     top: list[str]
     measured_top: list[str]
     same_top: bool

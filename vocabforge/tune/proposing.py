@@ -90,6 +90,9 @@ class Proposing:
         models: the target, loaded.
         drafter: trained drafter, native or in another layout.
 
+    Attributes:
+        base: its exact head.
+
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
@@ -98,13 +101,13 @@ class Proposing:
         self.models, self.path = models, drafter
         self.drafter, artifact = models.drafter(drafter)
         self._fingerprint = trained_for(artifact)
-        self._base = base_of(self.drafter)
+        self.base = base_of(self.drafter)
         self._heads: dict[tuple[HeadChoice, int], DraftHead] = {}
 
     @property
     def own(self) -> str:
         """Name of the drafter's own head."""
-        return FULL if len(self._base.weight) == len(self._base.embedding) else OWN
+        return FULL if len(self.base.weight) == len(self.base.embedding) else OWN
 
     @property
     def most_levels(self) -> int | None:
@@ -149,7 +152,7 @@ class Proposing:
         )
         named = [] if choice.head is None else [self._trained(choice.head, request, levels + 1)]
         vocabs = [] if choice.vocab is None else [(choice.name, choice.vocab)]
-        return heads_for(self._base, vocabs, named, request, self._fingerprint)[-1].head
+        return heads_for(self.base, vocabs, named, request, self._fingerprint)[-1].head
 
     def _trained(self, path: Path, request: HeadRequest, steps: int) -> NamedHead:
         """A trained head as this request uses it; its weights are loaded once."""

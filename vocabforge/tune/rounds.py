@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..core.progress import ProgressBar
 
@@ -19,6 +20,15 @@ def interspersed(tasks: Sequence[Task], again: Sequence[Task]) -> list[Task]:
     for number, task in enumerate(tasks, start=1):
         found += [task, *again] if number % BETWEEN == 0 else [task]
     return found
+
+
+def endless(needed: Sequence[Task], further: Sequence[Task], *, seed: int) -> Iterator[tuple[int, Task]]:
+    """Round and task, for ever: the first round in order of importance, the others shuffled."""
+    order, stream = [*needed, *further], random.Random(seed)
+    for number in itertools.count():
+        for task in order:
+            yield number, task
+        stream.shuffle(order)
 
 
 def run_rounds(

@@ -17,16 +17,19 @@ from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
 from ..decode.recipe import DecodingRecipe, write_recipe
+from ..models.heads import DraftHead
 from .acceptance import digest
 from .assembling import results_of
 from .checking import check_predictions
 from .joining import Joined, Loaded, Space
-from .measure import LatencyInputs, LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
+from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
+from .measure_heads import random_heads, usual_grid
 from .options import TuneInputs, TuneOptions
 from .outcome import PLAIN, RECIPE, REPORT, TUNE, TuneResults
 from .report import render_report
 from .search import Entry, Halving, finalists, search
 from .table import LATENCY, LatencyTable, read_latency, write_latency
+from .types import setting_of
 
 MEASURED_FOR = "latency-of.json"
 _COMPARED = 5  # methods of the recipe beside the recommended ones
@@ -78,17 +81,21 @@ def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> Late
         raise UsageError("nothing is measured with --what-if", got="--measure-only and --what-if")
     _check_folder(output)
     with only_writer(output):
-        return latency_of(Loaded(output, inputs, options), fresh=True)
+        return latency_of(Loaded(output, inputs, options), fresh=True, usual=True)
 
 
-def latency_of(loaded: Loaded, *, fresh: bool) -> LatencyTable:
+def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTable:
     """The latency table: of another machine, measured here before for the same space, or measured now.
+
+    Args:
+        usual: also of heads that nobody trained yet, of usual sizes with random weights, so that a search elsewhere
+            can ask for them.
 
     Raises:
         MismatchError: it was measured with models of other sizes.
     """
     inputs, options = loaded.inputs, loaded.options
-    model, hashes = loaded.models.model, loaded.hashes
+    model = loaded.models.model
     if inputs.what_if is not None:
         table = read_latency(inputs.what_if)
         shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
@@ -114,23 +121,25 @@ def latency_of(loaded: Loaded, *, fresh: bool) -> LatencyTable:
             say(f"Latency: as measured before for the same space ({path}).")
             return read_latency(path)
     levels = max(tree.levels for tree in loaded.trees)
+    heads = [loaded.proposing.head(choice, levels) for choice in loaded.choices]
+    if usual:
+        heads += _usual_heads(heads[0], loaded)
     table = measure_latency(
-        LatencyInputs(
-            model,
-            loaded.proposing.drafter,
-            [loaded.proposing.head(choice, levels) for choice in loaded.choices],
-            loaded.trees,
-            loaded.halves.tuning.prompts,
-            options.batches,
-            options.new_tokens,
-            hashes["target"],
-            hashes["drafter"],
-        ),
+        loaded.latency_inputs(heads, loaded.trees, options.batches),
         LatencyOptions() if options.measure_budget is None else LatencyOptions(options.measure_budget),
     )
     write_latency(path, table)
     atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
     return table
+
+
+def _usual_heads(own: DraftHead, loaded: Loaded) -> list[DraftHead]:
+    """Heads of usual sizes that every tree of the search can be drafted with, but for those that are there."""
+    base = loaded.proposing.base
+    widest = max(tree.topk for tree in loaded.trees)
+    made = random_heads(base, usual_grid(*base.weight.shape))
+    known = {setting_of(own)} | {loaded.setting(choice) for choice in loaded.choices}
+    return [one for one in made if min((found := setting_of(one)).scored) >= widest and found not in known]
 
 
 def _check_folder(output: Path) -> None:
