@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import ROWS, World, assert_user_error, invoke, make_drafter, make_vocab
+from tests.support import tiny_target
 from vocabforge.cli.revocab_heal import HealRequest, heal_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ConfigError
@@ -223,28 +224,26 @@ def test_a_layout_that_cannot_hold_it_is_told_before_anything_is_decoded(
 
 def test_healing_takes_over_how_the_drafter_was_trained(tmp_path: Path) -> None:
     request = HealRequest(30, (tmp_path / "texts.jsonl",), ("optim.lr=0.5", "run.log_every=7"), tmp_path)
+    target = tiny_target(tmp_path / "t")
     recorded = {
         "data": {"train": ["gone.txt"], "separator": "###", "sequence_length": 64, "of_old": 1},
         "ttt": {"steps": 3, "warmup_fraction": 0.4},
         "optim": {"lr": 0.002, "batch_size": 2, "steps": 3000},
     }
-    values, config = heal_config(request, "eagle3", tmp_path / "t", tmp_path / "t", recorded)
+    values, config = heal_config(request, "eagle3", target, target, recorded)
     assert (config.data.separator, config.data.sequence_length) == ("###", 64)
     assert [path.name for path in config.data.train] == ["texts.jsonl"]
     assert (config.ttt.steps, config.ttt.warmup_fraction) == (3, 0.0)
     assert (config.optim.steps, config.optim.batch_size, config.optim.lr) == (30, 2, 0.5)
     assert config.run.log_every == 7
     assert yaml.safe_load(yaml.safe_dump(values)) == values, "a recipe that train-drafter reads"
-    gentler = heal_config(
-        HealRequest(30, request.data, (), tmp_path), "eagle3", tmp_path, tmp_path, recorded
-    )[1]
+    gentler = heal_config(HealRequest(30, request.data, (), tmp_path), "eagle3", target, target, recorded)[1]
     assert gentler.optim.lr == pytest.approx(0.0002)
-    defaults = heal_config(HealRequest(30, request.data, (), tmp_path), "medusa", tmp_path, tmp_path, None)[1]
+    defaults = heal_config(HealRequest(30, request.data, (), tmp_path), "medusa", target, target, None)[1]
     assert (defaults.optim.lr, defaults.optim.batch_size) == (1e-4, 8)
+    assert defaults.data.sequence_length == 256, "no more than the target has positions"
     with pytest.raises(ConfigError, match="unknown key"):
-        heal_config(
-            HealRequest(1, request.data, ("optim.step=1",), tmp_path), "eagle3", tmp_path, tmp_path, None
-        )
+        heal_config(HealRequest(1, request.data, ("optim.step=1",), tmp_path), "eagle3", target, target, None)
 
 
 def test_healing_trains_the_new_head_and_measures_it(world: World, own: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -166,6 +166,7 @@ def evaluate(
     from ..evaluate.prompts import check_system, resolve_format
     from ..evaluate.quality import require_sandbox
     from ..evaluate.settings import RunSettings
+    from ..models.device import synchroniser
 
     written = None if recipe is None else recipe_beside(context, recipe)
     if written is not None:
@@ -243,7 +244,7 @@ def evaluate(
             fresh=fresh,
             allow_code=allow_code_execution,
             dialect=None if dialect is None else dialect.value,
-            synchronise=_synchroniser(device),
+            synchronise=synchroniser(device),
         ),
     )
     if as_json:
@@ -275,11 +276,3 @@ def _default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _synchroniser(device: str) -> Callable[[], None]:
-    import torch
-
-    if not device.startswith("cuda"):
-        return lambda: None
-    return lambda: torch.cuda.synchronize(device)

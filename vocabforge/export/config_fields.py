@@ -10,6 +10,7 @@ import torch
 
 from ..core.errors import DataError
 from ..core.files import read_json
+from ..models.eagle3_layers import LayerSizes
 from ..models.rope import RopeSettings, parse_rope
 
 CONFIG = "config.json"
@@ -25,25 +26,13 @@ _COMPUTED: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-class DecoderSizes(Protocol):
+class DecoderSizes(LayerSizes, Protocol):
     """Sizes of a drafter with one decoder layer."""
 
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
     @property
     def max_position_embeddings(self) -> int: ...
-    @property
-    def rms_norm_eps(self) -> float: ...
     @property
     def rope(self) -> RopeSettings: ...
 

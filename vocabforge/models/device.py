@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -49,3 +50,10 @@ def has_triton() -> bool:
 
 def _unknown(name: str | None) -> UsageError:
     return UsageError("there is no such device", got=name, expected="auto, cpu, cuda or cuda:N")
+
+
+def synchroniser(device: str) -> Callable[[], None]:
+    """What waits for a device: nothing to wait for on a CPU."""
+    if not device.startswith("cuda"):
+        return lambda: None
+    return lambda: torch.cuda.synchronize(device)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import torch
-
 from ..core.artifact import MANIFEST
 from ..decode.build import Method
 from ..decode.draft import Wrap
@@ -15,6 +13,7 @@ from ..decode.recipe_build import recipe_methods
 from ..evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
 from ..evaluate.results import MethodResults, Results, read_results
 from ..evaluate.settings import RunSettings
+from ..models.device import synchroniser
 from .acceptance import digest
 from .joining import Joined, Loaded
 from .measure import LatencyMeter, LatencyOptions
@@ -221,10 +220,4 @@ def _evaluate(
     settings = RunSettings(loaded.options.new_tokens, prompt_format=loaded.halves.form)
     evaluation = Evaluation(loaded.halves.checking, methods, tokenizer, settings, provenance)
     device, between = how
-    evaluate_methods(folder, evaluation, Handling(synchronise=_synchroniser(device), between=between))
-
-
-def _synchroniser(device: str) -> Callable[[], None]:
-    if not device.startswith("cuda"):
-        return lambda: None
-    return lambda: torch.cuda.synchronize(device)
+    evaluate_methods(folder, evaluation, Handling(synchronise=synchroniser(device), between=between))
