@@ -65,16 +65,14 @@ def check_table(check: Check) -> Table:
     """Predictions beside what eval measured."""
     table = simple_table(f"Predicted and measured by eval, {check.questions} other questions")
     table.add_column("way")
-    for name in ("predicted", "interval", "beside", "measured", "interval", "error", "beside", "rank"):
+    for name in ("predicted", "beside", "measured", "error", "beside", "rank"):
         table.add_column(name, justify="right")
     for row in [*check.rows, check.plain]:
         table.add_row(
             Name(row.name),
             number(row.predicted.value, 1),
-            interval(row.predicted, 1),
             "–" if row.beside is None else number(row.beside.value, 1),
             number(row.measured.value, 1),
-            interval(row.measured, 1),
             f"{row.error:+.1%}",
             "–" if row.beside_error is None else f"{row.beside_error:+.1%}",
             f"{row.predicted_rank} / {row.measured_rank}" if row.predicted_rank else "",
