@@ -24,6 +24,7 @@ ORDER = (
     "decode",
     "evaluate",
     "tune",
+    "study",
     "cli",
 )
 NAME = "vocabforge"

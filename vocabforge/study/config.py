@@ -1,0 +1,305 @@
+"""Configuration of the vocabulary study: one file, three sizes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..core.config import StrictModel, apply_overrides, parse_config, read_yaml
+from ..core.errors import UsageError
+from ..train.config import Fraction, OptimConfig, Positive
+
+Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
+SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
+
+
+class SourceConfig(StrictModel):
+    """One source of texts.
+
+    Attributes:
+        name: for reports and file names.
+        path: file below ``data.root``; None for the built-in sample.
+        kind: how it is read and turned into conversations (``study/sources.py``).
+        language: English name of its language, for the prompt of plain texts.
+        role: ``train``; ``heldout``: never learnt from, for held-out loss and coverage; ``rare``: held out too, its
+            beginnings are prompts of the set of questions ``rare``.
+        documents: at most so many conversations; None: all.
+        members: of an archive, the files that are read (globs).
+    """
+
+    name: str
+    path: Path | None = None
+    kind: SourceKind
+    language: str = "English"
+    role: Literal["train", "heldout", "rare"] = "train"
+    documents: Positive | None = None
+    members: tuple[str, ...] = ()
+
+
+class StudyDataConfig(StrictModel):
+    """What is learnt from, and what is asked.
+
+    Attributes:
+        root: folder of the files; None where only the built-in sample is used.
+        tokenizer: folder of tokenizer.json(.xz) and tokenizer_config.json below ``root``; None makes a small one.
+        tokenizer_size: entries of a tokenizer that is made.
+        sources: see above; held-out text is held out by source.
+        benchmarks: sets of questions by name: a named benchmark (``evaluate.benchmarks``) and how many of its questions,
+            evenly spread (0: all of them).
+        overlap: a training conversation that shares this many tokens in a row with a question or a held-out text is left
+            out.
+        answer_characters: plain text is cut into answers of about this length.
+    """
+
+    root: Path | None = None
+    tokenizer: Path | None = None
+    tokenizer_size: Annotated[int, Field(ge=300)] = 1024
+    sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
+    benchmarks: dict[str, Annotated[int, Field(ge=0)]]
+    overlap: Positive = 24
+    answer_characters: Positive = 900
+
+
+class StudyTargetConfig(StrictModel):
+    """The target, a Llama with tied embeddings; see ``train.tiny_target.TinyTargetConfig`` for what is not said here.
+
+    Attributes:
+        rows: of the embedding; None: the tokenizer's entries. Qwen3's small models have 151,936.
+        candidates: tokens that the loss of a step is estimated on (``train.candidates``); None: all of them.
+    """
+
+    rows: Positive | None = None
+    hidden_size: Positive = 256
+    intermediate_size: Positive = 640
+    num_layers: Positive = 4
+    num_heads: Positive = 4
+    num_kv_heads: Positive = 2
+    max_position_embeddings: Positive = 4096
+    sequence_length: Annotated[int, Field(ge=8)] = 512
+    init_std: Annotated[float, Field(gt=0.0)] = 0.02
+    loss_on: Literal["assistant", "all"] = "all"
+    candidates: Positive | None = None
+    mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+    checkpoint_every: Positive = 200
+    optim: OptimConfig
+
+
+class AnswersConfig(StrictModel):
+    """What the target itself writes.
+
+    Attributes:
+        train_prompts: prompts of training conversations that it answers, greedily and drawn by turns: what VocabTrim counts
+            and drafters learn from.
+        train_tokens: new tokens of each at most.
+        tokens: new tokens of an answer to a question.
+        prompt_tokens: longer prompts lose their beginning, and are counted.
+        rows: requests side by side.
+    """
+
+    train_prompts: Positive = 1000
+    train_tokens: Positive = 128
+    tokens: Positive = 32
+    prompt_tokens: Positive = 512
+    rows: Positive = 32
+
+
+class PartConfig(StrictModel):
+    """One training run of a seed.
+
+    Attributes:
+        steps, batch_size, lr: see ``OptimConfig``.
+        warmup: share of its steps with one TTT step only.
+    """
+
+    steps: Positive
+    batch_size: Positive = 8
+    lr: Annotated[float, Field(gt=0.0)] = 1e-3
+    warmup: Fraction = 0.3
+
+
+class DraftersConfig(StrictModel):
+    """What is trained for every seed.
+
+    Attributes:
+        aux_layers: target layers that EAGLE-3 reads.
+        steps: K of the training-time test.
+        sequence_length: T of packed rows.
+        candidates: tokens that the vocabulary loss of a step is estimated on; None: all of them.
+        corpus_share: share of the rows that are texts of the sources; the others are the target's own answers.
+        full: the drafter over all ids with a ranker of each rank and a low-rank head (joint).
+        reduced: the same drafter trained over ``reduced_size`` ids.
+        alone: rankers alone on the finished drafter.
+        router: routers on the finished drafter.
+        mixed_precision: see ``RunConfig``.
+    """
+
+    aux_layers: Annotated[tuple[int, ...], Field(min_length=1)]
+    intermediate_size: Positive | None = None
+    steps: Positive = 4
+    sequence_length: Annotated[int, Field(ge=8)] = 256
+    candidates: Positive | None = None
+    corpus_share: Fraction = 0.5
+    reduced_size: Positive
+    full: PartConfig
+    reduced: PartConfig
+    alone: PartConfig
+    router: PartConfig
+    mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+
+
+class MethodsConfig(StrictModel):
+    """The draft vocabularies that are compared.
+
+    Attributes:
+        static: R of FR-Spec and VocabTrim.
+        position: PA-FR: schedules ``LAW:K_MAX:K_MIN`` over the FR-Spec ranking.
+        ranks: d' of rankers as parts of the hidden size: 8 is d/8. The first is the low-rank head's, too.
+        shortlists: k of the rankers.
+        clusters: M of the routers.
+        budgets: shares of the clusters that a router opens, at every step.
+        schedules: laws by which the larger budgets fall to half.
+        cores: of context and hybrid heads, ids of the FR-Spec ranking.
+        context: tokens of the text that a context head reads.
+        tail: k of a hybrid head's ranker.
+    """
+
+    static: Sizes = (8192, 16384, 32768, 65536)
+    position: tuple[str, ...] = ("decay:32768:4096", "linear:32768:8192")
+    ranks: Sizes = (8, 16)
+    shortlists: Sizes = (128, 256, 512, 1024, 2048, 4096)
+    clusters: Sizes = (256, 1024)
+    budgets: Annotated[tuple[float, ...], Field(min_length=1)] = (0.02, 0.05, 0.1, 0.2)
+    schedules: tuple[str, ...] = ("decay", "linear")
+    cores: Sizes = (512, 1024, 2048)
+    context: Positive = 1024
+    tail: Positive = 512
+
+
+class ReplayConfig(StrictModel):
+    """How acceptance is counted.
+
+    Attributes:
+        levels: draft tokens below the root at most.
+        width: ranks that are told apart: the widest node of a fixed tree.
+        trees: nodes of the fixed trees, root included, beside the chain.
+        rows: hidden rows at once.
+    """
+
+    levels: Positive = 6
+    width: Positive = 10
+    trees: tuple[Positive, ...] = (30, 60)
+    rows: Positive = 128
+
+
+class CheckConfig(StrictModel):
+    """What the decoder itself is asked, to hold the replay against it.
+
+    Attributes:
+        questions: of every set at most.
+        tokens: new tokens of each.
+        seeds: how many of the study's seeds.
+        tree_topk, tree_depth, tree_nodes: EAGLE-2's dynamic tree, for methods beside the chain.
+    """
+
+    questions: Positive = 6
+    tokens: Positive = 24
+    seeds: Positive = 1
+    tree_topk: Positive = 8
+    tree_depth: Positive = 4
+    tree_nodes: Positive = 30
+
+
+class TimesConfig(StrictModel):
+    """What is measured of time.
+
+    Attributes:
+        budget_s: seconds for this model's latency table.
+        shape_hidden: H of the larger shape (8B models: 4,096); its layer's and target's times are given.
+        shape_rows: V of it.
+        shape_budget_s: seconds for its heads; 0 measures none.
+        bandwidth: bytes a second of the roofline.
+        layer_us, target_us: of the larger shape: a drafter's layer a step, the target a cycle.
+    """
+
+    budget_s: Annotated[float, Field(gt=0)] = 60.0
+    shape_hidden: Positive = 4096
+    shape_rows: Positive = 151_936
+    shape_budget_s: Annotated[float, Field(ge=0)] = 60.0
+    bandwidth: Annotated[float, Field(gt=0)] = 4.3e12
+    layer_us: Annotated[float, Field(gt=0)] = 117.0
+    target_us: Annotated[float, Field(gt=0)] = 3500.0
+
+
+class StudyConfig(StrictModel):
+    """The whole study.
+
+    Attributes:
+        size: which of the file's sizes this is.
+        output: folder of everything.
+        seeds: one family of drafters each.
+        threads: CPU threads; None leaves torch's choice.
+    """
+
+    size: str
+    output: Path
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1, 2)
+    device: str = "auto"
+    threads: Positive | None = None
+    data: StudyDataConfig
+    target: StudyTargetConfig
+    answers: AnswersConfig = AnswersConfig()
+    drafters: DraftersConfig
+    methods: MethodsConfig = MethodsConfig()
+    replay: ReplayConfig = ReplayConfig()
+    check: CheckConfig = CheckConfig()
+    times: TimesConfig = TimesConfig()
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> StudyConfig:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"every seed once, not {list(self.seeds)}")
+        names = [source.name for source in self.data.sources]
+        if len(set(names)) != len(names):
+            raise ValueError("two sources have one name")
+        if not any(source.role == "train" for source in self.data.sources):
+            raise ValueError("no source has the role train")
+        return self
+
+
+def load_study(path: Path, size: str, overrides: Sequence[str] = ()) -> StudyConfig:
+    """Read a study file: ``base``, with the section of ``sizes`` laid over it, with the overrides laid over both.
+
+    Lists and plain values of a size replace those of the base, mappings are joined key by key.
+
+    Raises:
+        ConfigError: the file or an override cannot be read, or a key is unknown or wrong.
+        UsageError: no such size.
+    """
+    values = read_yaml(path)
+    sizes = values.get("sizes") or {}
+    if size not in sizes:
+        close = difflib.get_close_matches(size, sizes, n=1)
+        raise UsageError(
+            "the study has no such size",
+            got=size,
+            expected=", ".join(sizes) or "sizes: in the file",
+            source=path,
+            remedy=f"did you mean {close[0]}?" if close else None,
+        )
+    merged = _laid_over(values.get("base") or {}, sizes[size] or {})
+    merged = {"size": size, "output": Path("runs") / f"study-{size}", **merged}
+    return parse_config(StudyConfig, apply_overrides(merged, overrides), source=path)
+
+
+def _laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings joined key by key; everything else is replaced."""
+    found = dict(base)
+    for key, value in over.items():
+        before = found.get(key)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        found[key] = _laid_over(before, value) if both else value
+    return found
