@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "generate": "vocabforge.cli.generate:generate",
     "bench": "vocabforge.cli.bench:bench",
     "doctor": "vocabforge.cli.doctor:doctor",
+    "study": "vocabforge.cli.study:study",
     "demo": "vocabforge.cli.demo:demo",
 }
 

@@ -48,10 +48,10 @@ class StudyDataConfig(StrictModel):
         tokenizer: folder of tokenizer.json(.xz) and tokenizer_config.json below ``root``; None makes a small one.
         tokenizer_size: entries of a tokenizer that is made.
         sources: see above; held-out text is held out by source.
-        benchmarks: sets of questions by name: a named benchmark (``evaluate.benchmarks``) and how many of its questions,
-            evenly spread (0: all of them).
-        overlap: a training conversation that shares this many tokens in a row with a question or a held-out text is left
-            out.
+        benchmarks: sets of questions: a named benchmark (``evaluate.benchmarks``) and how many of its questions, evenly
+            spread (0: all of them).
+        overlap: a training conversation that shares this many words in a row with a question or a held-out text is
+            left out.
         answer_characters: plain text is cut into answers of about this length.
     """
 
@@ -92,8 +92,8 @@ class AnswersConfig(StrictModel):
     """What the target itself writes.
 
     Attributes:
-        train_prompts: prompts of training conversations that it answers, greedily and drawn by turns: what VocabTrim counts
-            and drafters learn from.
+        train_prompts: prompts of training conversations that it answers, greedily and drawn by turns: what VocabTrim
+            counts and drafters learn from.
         train_tokens: new tokens of each at most.
         tokens: new tokens of an answer to a question.
         prompt_tokens: longer prompts lose their beginning, and are counted.
@@ -300,6 +300,8 @@ def _laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     found = dict(base)
     for key, value in over.items():
         before = found.get(key)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        found[key] = _laid_over(before, value) if both else value
+        if isinstance(before, dict) and isinstance(value, dict):
+            found[key] = _laid_over(before, value)
+        else:
+            found[key] = value
     return found

@@ -146,7 +146,7 @@ def _routers(own: MethodsConfig, levels: int) -> list[Method]:
     found = []
     for clusters in own.clusters:
         counts = sorted({max(1, round(share * clusters)) for share in own.budgets})
-        budgets = {f"{count}": (count,) for count in counts}
+        budgets: dict[str, tuple[int, ...]] = {f"{count}": (count,) for count in counts}
         for law in own.schedules:
             for count in counts[-2:]:
                 least = max(1, count // 2)

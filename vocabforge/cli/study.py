@@ -1,0 +1,66 @@
+"""``vocabforge study``: every draft vocabulary side by side, at a real vocabulary size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .app import print_json
+
+RECIPE = "study/study.yaml"
+
+
+def study(
+    stages: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STAGE... [KEY.SUB=VALUE...]",
+            help="data, target, answers, vocab, drafters, replay, check, times, report, or all; overrides of the "
+            "configuration may follow.",
+        ),
+    ],
+    size: Annotated[
+        str,
+        typer.Option("--size", help="Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`."),
+    ] = "cpu",
+    config: Annotated[
+        Optional[Path],  # noqa: UP045 (typer reads it at run time)
+        typer.Option("--config", "-c", help="The study [default: recipes/study/study.yaml]."),
+    ] = None,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--output", metavar="DIR", help="Folder of everything [default: runs/study-SIZE]."),
+    ] = None,
+    seed: Annotated[
+        Optional[list[int]],  # noqa: UP045
+        typer.Option("--seed", help="Stages drafters and replay: this seed only. Repeatable."),
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Print the resolved configuration and the stages, then stop.")
+    ] = False,
+) -> None:
+    """Train a target and drafters, and compare all draft vocabularies: accepted length, time, claims.
+
+    Stages are run in their order; what is finished is not made again, and an interrupted stage goes on where it
+    stopped. The report is in OUTPUT/report.
+
+    Example: `vocabforge study all --size cpu`, or one by one: `vocabforge study data target --size cpu`
+    """
+    from ..study.config import load_study
+    from ..study.stages import ALL, STAGES, check_names, perform
+    from .demo import recipe
+
+    names = [word for word in stages if "=" not in word]
+    overrides = [word for word in stages if "=" in word]
+    if output is not None:
+        overrides.append(f"output={output}")
+    settings = load_study(config or recipe(RECIPE), size, overrides)
+    wanted = list(STAGES) if ALL in names else names
+    check_names(wanted)
+    if plan_only:
+        about = {name: stage.about for name, stage in STAGES.items() if name in wanted}
+        print_json({"stages": about, "config": settings.model_dump(mode="json")})
+        return
+    perform(settings, names, seed)
