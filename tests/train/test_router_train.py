@@ -29,7 +29,7 @@ from vocabforge.train.data import prepare
 from vocabforge.train.data_config import DataConfig
 from vocabforge.train.draft_states import drafting_rows
 from vocabforge.train.router_config import RouterTrainConfig
-from vocabforge.train.router_labels import average_precision, router_labels, router_loss
+from vocabforge.train.router_labels import average_precision, best_columns, router_labels, router_loss
 from vocabforge.train.router_setup import build_router_trainer, plan
 from vocabforge.train.ttt import shift_left, unroll
 from vocabforge.vocab.clusters import make_clusters, save_clusters
@@ -99,6 +99,45 @@ def test_labels_are_the_clusters_of_the_top_tokens() -> None:
         positive = {int(cluster[i]) for i in best}
         assert found == [m in positive for m in range(7)]
     assert router_labels(logits, cluster, 7, 99).sum() == 40 * len(cluster.unique())
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_best_columns_are_the_lowest_of_equals(ties: bool) -> None:
+    torch.manual_seed(3)
+    logits = torch.randint(-2, 3, (60, 40)).float() if ties else torch.randn(60, 40)
+    logits[:2] = 0.0
+    logits[1, ::2] = -0.0
+    for n in (1, 5, 40):
+        expected = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :n].sort(-1).values
+        assert torch.equal(best_columns(logits, n).sort(-1).values, expected)
+
+
+def test_routers_on_one_drafter_share_its_best_tokens(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(logits: torch.Tensor, top_n: int) -> torch.Tensor:
+        calls.append(len(logits))
+        return best_columns(logits, top_n)
+
+    monkeypatch.setattr("vocabforge.train.router_train.best_columns", counted)
+
+    def train(output: str, best: dict[Any, Any] | None, **sections: Any) -> tuple[bytes, int]:
+        calls.clear()
+        optim = {"steps": 4, **sections.pop("optim", {})}
+        path = build_router_trainer(config(place, output, optim=optim, **sections), load_drafter, best).run()
+        return (path / "head.safetensors").read_bytes(), len(calls)
+
+    best: dict[Any, Any] = {}
+    alone, number = train("share-alone", None)
+    assert number == 4 * 3
+    assert train("share-first", best) == (alone, number)
+    assert train("share-second", best) == (alone, 0)
+    for name, sections in (
+        ("seed", {"run": {"seed": 7}}),
+        ("batch", {"optim": {"batch_size": 2}}),
+        ("top", {"router": {"top_n": 2}}),
+    ):
+        assert train(f"share-{name}", best, **sections)[1] == number
 
 
 def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:

@@ -17,6 +17,8 @@ from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.tiny_target import TinyTargetConfig, train_tiny_target
+from vocabforge.train.tiny_target_loss import batch_loss
+from vocabforge.train.tiny_target_rows import Rows, batches
 from vocabforge.train.tiny_tokenizer import END, make_tokenizer
 
 VOCAB = 512
@@ -145,9 +147,9 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
     sequences = [TrainingSequence(*render_with_mask(tokenizer, messages)) for messages in (first, second)]
 
     def loss(chosen: list[TrainingSequence]) -> tuple[float, int]:
-        rows = tiny_target._Rows.make(pack(chosen, 128, pad_id=0), "assistant")
+        rows = Rows(pack(chosen, 128, pad_id=0), "assistant")
         with torch.no_grad():
-            value, count = tiny_target._loss(model, rows, torch.arange(len(rows)))
+            value, count = batch_loss(model, rows.batch(torch.arange(len(rows))))
         return float(value), count
 
     (one, n_one), (two, n_two), (both, n_both) = loss(sequences[:1]), loss(sequences[1:]), loss(sequences)
@@ -164,7 +166,7 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
 
 def test_batches_cover_every_row_each_epoch() -> None:
     config = OptimConfig(steps=7, batch_size=3)
-    drawn = torch.cat(list(tiny_target._batches(7, config, seed=1))).tolist()
+    drawn = torch.cat(list(batches(7, config, seed=1))).tolist()
     assert len(drawn) == 21
     for start in (0, 7, 14):
         assert sorted(drawn[start : start + 7]) == list(range(7))

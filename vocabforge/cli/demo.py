@@ -162,7 +162,8 @@ def _target_step(output: Path, scale: _Scale) -> Step:
 
     shown = f"Making a tokenizer of {config.vocab_size:,} entries and a small Llama target in {folder}"
     facts = config.model_dump(mode="json")
-    return Step("target", (config.train, config.heldout), (folder,), facts=facts, shown=shown, run=train)
+    inputs = (config.train, *config.heldout_files)
+    return Step("target", inputs, (folder,), facts=facts, shown=shown, run=train)
 
 
 def _vocabulary_steps(output: Path, scale: _Scale) -> list[Step]:

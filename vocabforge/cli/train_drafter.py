@@ -20,6 +20,7 @@ _ARTIFACTS = {
     "drafter": "drafter",
     "best": "drafter",
     "heads/ranker": "draft-head",
+    "heads/small-ranker": "draft-head",
     "heads/low-rank": "draft-head",
 }
 _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
@@ -125,15 +126,15 @@ def _discard(settings: TrainConfig) -> None:
 def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:
     """The real decoder on held-out prompts: training lies to the left of decoding and is handed it from here."""
     from ..evaluate.live import live_acceptance
+    from ..train.draft_heads import configured
 
-    ranker = config.heads.ranker
     return live_acceptance(
         target,
         prompts,
         tokenizer,
         config.run.live,
         chain_steps=config.ttt.steps,
-        shortlists={} if ranker is None else {"ranker": ranker.shortlist},
+        shortlists={key: head.shortlist for key, head in configured(config.heads).items()},
         folder=config.target,
     )
 

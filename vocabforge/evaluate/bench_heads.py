@@ -22,8 +22,9 @@ from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits
-from ..train.config import TrainConfig
+from ..train.config import OptimConfig, TrainConfig
 from ..train.data import prepare, with_prepared
+from ..train.draft_heads import KINDS
 from ..train.machine import set_threads
 from ..train.setup import identity_of
 from . import bench_heads_make as making
@@ -201,18 +202,19 @@ class _Bench:
     def _subset(self, name: str, counts: making.Counts, size: int) -> dict[str, Any]:
         path = self.output / "shared" / name
         digest = hashlib.sha256(counts.tobytes()).hexdigest()
-        return self.steps.run(
-            path.with_suffix(".json"),
-            {"counts": digest, "size": size, "target": self.fingerprint},
-            lambda: making.write_subset(counts, size, self.tokenizer, self.config.target, path),
-            making.still_there,
-        )
+        key = {"counts": digest, "size": size, "target": self.fingerprint}
+
+        def make() -> dict[str, Any]:
+            forced = making.forced_tokens(self.tokenizer, self.config.target)
+            return making.write_subset(counts, size, self.tokenizer.fingerprint, forced, path)
+
+        return self.steps.run(path.with_suffix(".json"), key, make, making.still_there)
 
     def _seed(self, seed: int, shared: dict[str, Any]) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
         place = self.output / f"seed-{seed}"
         full = self._train(making.variant(self.config, place / "full", seed))
-        without = {"heads": {"ranker": None, "low_rank": None}}
+        without = {"heads": dict.fromkeys(KINDS)}
         reduced = {}
         for size in self.options.draft_vocabs:
             vocab = {"vocab": Path(shared["subsets"][f"fr-{size}"]["path"])}
@@ -225,7 +227,7 @@ class _Bench:
                 place / "ranker",
                 seed,
                 drafter={"init": drafter, "freeze": True},
-                heads={"low_rank": None},
+                heads={key: None for key in KINDS if key != "ranker"},
                 optim={"steps": self.short},
             )
         )
@@ -256,12 +258,15 @@ class _Bench:
     def _router(self, seed: int, full: dict[str, Any], clusters: dict[str, Any]) -> Path:
         config, levels = making.variant(self.config, self.output, seed), self.options.tree.levels
         output = self.output / f"seed-{seed}" / "router"
+        optim = OptimConfig(
+            steps=self.short, batch_size=config.optim.batch_size, lr=making.ROUTER_LR, clip=1.0
+        )
         key = {
             "drafter": full["digest"],
             "clusters": clusters["contents"],
             "data": self.data.digest(),
             "seed": seed,
-            "optim": [self.short, config.optim.batch_size, making.ROUTER_LR],
+            "optim": [optim.steps, optim.batch_size, optim.lr],
             "levels": levels,
             "capture": config.capture.dtype,
         }
@@ -273,7 +278,7 @@ class _Bench:
                 Path(full["drafter"]),
                 Path(clusters["path"]),
                 output,
-                steps=self.short,
+                optim=optim,
                 levels=levels,
             ),
             making.still_there,

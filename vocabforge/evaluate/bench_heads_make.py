@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from ..models.head_io import drafter_digest
 from ..models.head_rows import check_head_fits, digest_start, open_head
 from ..models.lean import LeanModel
 from ..train.config import OptimConfig, TrainConfig
+from ..train.data import corpus_counts as corpus_counts
 from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
 from ..train.router_setup import build_router_trainer
+from ..train.router_train import BestTokens
 from ..train.setup import build_trainer
 from ..vocab.clusters import make_clusters, save_clusters
 from ..vocab.forced import ForceOptions, forced_ids
@@ -29,11 +31,13 @@ from ..vocab.kmeans import KMeansOptions
 from ..vocab.kmeans_backends import AUTO, choose_backend
 from ..vocab.kmeans_rows import unit_rows
 from ..vocab.special import SpecialTokens
-from ..vocab.subset import make_subset, save_subset
+from ..vocab.subset import Fill, make_subset, save_subset
 from ..vocab.table import FrequencyTable
 
 Counts = npt.NDArray[np.int64]
 ROUTER_LR = 1e-3
+# What fills a draft vocabulary up where too few ids were counted: in a BPE the bytes, then the earliest merges.
+FILL: Fill = "lowest-id"
 
 
 def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, Any]) -> TrainConfig:
@@ -82,19 +86,28 @@ def content_hashes(paths: Sequence[Path]) -> list[str]:
 
 
 def train_router(
-    config: TrainConfig, drafter: Path, clusters: Path, output: Path, *, steps: int, levels: int
+    config: TrainConfig,
+    drafter: Path,
+    clusters: Path,
+    output: Path,
+    *,
+    optim: OptimConfig,
+    levels: int,
+    budgets: tuple[int, ...] | None = None,
+    best: BestTokens | None = None,
 ) -> dict[str, Any]:
     """Train a router on a drafter as ``train-router`` does.
 
     Args:
         config: the recipe with the seed.
-        steps: optimiser steps.
+        optim: how it learns.
         levels: draft steps whose states it learns from.
+        budgets: clusters that its report compares; see ``RouterRunConfig``.
+        best: what routers on one drafter share; see ``RouterTrainer``.
 
     Returns:
         ``path`` of the router artefact.
     """
-    often = max(steps, 1)
     settings = RouterTrainConfig(
         target=config.target,
         drafter=drafter,
@@ -104,26 +117,19 @@ def train_router(
         data=config.data,
         capture=config.capture,
         router=RouterConfig(steps=levels),
-        optim=OptimConfig(steps=steps, batch_size=config.optim.batch_size, lr=ROUTER_LR, clip=1.0),
+        optim=optim,
         run=RouterRunConfig(
             seed=config.run.seed,
             device=config.run.device,
             eval_rows=config.run.eval_rows,
-            eval_every=often,
-            checkpoint_every=min(often, config.run.checkpoint_every),
+            eval_every=optim.steps,
+            budgets=budgets,
+            checkpoint_every=min(optim.steps, config.run.checkpoint_every),
         ),
     )
-    path = build_router_trainer(settings, load_drafter).run()
+    path = build_router_trainer(settings, load_drafter, best).run()
     gc.collect()
     return {"path": str(path), "contents": content_hashes([path])}
-
-
-def corpus_counts(rows: PackedRows, vocab_size: int) -> Counts:
-    """(V,) how often each id occurs in the rows that are learnt from: no held-out document is counted."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for ids, document in zip(rows.input_ids, rows.document):
-        counts += np.bincount(np.asarray(ids)[np.asarray(document) > 0], minlength=vocab_size)
-    return counts
 
 
 def training_prompts(rows: PackedRows, count: int, length: int) -> list[list[int]]:
@@ -166,19 +172,38 @@ def continuation_counts(
     return {"counts": counts.tolist(), "tokens": int(counts.sum()), "prompts": len(prompts)}
 
 
+def forced_tokens(tokenizer: TextTokenizer, target: Path, *, tools: bool = False) -> tuple[int, ...]:
+    """Ids that every draft vocabulary holds, as ``select-vocab`` forces them.
+
+    Args:
+        tools: the template's tokens for tool calls and thinking, too.
+    """
+    special, counts = SpecialTokens.of(tokenizer), np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    table = FrequencyTable(counts, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
+    return forced_ids(table, ForceOptions(target=target, tools=tools))
+
+
 def write_subset(
-    counts: Counts, size: int, tokenizer: TextTokenizer, target: Path, path: Path
+    counts: Counts,
+    size: int,
+    fingerprint: str,
+    forced: Sequence[int],
+    path: Path,
+    *,
+    parents: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Select a draft vocabulary as ``select-vocab --fill lowest-id`` does.
+
+    Args:
+        fingerprint: the tokenizer's.
+        forced: see :func:`forced_tokens`.
+        parents: content hashes of what the counts come from.
 
     Returns:
         ``path``, and its coverage of the counts and how many ids were filled in.
     """
-    special = SpecialTokens.of(tokenizer)
-    table = FrequencyTable(counts, 0, 0, "corpus", tokenizer.fingerprint, {}, special)
-    forced = forced_ids(table, ForceOptions(target=target))
-    subset = make_subset(counts, size, forced, fingerprint=tokenizer.fingerprint, fill="lowest-id")
-    save_subset(subset, path, overwrite=True)
+    subset = make_subset(counts, size, forced, fingerprint=fingerprint, fill=FILL)
+    save_subset(subset, path, parents=parents, overwrite=True)
     return {
         "path": str(path),
         "contents": content_hashes([path]),

@@ -27,12 +27,11 @@ from ..models.lean_shared import share_target
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..train.config import LiveConfig
+from ..train.draft_heads import KINDS
 from .acceptance import AcceptanceMeter, pooled, share_of
 from .live_copy import divided, for_decoding
 from .live_prompts import LivePrompts, read_prompts
 
-# Key under ``heads`` of the training configuration -> row of models/heads.py
-HEAD_KINDS = {"ranker": "ranker", "low_rank": "low-rank"}
 _NEAR_TIE = 1e-3  # share of the largest logit
 
 
@@ -118,7 +117,7 @@ class LiveAcceptance:
 
         Args:
             drafter: whole, not divided over processes; its weights may be of another dtype than the target's.
-            heads: low-rank scorers by name (``ranker``, ``low_rank``).
+            heads: low-rank scorers by name (``ranker``, ``low_rank``: keys under ``heads`` of the configuration).
             step: for messages.
 
         Returns:
@@ -150,7 +149,7 @@ class LiveAcceptance:
         return figures | ({"heads": by_head} if by_head else {})
 
     def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
-        kind = HEAD_KINDS.get(name, name)
+        kind = KINDS.get(name, name)
         options = HeadOptions(shortlist=self._shortlists.get(name) if kind == "ranker" else None)
         return build_head(kind, base_of(drafter), for_decoding(module, self.model.dtype), options)
 

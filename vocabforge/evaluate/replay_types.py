@@ -30,10 +30,10 @@ class Replayed:
     """Ranks of one way of drafting on all continuations.
 
     Attributes:
-        ranks: (P, levels) uint8, row p for the cycle that would begin with root ``tokens[i]`` of a continuation (i from
-            0; the last token has none, as nothing follows it): place of ``tokens[i + 1 + k]`` among the head's tokens at
-            draft step k, 0 the best, drafting along the target's own tokens. :data:`MISSED` where it is not among the
-            best ``width``, where an earlier one missed, and behind the end of the continuation.
+        ranks: (P, levels) uint8, row p for the cycle that would begin with root ``tokens[i]`` of a continuation (i
+            from 0; the last token has none, as nothing follows it): place of ``tokens[i + 1 + k]`` among the head's
+            tokens at draft step k, 0 the best, drafting along the target's own tokens. :data:`MISSED` where it is not
+            among the best ``width``, where an earlier one missed, and behind the end of the continuation.
         scored: mean tokens that got an exact logit a row, by draft step (levels,); NaN where no row was asked.
     """
 

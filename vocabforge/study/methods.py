@@ -158,7 +158,7 @@ def _routers(own: MethodsConfig, levels: int) -> list[Method]:
                 f"{text} clusters",
                 kind="router",
                 head=router_folder(clusters),
-                options=HeadOptions(budgets=budget),
+                options=HeadOptions(budgets=budget, rows="own"),
                 dynamic=True,
             )
             for text, budget in budgets.items()

@@ -111,10 +111,12 @@ class HeadsConfig(StrictModel):
 
     Attributes:
         ranker: SpecVocab's ranker (METHODS section 6).
+        small_ranker: a second one beside it, of another rank.
         low_rank: SlimSpec's low-rank head (section 7): the scores themselves are the distribution.
     """
 
     ranker: LowRankConfig | None = None
+    small_ranker: LowRankConfig | None = None
     low_rank: LowRankConfig | None = None
 
 
@@ -148,6 +150,8 @@ class MemoryConfig(StrictModel):
         checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.
+        candidates: estimate the vocabulary loss of a training step on about so many tokens and those of its batch
+            (``train/candidates.py``); None: exactly, on all V. Held-out figures are always exact.
     """
 
     loss: Literal["auto", "naive", "fused"] = "auto"
@@ -155,6 +159,7 @@ class MemoryConfig(StrictModel):
     checkpointing: bool = False
     weights: Literal["fp32", "bf16"] = "fp32"
     chunk_mb: Positive = 256
+    candidates: Annotated[int, Field(ge=2)] | None = None
 
 
 class OptimConfig(StrictModel):

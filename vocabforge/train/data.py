@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..capture.online import RowBatch
@@ -24,6 +25,9 @@ from ..corpus.prepared import PreparedData, check_belongs, load_prepared, prepar
 from ..corpus.prepared_key import HeldoutOptions, PrepareOptions
 from ..corpus.tokenizer import TextTokenizer
 from .data_config import DataConfig
+
+# Rows that are counted at once.
+_COUNTED_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +190,16 @@ def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -
     kinds = (np.int64, np.bool_, np.int64, np.int64)
     read = (torch.from_numpy(np.array(array[index], dtype=kind)) for array, kind in zip(arrays, kinds))
     return RowBatch(*(tensor.to(device) for tensor in read))
+
+
+def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
+    """(V,) how often each id occurs in the rows that are learnt from: no held-out document is counted."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for first in range(0, len(rows), _COUNTED_ROWS):
+        some = slice(first, first + _COUNTED_ROWS)
+        ids = np.asarray(rows.input_ids[some])[np.asarray(rows.document[some]) > 0]
+        counts += np.bincount(ids, minlength=vocab_size)
+    return counts
 
 
 def write_heldout_prompts(path: Path, data: TrainData) -> int:

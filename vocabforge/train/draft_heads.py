@@ -18,9 +18,14 @@ from ..models.low_rank import LowRankScorer
 from .config import HeadsConfig, LowRankConfig
 
 # key of HeadsConfig and of the ModuleDict -> row of models.heads.HEADS
-KINDS = {"ranker": "ranker", "low_rank": "low-rank"}
+KINDS = {"ranker": "ranker", "small_ranker": "ranker", "low_rank": "low-rank"}
 FOLDER = "heads"
 _RANK_SHARE = 8
+
+
+def head_name(key: str) -> str:
+    """Name of a head in reports, and its folder."""
+    return key.replace("_", "-")
 
 
 def configured(config: HeadsConfig) -> dict[str, LowRankConfig]:
@@ -62,18 +67,23 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
 def draft_heads(
     drafter: Drafter, modules: Mapping[str, nn.Module], config: HeadsConfig
 ) -> dict[str, DraftHead]:
-    """Decoding heads by kind, over a drafter and the modules that :func:`make_heads` made, as they are now."""
+    """Decoding heads by name, over a drafter and the modules that :func:`make_heads` made, as they are now."""
     settings = configured(config)
     base = base_of(drafter)
     return {
-        KINDS[key]: build_head(KINDS[key], base, module, options_of(key, settings[key]))
+        head_name(key): build_head(KINDS[key], base, module, options_of(key, settings[key]))
         for key, module in modules.items()
     }
 
 
+def is_ranker(key: str) -> bool:
+    """Whether a head hands a shortlist to the LM head."""
+    return KINDS[key] == "ranker"
+
+
 def options_of(key: str, config: LowRankConfig) -> HeadOptions:
     """How a configured head is used in decoding."""
-    return HeadOptions(shortlist=config.shortlist) if key == "ranker" else HeadOptions()
+    return HeadOptions(shortlist=config.shortlist) if is_ranker(key) else HeadOptions()
 
 
 def save_heads(
@@ -85,7 +95,7 @@ def save_heads(
     meta: Mapping[str, Any],
     resolved: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """Write ``output/heads/KIND`` for every head, bound to the drafter artefact that was just written.
+    """Write ``output/heads/NAME`` for every head, bound to the drafter artefact that was just written.
 
     Args:
         drafter: the finished drafter's folder (for a frozen drafter: that of ``drafter.init``, or its copy,
@@ -94,7 +104,7 @@ def save_heads(
         resolved: the run's configuration, for the record.
 
     Returns:
-        folder of each head by kind.
+        folder of each head by name.
     """
     owner = HeadOwner(
         drafter_digest(drafter), str(meta["target_fingerprint"]), str(meta["tokenizer_fingerprint"])
@@ -103,11 +113,11 @@ def save_heads(
     written = {}
     for key, head in configured(config).items():
         facts = {**meta, "weight": head.weight, "init": head.init}
-        if key == "ranker":
+        if is_ranker(key):
             facts["shortlist"] = head.shortlist
-        path = output / FOLDER / KINDS[key]
+        path = output / FOLDER / head_name(key)
         save_head(
             path, KINDS[key], modules[key], owner, facts, parents=parents, config=resolved, overwrite=True
         )
-        written[KINDS[key]] = path
+        written[head_name(key)] = path
     return written

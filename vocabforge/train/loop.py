@@ -18,8 +18,9 @@ from ..core.distributed import Group
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
 from .batches import divide
+from .candidates import CandidateSampler
 from .config import TrainConfig
-from .data import TrainData, batch_rows, to_tensors
+from .data import TrainData, batch_rows, corpus_counts, to_tensors
 from .finish import finish, name_bad_rows
 from .heldout import Live, look
 from .keeping import is_finished, keep, resume, start_facts, write_record
@@ -72,6 +73,13 @@ class Trainer:
             self.group,
             self.device,
         )
+        self.sampler = self._sampler()
+
+    def _sampler(self) -> CandidateSampler | None:
+        size, rows = self.config.memory.candidates, len(self.target.head_weight)
+        if size is None:
+            return None
+        return CandidateSampler(corpus_counts(self.data.train, rows), size, rows, self.config.run.seed)
 
     @property
     def drafter(self) -> Any:
@@ -165,6 +173,9 @@ class Trainer:
         warm = step < config.ttt.warmup_fraction * config.optim.steps
         steps = 1 if warm and self.drafter.max_steps is None else self.steps
         counts = rows_by_step(everyone.loss_mask, everyone.document, steps).to(self.device)
+        # Of the whole batch, so that all its parts are estimated on the same tokens.
+        sampler = self.sampler
+        candidates = None if sampler is None else sampler.draw(step, everyone.input_ids, self.device)
         parts = self.division.own(rows)
         total = torch.zeros((), device=self.device)
         for index, part in enumerate(parts):
@@ -172,7 +183,7 @@ class Trainer:
             with self.strategy.syncing(last=last):
                 with self.autocast():
                     loss, figures, heads = self.strategy.forward(
-                        batch, steps, counts, self._noise(batch, step, part)
+                        batch, steps, counts, self._noise(batch, step, part), candidates
                     )
                 self.strategy.backward(loss, last=last)
             total += loss.detach()

@@ -18,12 +18,15 @@ def make_optimizer(
     *,
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
+    fused: bool = False,
 ) -> torch.optim.Optimizer:
     """AdamW, without weight decay on vectors (norms).
 
     Args:
         lower: cast the parameters to this type and keep fp32 masters; see :class:`MasterAdamW`.
         fp32_gradients: add gradients up in fp32 although parameters are lower.
+        fused: update each tensor in one pass over it, on a CPU and on CUDA, instead of one pass an operation; without
+            ``lower``. The last bits differ.
     """
     trained = [p for p in parameters if p.requires_grad]
     groups = [
@@ -32,7 +35,8 @@ def make_optimizer(
     ]
     groups = [group for group in groups if group["params"]]
     if lower is None:
-        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, foreach=True)
+        one_pass: dict[str, bool] = {"fused": True} if fused else {"foreach": True}
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **one_pass)
     return MasterAdamW(
         groups,
         lr=config.lr,

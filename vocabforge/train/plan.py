@@ -24,7 +24,7 @@ from .config import TrainConfig
 from .data import with_prepared
 from .draft_heads import make_heads
 from .keeping import HELDOUT_PROMPTS
-from .setup import draft_vocabulary, sizes_of, step_settings
+from .setup import check_sampling, draft_vocabulary, sizes_of, step_settings
 from .strategy import wanted_strategy
 from .tracker_table import check_trackers
 
@@ -48,6 +48,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     sizes = sizes_of(config.drafter, target, draft_vocabulary(config.drafter, tokenizer))
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
+    check_sampling(config, sizes.vocab_size)
     if config.drafter.init is not None:
         artifact = open_artifact(config.drafter.init, "drafter", verify=False)
         check_target(artifact, target_fingerprint(config.target), target=config.target)

@@ -21,9 +21,24 @@ def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) ->
     Returns:
         bool (N, M).
     """
-    known = logits[:, : len(cluster)]
-    best = topk_lowest_id(known, min(top_n, known.shape[1]))[1]  # (N, n)
-    labels = torch.zeros(len(logits), clusters, dtype=torch.bool, device=logits.device)
+    return labels_of(best_columns(logits[:, : len(cluster)], top_n), cluster, clusters)
+
+
+def best_columns(logits: Tensor, top_n: int) -> Tensor:
+    """The n best columns of (N, R') fp32 logits, in any order; ties at the border to the lower. int64 (N, n)."""
+    n = min(top_n, logits.shape[1])
+    values, best = logits.topk(n, dim=-1)
+    last = values[:, -1:]
+    # torch promises nothing about ties, and what does is several passes over (N, R'): only for rows that have some.
+    tied = (logits == last).sum(-1) > (values == last).sum(-1)  # (N,)
+    if bool(tied.any()):
+        best[tied] = topk_lowest_id(logits[tied], n)[1]
+    return best
+
+
+def labels_of(best: Tensor, cluster: Tensor, clusters: int) -> Tensor:
+    """Multi-hot labels from the best columns: (N, n), (R',) cluster of each column -> bool (N, M)."""
+    labels = torch.zeros(len(best), clusters, dtype=torch.bool, device=best.device)
     return labels.scatter_(-1, cluster[best], True)
 
 

@@ -29,7 +29,7 @@ from ..models.target import check_row_length, check_tokenizer_fits, read_target_
 from ..vocab.clusters import Clusters, load_clusters
 from .data import prepare, with_prepared
 from .router_config import RouterTrainConfig
-from .router_train import REPORT, ROUTER, RouterTrainer
+from .router_train import REPORT, ROUTER, BestTokens, RouterTrainer
 
 # (drafter folder, target's tensors, target folder) -> drafter and its artefact; the command line hands it in,
 # because reading serving layouts is the export package's business.
@@ -78,8 +78,13 @@ def check_one_process() -> None:
         )
 
 
-def build_router_trainer(config: RouterTrainConfig, load_drafter: LoadDrafter) -> RouterTrainer:
+def build_router_trainer(
+    config: RouterTrainConfig, load_drafter: LoadDrafter, best: BestTokens | None = None
+) -> RouterTrainer:
     """Load target, drafter, clusters and data, and assemble the router.
+
+    Args:
+        best: see :class:`~vocabforge.train.router_train.RouterTrainer`.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
@@ -132,6 +137,7 @@ def build_router_trainer(config: RouterTrainConfig, load_drafter: LoadDrafter) -
         _identity(config, owner, cluster_hash, data.digest()),
         owner,
         parents,
+        best,
     )
 
 

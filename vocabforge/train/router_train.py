@@ -34,9 +34,10 @@ from .head_report import head_report, router_schedules
 from .machine import Clock, stop_requested
 from .optim import learning_rate, make_optimizer, set_learning_rate
 from .router_config import RouterTrainConfig
-from .router_labels import average_precision, router_labels, router_loss
+from .router_labels import average_precision, best_columns, labels_of, router_loss
 from .strategy import entries, full_state
 
+BestTokens = dict[tuple[str, int, int], Tensor]
 _LABEL_BYTES = 128 * 2**20
 ROUTER, REPORT = "router", "report.json"
 
@@ -50,6 +51,8 @@ class RouterTrainer:
         identity: settings and input hashes that a resumed run must share.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
+        best: the drafter's best tokens by what they follow from, step and draft step: routers that are trained one
+            after the other on the same rows share them, as they are most of the work with a large vocabulary.
     """
 
     config: RouterTrainConfig
@@ -62,10 +65,14 @@ class RouterTrainer:
     identity: dict[str, Any]
     owner: HeadOwner
     parents: dict[str, str] = field(default_factory=dict)
+    best: BestTokens | None = None
 
     def __post_init__(self) -> None:
         self._base = base_of(self.drafter)
         self._cluster = cluster_rows(self.router.assignment, self._base.target_ids)
+        config = self.config
+        decides = (self.owner.drafter, self.owner.target, self.data.digest(), config.run.seed)
+        self._rows_key = repr((*decides, config.optim.batch_size, config.router.steps, config.router.top_n))
 
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint.
@@ -114,7 +121,7 @@ class RouterTrainer:
         parts = list(drafting_rows(self.drafter, batch, config.router.steps))
         number = max(1, sum(len(part.hidden) for part in parts))
         for part in parts:
-            scores, labels = self._scores(part), self._labels(part)
+            scores, labels = self._scores(part), self._labels(part, step)
             loss = router_loss(scores, labels) / number
             if not torch.isfinite(loss):
                 raise _not_finite("loss", loss, step, rows)
@@ -175,17 +182,24 @@ class RouterTrainer:
         return self.router(F.embedding(part.state.tokens, self._base.embedding), part.state.previous)
 
     @torch.no_grad()
-    def _labels(self, part: DraftingRows) -> Tensor:
-        """bool (M, clusters), a few rows of (., R) logits at a time."""
+    def _labels(self, part: DraftingRows, step: int) -> Tensor:
+        """bool (M, clusters)."""
+        key = (self._rows_key, step, part.state.step)
+        best = None if self.best is None else self.best.get(key)
+        if best is None:
+            best = self._best(part.hidden)
+            if self.best is not None:
+                self.best[key] = best.to("cpu", torch.int32)
+        return labels_of(best.to(self.device, torch.int64), self._cluster, self.router.clusters)
+
+    def _best(self, hidden: Tensor) -> Tensor:
+        """(M, n) columns of the drafter's best tokens, a few rows of (., R) logits at a time."""
         at_once = max(1, _LABEL_BYTES // (16 * len(self._base.weight)))
         made = [
-            router_labels(
-                F.linear(hidden, self._base.weight).float(),
-                self._cluster,
-                self.router.clusters,
-                self.config.router.top_n,
+            best_columns(
+                F.linear(some, self._base.weight).float()[:, : len(self._cluster)], self.config.router.top_n
             )
-            for hidden in part.hidden.split(at_once)
+            for some in hidden.split(at_once)
         ]
         return torch.cat(made)
 

@@ -28,9 +28,10 @@ from ..models.head_io import drafter_digest
 from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
 from ..vocab.subset import VocabSubset, load_subset
 from .batches import divide
+from .candidates import check_candidates
 from .config import DrafterConfig, TrainConfig
 from .data import TrainData, open_data, prepare, to_tensors, with_prepared
-from .draft_heads import make_heads
+from .draft_heads import KINDS, configured, make_heads
 from .heldout import Live
 from .loop import Trainer
 from .machine import set_threads, uses_bf16
@@ -82,6 +83,7 @@ def build_trainer(
     subset = draft_vocabulary(config.drafter, tokenizer)
     sizes = sizes_of(config.drafter, raw, subset)
     check_row_length(raw, config.data.sequence_length, source=config.target / "config.json")
+    check_sampling(config, sizes.vocab_size)
     read_headers(checkpoint_files(config.target))  # before the data: a damaged target is known at once
     data = _data(config, tokenizer, group)
     fingerprint = target_fingerprint(config.target)
@@ -192,15 +194,11 @@ def step_settings(config: TrainConfig) -> StepSettings:
     """How the loss is put together: the configured weights, or the kind's own."""
     feature, token, noise = _PUBLISHED.get(config.drafter.kind, (0.0, 1.0, 0.0))
     ttt = config.ttt
-    heads = tuple(
-        (name, head.weight)
-        for name in type(config.heads).model_fields
-        if (head := getattr(config.heads, name)) is not None
-    )
+    heads = tuple((name, head.weight) for name, head in configured(config.heads).items())
     if config.drafter.freeze and not heads:
         raise UsageError(
             "drafter.freeze leaves nothing to train",
-            expected="heads.ranker or heads.low_rank",
+            expected=" or ".join(f"heads.{key}" for key in KINDS),
             remedy="name a head, or leave drafter.freeze off",
         )
     return StepSettings(
@@ -238,6 +236,16 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         # Beside the weights' digest: some sizes, such as where norms stand, shape no tensor.
         flat["drafter.init sizes"] = native_sizes(config.drafter.init).to_dict()
     return json.loads(json.dumps(flat))
+
+
+def check_sampling(config: TrainConfig, vocab_size: int) -> None:
+    """Refuse more candidates than there are tokens, before anything is loaded.
+
+    Raises:
+        UsageError: see the message.
+    """
+    if config.memory.candidates is not None:
+        check_candidates(config.memory.candidates, vocab_size, source="memory.candidates")
 
 
 def draft_vocabulary(config: DrafterConfig, tokenizer: TextTokenizer) -> VocabSubset | None:

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch
 from ..models.drafter import Drafter
+from .candidates import Candidates, rows_among
 from .losses import StepFigures, TakenRows, feature_loss, split_figures, take_rows
 from .ttt import unroll
-from .vocab_loss import LossOptions, RowLoss, vocab_loss
+from .vocab_loss import LossOptions, RowLoss, row_loss
+from .vocab_loss_fused import Inputs
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,12 @@ class TrainStep(nn.Module):
         self._target_head = (target_head,)
 
     def forward(
-        self, batch: CapturedBatch, steps: int, rows: Tensor, noise: Tensor | None = None
+        self,
+        batch: CapturedBatch,
+        steps: int,
+        rows: Tensor,
+        noise: Tensor | None = None,
+        candidates: Candidates | None = None,
     ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss]]:
         """Loss and figures of one micro-batch.
 
@@ -73,9 +80,11 @@ class TrainStep(nn.Module):
             steps: K.
             rows: (K,) fp32 counted rows of the whole batch, by draft step.
             noise: (B, T, .) added to what the drafter reads.
+            candidates: tokens that the vocabulary losses are estimated on; None: all V.
 
         Returns:
-            the loss, the figures of each draft step, and the row losses of each head.
+            the loss, the figures of each draft step, and the row losses of each head; in evaluation mode nobody
+            asks for the heads', and they are left out.
         """
         settings, drafter = self.settings, self.drafter
         unrolled = []
@@ -94,11 +103,12 @@ class TrainStep(nn.Module):
             h = drafter.read(taken.g)  # (M, H)
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
         reduced = drafter.head_weight.shape[0] != self._target_head[0].shape[0]
-        own = self._vocab_loss(
-            h, drafter.head_weight, drafter.target_ids if reduced else None, taken, per_row
-        )
+        ids = drafter.target_ids if reduced else None
+        own = self._vocab_loss(h, drafter.head_weight, ids, taken, per_row, candidates)
+        if not self.training:
+            return settings.token_weight * own.total, split_figures(own, taken, unrolled), {}
         scored = {
-            name: self._vocab_loss(head.project(h), head.head_weight, None, taken, per_row)
+            name: self._vocab_loss(head.project(h), head.head_weight, None, taken, per_row, candidates)
             for name, head in self.heads.items()
         }
         terms = [weight * scored[name].total for name, weight in settings.head_weights]
@@ -109,15 +119,17 @@ class TrainStep(nn.Module):
         return torch.stack(terms).sum(), split_figures(own, taken, unrolled), scored
 
     def _vocab_loss(
-        self, h: Tensor, head: Tensor, ids: Tensor | None, taken: TakenRows, per_row: Tensor
+        self,
+        h: Tensor,
+        head: Tensor,
+        ids: Tensor | None,
+        taken: TakenRows,
+        per_row: Tensor,
+        candidates: Candidates | None,
     ) -> RowLoss:
-        return vocab_loss(
-            h,
-            head,
-            taken.teacher,
-            taken.teacher_row,
-            self._target_head[0],
-            target_ids=ids,
-            weight=per_row,
-            options=self.settings.loss,
-        )
+        target, offset = self._target_head[0], None
+        if candidates is not None:
+            head, ids = rows_among(candidates, head, ids)
+            target, offset = target.index_select(0, candidates.ids), candidates.offset
+        inputs = Inputs(h, head, taken.teacher, taken.teacher_row, target, ids, per_row, offset)
+        return row_loss(inputs, self.settings.loss)

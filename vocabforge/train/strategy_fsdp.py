@@ -33,7 +33,12 @@ class FullyShard:
 
         self.name, self.group = name, group
         low = config.memory.weights == "bf16"
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if low else None, reduce_dtype=torch.float32)
+        # Inputs keep their type, as under the other strategies: counts of rows and offsets are no activations.
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16 if low else None,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,
+        )
         mesh = init_device_mesh(device.type, (group.size,))
         frozen = {p for p in step.parameters() if not p.requires_grad}
         self.step: Any = fully_shard(

@@ -7,11 +7,12 @@ For draft row i with teacher hidden state t_i, over the draft vocabulary (R toke
 
 (METHODS section 8.) ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
 of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
+With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -62,7 +63,8 @@ class RowLoss:
         outside: bool (M,) the target's argmax over all V tokens is not in the draft vocabulary.
         correct: bool (M,) the draft's argmax is the target's; of equal maxima the first decides.
         overlap: fp32 (M,) sum_v min(p(v), q(v)), p over all V tokens: the chance that sampling accepts.
-        ceiling: fp32 (M,) the target's mass inside the draft vocabulary, the highest possible overlap.
+        ceiling: fp32 (M,) the target's mass inside the draft vocabulary, the highest possible overlap. Both are NaN
+            where the loss is an estimate.
     """
 
     total: Tensor
@@ -101,15 +103,26 @@ def vocab_loss(
     Raises:
         MismatchError: sizes that do not go together.
     """
-    inputs = Inputs(
-        draft, draft_head, teacher.detach(), teacher_row, target_head.detach(), target_ids, weight
-    )
+    return row_loss(Inputs(draft, draft_head, teacher, teacher_row, target_head, target_ids, weight), options)
+
+
+def row_loss(inputs: Inputs, options: LossOptions) -> RowLoss:
+    """:func:`vocab_loss` of arguments that may hold an ``offset``: then an estimate of it.
+
+    The cross-entropy estimates that over the whole vocabulary; ``outside`` and ``correct`` compare the largest logits
+    among the tokens that are there; ``overlap`` and ``ceiling`` are not estimated: they are NaN.
+
+    Raises:
+        MismatchError: sizes that do not go together.
+    """
+    inputs = replace(inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach())
     _check(inputs)
     if _chosen(inputs, options) == "naive":
         return _naive(inputs)
-    want = torch.is_grad_enabled() and (draft.requires_grad or draft_head.requires_grad)
+    draft, head = inputs.draft, inputs.draft_head
+    want = torch.is_grad_enabled() and (draft.requires_grad or head.requires_grad)
     compiled = draft.is_cuda and has_triton() if options.compiled is None else options.compiled
-    parts = FusedVocabLoss.apply(draft, draft_head, inputs, options.chunk_mb * _MIB, compiled, want)
+    parts = FusedVocabLoss.apply(draft, head, inputs, options.chunk_mb * _MIB, compiled, want)
     return RowLoss(*parts)
 
 
@@ -129,15 +142,21 @@ def _naive(x: Inputs) -> RowLoss:
         with torch.no_grad():
             shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
             states = x.teacher if shared else x.teacher[x.teacher_row]
-            terms = teacher_terms(scores(states, x.target_head.to(dtypes[1]), out), x.target_ids)
-            p, full, best, inside = (t[x.teacher_row] if shared else t for t in terms)
-        logits = scores(x.draft, x.draft_head.to(dtypes[0]), out)  # (M, R)
-        losses = torch.where(inside, -(p * logits.log_softmax(-1)).sum(-1), 0.0)
+            z = scores(states, x.target_head.to(dtypes[1]), out)
+            p, full, best, inside = teacher_terms(z, x.target_ids, x.draft_offset)
+            if shared:
+                p, best, inside = p[x.teacher_row], best[x.teacher_row], inside[x.teacher_row]
+                full = None if full is None else full[x.teacher_row]
+        logits, offset = scores(x.draft, x.draft_head.to(dtypes[0]), out), x.draft_offset  # (M, R)
+        log_q = (logits if offset is None else logits + offset).log_softmax(-1)
+        losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
+        losses = torch.where(inside, losses, 0.0)
         with torch.no_grad():
             found = logits.argmax(-1)
             correct = (found if x.target_ids is None else x.target_ids[found]) == best
-            overlap = torch.minimum(full, logits.softmax(-1)).sum(-1)
-            ceiling = full.sum(-1)
+            unknown = torch.full_like(losses, torch.nan)
+            overlap = unknown if full is None else torch.minimum(full, log_q.exp()).sum(-1)
+            ceiling = unknown if full is None else full.sum(-1)
         total = (losses * x.weight).sum()
     return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), ceiling.float())
 
@@ -154,5 +173,7 @@ def _check(x: Inputs) -> None:
     elif columns != (len(x.target_head) if x.target_ids is None else len(x.target_ids)):
         known = "all" if x.target_ids is None else len(x.target_ids)
         problem = f"a draft head of {columns} rows, {known} target ids, {len(x.target_head)} target tokens"
+    elif x.offset is not None and x.offset.shape != (len(x.target_head),):
+        problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
     if problem is not None:
         raise MismatchError("the vocabulary loss was given sizes that do not go together", got=problem)

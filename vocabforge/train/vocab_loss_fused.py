@@ -20,7 +20,12 @@ _HEAD_SHARE = 16
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of :func:`vocabforge.train.vocab_loss.vocab_loss`."""
+    """The arguments of :func:`vocabforge.train.vocab_loss.vocab_loss`, and where the loss is an estimate:
+
+    Attributes:
+        offset: fp32 (V,) added to the target's logits and, for the same tokens, to the draft's; the V rows of
+            ``target_head`` then stand for more tokens (see :mod:`.candidates`). None: for themselves.
+    """
 
     draft: Tensor
     draft_head: Tensor
@@ -29,6 +34,14 @@ class Inputs:
     target_head: Tensor
     target_ids: Tensor | None
     weight: Tensor
+    offset: Tensor | None = None
+
+    @property
+    def draft_offset(self) -> Tensor | None:
+        """(R,) offsets of the draft head's rows."""
+        if self.offset is None or self.target_ids is None:
+            return self.offset
+        return self.offset[self.target_ids]
 
     def product_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
         """What the products with the draft head and with the LM head read: autocast's type, else the head's."""
@@ -81,6 +94,7 @@ class _Work:
         self.out = accumulation(torch.promote_types(*dtypes))
         self.head = inputs.draft_head.detach().to(dtypes[0])  # cast once, not in every chunk
         self.target_head = inputs.target_head.to(dtypes[1])
+        self.offset = inputs.draft_offset
         rows, device = len(inputs.draft), inputs.draft.device
         self.losses = torch.zeros(rows, dtype=self.out, device=device)
         self.overlap = torch.zeros(rows, dtype=self.out, device=device)
@@ -108,6 +122,7 @@ class _Work:
         size, full, some = self.out.itemsize, len(self.target_head), len(self.head)
         casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.target_head.dtype)]
         held = 2 * full if self.x.target_ids is None else 2 * full + 3 * some
+        held += 0 if self.offset is None else some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
         return Costs(
             teacher=size * (held + _ROW_TEMPORARIES * some + states) + casts[1] * full,
@@ -117,9 +132,11 @@ class _Work:
     def _chunk(self, chunk: Chunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
         x = self.x
         z = scores(x.teacher[teachers], self.target_head, self.out)  # (C, V)
-        p, full, best, inside = teacher_function(compiled)(z, x.target_ids)  # (C, R), (C, R), (C,), (C,)
+        p, full, best, inside = teacher_function(compiled)(z, x.target_ids, self.offset)
         del z
-        ceiling = full.sum(-1)  # (C,)
+        # log q(v) of a token itself is that of all that its column stands for, less the offset.
+        shift = p.new_zeros(len(p)) if self.offset is None else p @ self.offset.to(p.dtype)  # (C,)
+        ceiling = torch.full_like(shift, torch.nan) if full is None else full.sum(-1)  # (C,)
         draft = x.draft.detach()[rows].to(self.dtype)  # (m, H')
         s = scores(draft, self.head, self.out)  # (m, R); becomes its own gradient
         weight = x.weight[rows]
@@ -127,9 +144,11 @@ class _Work:
         at = 0
         for count in chunk.ranks:
             here, ids = slice(at, at + count), rows[at : at + count]
-            losses, overlap, found, delta = terms(s[here], p[:count], full[:count])
+            losses, overlap, found, delta = terms(
+                s[here], p[:count], None if full is None else full[:count], self.offset
+            )
             known = inside[:count]
-            self.losses[ids] = torch.where(known, losses, 0.0)
+            self.losses[ids] = torch.where(known, losses + shift[:count], 0.0)
             self.overlap[ids], self.ceiling[ids] = overlap, ceiling[:count]
             self.outside[ids] = ~known
             self.correct[ids] = (found if x.target_ids is None else x.target_ids[found]) == best[:count]

@@ -31,41 +31,56 @@ def accumulation(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def teacher_terms(z: Tensor, target_ids: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def teacher_terms(
+    z: Tensor, target_ids: Tensor | None, offset: Tensor | None = None
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """What draft rows need of their teacher.
 
     Args:
         z: (C, V) target logits.
+        target_ids: (R,) columns of the draft vocabulary; None: all of them.
+        offset: (R,) fp32, where a column stands for further tokens (:mod:`.candidates`): it counts in the sums, and
+            not for which logit is the largest.
 
     Returns:
         p (C, R) the target's distribution renormalised over the draft vocabulary; the same tokens' probabilities
-        over all V tokens (C, R); its argmax token (C,); bool (C,), that argmax is in the draft vocabulary.
+        over all V tokens (C, R), None with an ``offset``; its argmax token (C,); bool (C,), that argmax is in the
+        draft vocabulary.
     """
     best = z.argmax(-1)  # the first of equal maxima
     if target_ids is None:
-        p = z.softmax(-1)
-        return p, p, best, torch.ones_like(best, dtype=torch.bool)
-    some = z[:, target_ids]
-    # Equal values alone would not do: a draft token may merely tie with the argmax.
-    inside = target_ids[some.argmax(-1)] == best
-    return some.softmax(-1), (some - z.logsumexp(-1, keepdim=True)).exp(), best, inside
+        some, inside = z, torch.ones_like(best, dtype=torch.bool)
+    else:
+        some = z[:, target_ids]
+        # Equal values alone would not do: a draft token may merely tie with the argmax.
+        inside = target_ids[some.argmax(-1)] == best
+    if offset is not None:
+        return (some + offset).softmax(-1), None, best, inside
+    p = some.softmax(-1)
+    full = p if target_ids is None else (some - z.logsumexp(-1, keepdim=True)).exp()
+    return p, full, best, inside
 
 
-def row_terms(s: Tensor, p: Tensor, full: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def row_terms(
+    s: Tensor, p: Tensor, full: Tensor | None, offset: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draft rows against their teachers, row by row.
 
     Args:
         s: (N, R) draft logits.
         p, full: (N, R) of :func:`teacher_terms`.
+        offset: (R,) likewise; p and q then are the chances of all that a column stands for.
 
     Returns:
-        CE (N,); sum_v min(full, q) (N,); argmax column (N,); q - p (N, R), the gradient of CE by ``s``.
+        CE (N,) of p and q; sum_v min(full, q) (N,), NaN without ``full``; argmax column (N,); q - p (N, R), the
+        gradient of CE by ``s``.
     """
     found = s.argmax(-1)
-    log_q = s.log_softmax(-1)
+    log_q = s.log_softmax(-1) if offset is None else (s + offset).log_softmax(-1)
     losses = -(p * log_q).sum(-1)
     q = log_q.exp()
-    return losses, torch.minimum(full, q).sum(-1), found, q - p
+    overlap = torch.full_like(losses, torch.nan) if full is None else torch.minimum(full, q).sum(-1)
+    return losses, overlap, found, q - p
 
 
 @functools.cache

@@ -1,0 +1,143 @@
+"""A study with drafters that know their target well, all draft heads of its methods, and the replay of its answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.study.decoding_support import VOCAB, make_study, study_config
+from vocabforge.core.extension import resolve
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.evaluate.replay_types import Replayed
+from vocabforge.models.drafter_io import save_drafter
+from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads import HEADS, HeadSizes
+from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.router import Router
+from vocabforge.study import answers, replaying
+from vocabforge.study.config import StudyConfig
+from vocabforge.study.layout import Layout
+from vocabforge.study.methods import FULL, LOW_RANK, REDUCED, ranker_folder, router_folder
+from vocabforge.vocab.subset import VocabSubset, save_subset
+
+SEED, HIDDEN, SIZE, CLUSTERS = 3, 32, 120, 8
+
+
+def drafted_config(root: Path, **sections: Any) -> StudyConfig:
+    """A few methods of every family."""
+    own: dict[str, Any] = {
+        "methods": {
+            "static": (SIZE,),
+            "position": (f"decay:{SIZE}:30",),
+            "ranks": (2,),
+            "shortlists": (40,),
+            "clusters": (CLUSTERS,),
+            "budgets": (0.5,),
+            "schedules": ("decay",),
+            "cores": (40,),
+            "context": 30,
+            "tail": 20,
+        },
+        "answers": {"tokens": 12},
+        "check": {"questions": 2, "tokens": 9, "tree_topk": 3, "tree_depth": 2, "tree_nodes": 9},
+        "replay": {"levels": 4, "trees": (12,)},
+    }
+    return study_config(
+        root, **{name: own.get(name, {}) | sections.get(name, {}) for name in {**own, **sections}}
+    )
+
+
+def make_drafted(root: Path) -> Layout:
+    """All that the stages before ``check`` leave."""
+    layout = make_study(root, initializer_range=0.12, num_hidden_layers=4)
+    _sharpen(layout.target)
+    answers.run(drafted_config(root), layout)
+    tokenizer, model = load_tokenizer(layout.target), load_target(layout.target)
+    written = [one.continuation.tokens for one in answers.load_answers(layout, "drawn")]
+    ids = np.array([token for tokens in written for token in tokens if token < tokenizer.vocab_size])
+    counts = np.bincount(ids, minlength=tokenizer.vocab_size)
+    ranked = np.argsort(-counts, kind="stable")[:SIZE].astype(np.int64)
+    for ranking in ("fr", "trim"):
+        subset = VocabSubset(np.sort(ranked), ranked, tokenizer.vocab_size, tokenizer.fingerprint)
+        save_subset(subset, layout.subset(ranking, SIZE))
+        ranked = ranked[::-1].copy()
+    prints = target_fingerprint(layout.target), tokenizer.fingerprint
+    meta = dict(zip(("target_fingerprint", "tokenizer_fingerprint"), prints))
+    place = layout.seed(SEED)
+    some = torch.from_numpy(np.sort(ranked)[::2].copy())
+    save_drafter(place / FULL / "drafter", knowing_drafter(model), meta)
+    save_drafter(place / REDUCED / "drafter", knowing_drafter(model, some), meta)
+    owner = HeadOwner(drafter_digest(place / FULL / "drafter"), *prints)
+    for folder, kind in (
+        (ranker_folder(2, "joint"), "ranker"),
+        (ranker_folder(2, "alone"), "ranker"),
+        (LOW_RANK, "low-rank"),
+        (router_folder(CLUSTERS), "router"),
+    ):
+        clusters = CLUSTERS if kind == "router" else None
+        sizes = HeadSizes(HIDDEN, VOCAB, rank=HIDDEN // 2, clusters=clusters, width=12)
+        module = resolve(HEADS, kind, "draft head").new_module(sizes)
+        if isinstance(module, LowRankScorer):
+            module.init_from_head(model.lm_head_weight.detach(), 0)
+        if isinstance(module, Router):
+            module.init(0, 4)
+        save_head(place / folder, kind, module, owner, {})
+    replaying.run(drafted_config(root), layout, SEED)
+    return layout
+
+
+def _sharpen(folder: Path) -> None:
+    """Larger embeddings, beside which the layers do little: what is written depends mostly on the token before."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.embed_tokens.weight"] *= 12.0
+    tensors["lm_head.weight"] *= 7.0
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def knowing_drafter(model: LeanModel, ids: torch.Tensor | None = None) -> Eagle3Drafter:
+    """A drafter whose next state is the embedding of the token fed, blurred by what was fed before."""
+    config = Eagle3Config(
+        hidden_size=HIDDEN,
+        intermediate_size=40,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=8,
+        vocab_size=VOCAB,
+        draft_vocab_size=None if ids is None else len(ids),
+        aux_layers=(0, 1, 2),
+        max_position_embeddings=256,
+    )
+    torch.manual_seed(1)
+    drafter = Eagle3Drafter(config, model.embedding.detach(), model.lm_head_weight.detach(), ids)
+    for parameter in drafter.parameters():
+        if parameter.dim() == 2:
+            parameter.normal_(0.0, 0.05)
+        else:
+            parameter.fill_(1.0)
+    attention, eye = drafter.midlayer.self_attn, torch.eye(HIDDEN)
+    for projection, scale in ((attention.q_proj, 2.5), (attention.k_proj, 2.5), (attention.v_proj, 1.0)):
+        projection.weight[:, :HIDDEN] += scale * eye
+    attention.o_proj.weight += 2.0 * eye
+    drafter.norm.weight.copy_(model.norm)
+    if ids is not None:
+        drafter.lm_head.weight.copy_(model.lm_head_weight[ids])
+    return drafter.eval().requires_grad_(False)
+
+
+def with_planted(found: Mapping[str, Replayed], key: str, row: int) -> dict[str, Replayed]:
+    """The same, but for one row that says that its first draft was missed, or was not."""
+    ranks = found[key].ranks.copy()
+    ranks[row, 0] = 0 if ranks[row, 0] else 200
+    return {**found, key: dataclasses.replace(found[key], ranks=ranks)}

@@ -1,0 +1,333 @@
+"""A study's inputs for its report, made up such that the figures fit each other: no model is trained for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from tests.study.decoding_support import study_config, write_rows
+from vocabforge.core.artifact import write_artifact
+from vocabforge.core.files import atomic_write, atomic_write_json
+from vocabforge.evaluate.benchmarks import MT_BENCH
+from vocabforge.evaluate.replay import cycle_offsets
+from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
+from vocabforge.study.answers import KIND as ANSWERS
+from vocabforge.study.assembling import Inputs, Replays
+from vocabforge.study.config import StudyConfig
+from vocabforge.study.figures import Asked
+from vocabforge.study.joined import DRAWN, GREEDY
+from vocabforge.study.layout import Layout
+from vocabforge.study.methods import Method, methods
+from vocabforge.study.replaying import KIND as REPLAY
+from vocabforge.study.replaying import _packed
+from vocabforge.study.results import Checked, Decoded
+from vocabforge.study.roofline import Sizes, head_seconds, scaled
+from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed, representatives
+from vocabforge.study.times import StudyTimes, trees_of
+from vocabforge.tune.records import AXES, Part, Point, Shapes
+from vocabforge.tune.table import LatencyTable, head_family
+from vocabforge.tune.types import HeadSetting
+from vocabforge.vocab.subset import VocabSubset, save_subset
+
+ROWS, HIDDEN = 151_936, 512
+LARGE = Sizes(ROWS, 4096)
+SPEC_BENCH = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
+    ("translation", "summarization", "qa", "math_reasoning", "rag"), 80
+)
+SETS: Mapping[str, Mapping[str, int]] = {
+    "spec-bench": SPEC_BENCH,
+    "human-eval": {"human-eval": 164},
+    "gsm8k": {"gsm8k": 100},
+    "rare": {"french": 36, "german": 36, "japanese": 36},
+}
+RARE_CATEGORIES = {"human-eval", "french", "german", "japanese", "coding"}
+
+
+def report_config(root: Path, *, small: bool = True) -> StudyConfig:
+    """A few methods of every family, or those of the recipe."""
+    few: dict[str, Any] = {
+        "static": (8192, 32_768),
+        "position": ("decay:32768:4096",),
+        "ranks": (8,),
+        "shortlists": (512, 2048),
+        "clusters": (256,),
+        "budgets": (0.02, 0.05),
+        "schedules": ("decay",),
+        "cores": (1024,),
+    }
+    sections: dict[str, Any] = {"replay": {"levels": 6, "width": 10, "trees": (30, 60)}, "seeds": (0, 1, 2)}
+    config = study_config(root, **sections, **({"methods": few} if small else {}))
+    target = config.target.model_copy(update={"rows": ROWS, "hidden_size": HIDDEN})
+    drafters = config.drafters.model_copy(update={"reduced_size": 32_768})
+    return config.model_copy(update={"target": target, "drafters": drafters, "size": "made up"})
+
+
+def make_subsets(config: StudyConfig, layout: Layout) -> None:
+    """Draft vocabularies that methods need: the first ids of the tokenizer."""
+    for size in config.methods.static:
+        ids = np.arange(size, dtype=np.int64)
+        for ranking in ("fr", "trim"):
+            subset = VocabSubset.from_ranked(ids, vocab_size=ROWS, fingerprint="f" * 64)
+            save_subset(subset, layout.subset(ranking, size))
+
+
+def made_up(
+    root: Path, *, small: bool = True, share: float = 0.1, seeds: int = 3
+) -> tuple[StudyConfig, Inputs]:
+    """A configuration and what its stages might have left.
+
+    Args:
+        share: of the questions.
+    """
+    config, layout = report_config(root, small=small), Layout(root)
+    make_subsets(config, layout)
+    ways, asked = methods(config, layout), made_up_questions(share)
+    numbers = range(seeds)
+    replays = {
+        which: Replays(asked, [made_up_ranks(ways, asked, seed, which) for seed in numbers])
+        for which in (GREEDY, DRAWN)
+    }
+    static = [way for way in ways if way.vocab is not None]
+    return config, Inputs(
+        ways=ways,
+        replays=replays,
+        seeds=list(numbers),
+        vocab_size=ROWS,
+        coverage={way.key: {"own": 0.97, "french": 0.71, "wiki": 0.9} for way in static},
+        times=made_up_times(config, ways),
+        checked=made_up_check(ways),
+        facts={"target": "104,000,000 parameters", "machine": "A card with 140 GB, an 8-core processor"},
+        command="vocabforge study report --size gpu",
+        missing=["Not replayed: seed 3."],
+    )
+
+
+def made_up_questions(share: float) -> list[Asked]:
+    """Questions of all sets, each with an answer of a few tokens."""
+    rng, found = np.random.default_rng(1), []
+    for name, categories in SETS.items():
+        for category, count in categories.items():
+            for _ in range(max(2, round(share * count))):
+                tokens = tuple(range(int(rng.integers(12, 33))))
+                found.append(Asked(name, category, Continuation((1,), tokens)))
+    return found
+
+
+def chance_inside(way: Method, rare: bool) -> float:
+    """How often the full head's candidate is one of the method's."""
+    scored, lost = scored_of(way), 0.22 if rare else 0.055
+    if way.family in ("full", "low-rank"):
+        return 1.0 if way.family == "full" else 0.96
+    if not way.dynamic:
+        bonus = {"trim": 0.8, "reduced": 1.35}.get(way.family, 1.0)
+        return 1 - bonus * lost * (32_768 / scored) ** 0.6
+    joint = 0.8 if "joint" in way.name else 1.0
+    rank = 0.8 if "d/8" in way.name else 1.0
+    kind = {"router": 2.2, "context": 4.0, "hybrid": 0.9}.get(way.family, 1.0)
+    return 1 - 0.007 * joint * rank * kind * (1.3 if rare else 1.0) * (2048 / scored) ** 0.45
+
+
+def scored_of(way: Method) -> float:
+    """Mean tokens with an exact logit at the first draft step."""
+    options = way.options
+    if way.family in ("full", "low-rank"):
+        return float(ROWS)
+    if way.family == "reduced":
+        return 32_768.0
+    if way.vocab is not None:
+        return float(way.vocab.name.split("-")[1])
+    if options.schedule:
+        return float(options.schedule[0])
+    if options.budgets:
+        return ROWS * options.budgets[0] / int(str(way.head).split("-")[1])
+    if way.family == "context":
+        return len(options.ranked or ()) + 150.0
+    return float(len(options.ranked or ()) + (options.shortlist or 0))
+
+
+def made_up_ranks(
+    ways: Sequence[Method], asked: Sequence[Asked], seed: int, which: str
+) -> dict[str, Replayed]:
+    """Ranks that share the questions' difficulty: where a method misses, so does every worse one."""
+    rng = np.random.default_rng([seed, len(which)])
+    offsets = cycle_offsets([one.continuation for one in asked])
+    lengths, levels, width = np.diff(offsets), 6, 10
+    size = offsets[-1], levels
+    easy = np.repeat(rng.beta(9, 6, len(asked)) * (0.8 if which == DRAWN else 1.0), lengths)
+    rare = np.repeat([one.category in RARE_CATEGORIES for one in asked], lengths)
+    left = np.repeat(offsets[1:], lengths) - np.arange(offsets[-1])
+    best = np.minimum(rng.geometric(np.repeat(easy[:, None], levels, 1)) - 1, MISSED).astype(np.uint8)
+    best[best >= width] = MISSED
+    best[np.arange(levels) >= left[:, None]] = MISSED
+    drawn = rng.random(size)
+    found = {}
+    for way in ways:
+        inside = np.where(rare, chance_inside(way, True), chance_inside(way, False)) + rng.normal(0, 0.001)
+        ranks = np.where(drawn < inside[:, None], best, MISSED).astype(np.uint8)
+        ranks[np.cumsum(ranks == MISSED, axis=1) > 0] = MISSED
+        exact = 0.0 if way.family == "low-rank" else scored_of(way)
+        steps = way.options.schedule or way.options.budgets or ()
+        by_step = [
+            exact * (steps[min(step, len(steps) - 1)] / steps[0] if steps else 1.0) for step in range(levels)
+        ]
+        found[way.key] = Replayed(ranks, tuple(by_step) if seed else (*by_step[:-1], math.nan))
+    return found
+
+
+def setting_of(way: Method) -> HeadSetting:
+    """Sizes of a method's head, as ``times`` would write them."""
+    kind: Any = way.kind or ("full" if way.family == "full" else "static")
+    rank = 0
+    if way.head is not None and way.head.startswith(("ranker", "low-rank")):
+        rank = HIDDEN // (int(way.head.split("-")[1]) if way.head.startswith("ranker") else 8)
+    clusters = int(str(way.head).split("-")[1]) if kind == "router" else 0
+    steps = way.options.schedule or (round(scored_of(way)),)
+    core = len(way.options.ranked or ()) if kind in ("context", "hybrid") else 0
+    return HeadSetting(kind=kind, scored=tuple(steps), core=core, rank=rank, clusters=clusters)
+
+
+def made_up_times(config: StudyConfig, ways: Sequence[Method], *, shape: bool = True) -> StudyTimes:
+    """Times that follow the bytes: this model's cycles, and heads of the larger shape a third above their roofline."""
+    heads = {way.key: setting_of(way) for way in ways}
+    large = representatives([scaled(one, HIDDEN, LARGE, rows=ROWS) for one in heads.values()])
+    timed = []
+    for one in large:
+        for rows in (1, 10):
+            seconds = 1.3 * head_seconds(one, LARGE, rows).least + 5e-6
+            timed.append(
+                HeadTime(setting=one, rows=rows, seconds=seconds, low=seconds, high=seconds, count=9)
+            )
+    return StudyTimes(
+        vocabforge="0",
+        heads=heads,
+        rows=ROWS,
+        hidden=HIDDEN,
+        prefix=200,
+        trees=trees_of(config),
+        latency=made_up_latency(list(heads.values())),
+        shape=ShapeTimes(
+            hidden=4096,
+            rows=ROWS,
+            layers=36,
+            prefix=200,
+            dtype="bfloat16",
+            environment={"gpu": "A card with 140 GB"},
+            heads=tuple(timed),
+            drafter=_passes(1.2e-4),
+            target=_passes(9e-5),
+            logits=_passes(2.9e-4),
+            fuse=_passes(2e-5),
+        )
+        if shape
+        else None,
+    )
+
+
+def _passes(seconds: float) -> tuple[Timed, ...]:
+    return tuple(
+        Timed(rows=rows, seconds=seconds, low=seconds, high=seconds, count=9) for rows in (1, 10, 60)
+    )
+
+
+def made_up_latency(heads: Sequence[HeadSetting]) -> LatencyTable:
+    """A latency table of a small model: a head's time grows with what it scores."""
+
+    def part(name: str, family: str, seconds: float, **slopes: float) -> Part:
+        low = dict.fromkeys(AXES[name], 1)
+        points = [Point(at=low, seconds=seconds, low=seconds, high=seconds, count=9)]
+        for axis, slope in slopes.items():
+            more = seconds + slope * 200_000
+            points.append(Point(at={**low, axis: 200_001}, seconds=more, low=0.97 * more, high=more, count=9))
+        return Part(name=name, family=family, points=tuple(points))
+
+    parts = [part("plain", "", 2.4e-3), part("start", "", 1e-4)]
+    parts += [part("prefill", family, 1e-3) for family in ("plain", "drafting")]
+    for kind in ("chain", "dynamic"):
+        parts += [part(name, kind, 1e-4) for name in ("layer", "choose", "commit")]
+        parts.append(part("verify", kind, 2.6e-3))
+        parts += [part("grow", f"{kind} {where}", 3e-5) for where in ("first", "further", "last")]
+    for family in dict.fromkeys(one.family for one in heads):
+        parts += [
+            part("head", head_family(family, first=first), 8e-5, scored=1e-9) for first in (True, False)
+        ]
+    shapes = Shapes(kind="made up", hidden_size=HIDDEN, layers=8, vocab_size=ROWS, parameters=10**8)
+    return LatencyTable(
+        vocabforge="0",
+        environment={"gpu": "A card with 140 GB", "processor": "An 8-core processor", "threads": 8},
+        dtype="bfloat16",
+        graphs=True,
+        target=shapes,
+        drafter=shapes,
+        parts=tuple(parts),
+        error=0.02,
+    )
+
+
+def made_up_check(ways: Sequence[Method]) -> Checked:
+    """A decoder that is lossless and does as the replay says."""
+    modes = [
+        Decoded(
+            mode=mode,
+            outputs=24 * len(ways),
+            identical=24 * len(ways) - 1,
+            near_tied=1,
+            faults=0,
+            not_judged=0,
+            cycles=0 if mode.startswith("dynamic") else 2_400,
+            equal_cycles=0 if mode.startswith("dynamic") else 2_400,
+        )
+        for mode in ("chain, greedy", "chain, temperature 1", "dynamic tree, greedy")
+    ]
+    lengths = {
+        way.key: {"chain, greedy": 2.1, "chain, temperature 1": 1.9, "dynamic tree, greedy": 2.7}
+        for way in ways
+    }
+    settings = {"questions": 6, "tokens": 24, "seeds": 1, "tree_topk": 8, "tree_depth": 4, "tree_nodes": 30}
+    return Checked(modes=modes, lengths=lengths, questions=24, where="cuda, bfloat16", settings=settings)
+
+
+def write_stages(layout: Layout, config: StudyConfig, inputs: Inputs) -> None:
+    """What the stages would leave on the disk for these inputs; no check."""
+    with write_artifact(layout.answers, ANSWERS, {}) as folder:
+        for which, part in inputs.replays.items():
+            rows = [
+                {
+                    "set": one.set,
+                    "category": one.category,
+                    "question": number,
+                    "seed": 0,
+                    "shortened": number == 0,
+                    "prompt": list(one.continuation.prompt),
+                    "tokens": list(one.continuation.tokens),
+                }
+                for number, one in enumerate(part.asked)
+            ]
+            write_rows(folder / f"answers-{which}.jsonl", rows)
+    for place, seed in enumerate(inputs.seeds):
+        found = {which: part.seeds[place] for which, part in inputs.replays.items()}
+        figures = {
+            which: {
+                key: {
+                    "rows": len(one.ranks),
+                    "scored": [None if math.isnan(value) else value for value in one.scored],
+                }
+                for key, one in ranks.items()
+            }
+            for which, ranks in found.items()
+        }
+        with write_artifact(layout.replayed(seed), REPLAY, {"figures": figures}) as folder:
+            for which, ranks in found.items():
+                packed = {key: _packed(one) for key, one in ranks.items()}
+                save_file(packed, folder / f"ranks-{which}.safetensors")
+    atomic_write_json(layout.target / "config.json", {"vocab_size": ROWS})
+    assert inputs.times is not None
+    atomic_write(layout.times, inputs.times.model_dump_json())
+    subset = {"own": 0.97, "heldout": {"french": 0.71, "nothing": None}}
+    names = [way.vocab.name for way in inputs.ways if way.vocab is not None]
+    atomic_write_json(layout.vocab / "coverage.json", {"subsets": dict.fromkeys(names, subset)})
+    atomic_write_json(layout.root / "stages.json", {"data": {"seconds": 3.2, "environment": {"threads": 2}}})

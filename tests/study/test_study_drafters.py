@@ -1,0 +1,259 @@
+"""The stage ``drafters``: all trainings of a seed in small, and what another run of it takes over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.study.training_support import conversations, make_inputs, study_config
+from vocabforge.core.errors import UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.models.drafter_io import TargetTensors, load_trainable
+from vocabforge.models.head_io import drafter_digest, load_head, owner_of
+from vocabforge.models.target import HFTarget
+from vocabforge.study import drafters, vocab
+from vocabforge.study.config import DraftersConfig, StudyConfig
+from vocabforge.study.drafter_data import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
+from vocabforge.study.layout import Layout
+from vocabforge.study.methods import methods
+from vocabforge.study.run_folders import begin, publish
+from vocabforge.vocab.subset import load_subset
+
+RUNS = "full", "reduced", "runs/rankers", "runs/router-8", "runs/router-4"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Layout]:
+    """A finished study of one seed; tests that change it work on a copy."""
+    layout = make_inputs(tmp_path_factory.mktemp("study-drafters") / "study")
+    config = study_config(layout.root)
+    vocab.run(config, layout)
+    drafters.run(config, layout, 0)
+    return config, layout
+
+
+@pytest.fixture
+def again(study: tuple[StudyConfig, Layout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """The finished study under the same relative path, so that it may be changed."""
+    _, layout = study
+    shutil.copytree(layout.root, tmp_path / "copy" / "study", copy_function=shutil.copy2)
+    moved(tmp_path / "copy" / "study", layout.root)
+    return Layout(tmp_path / "copy" / "study")
+
+
+def moved(root: Path, before: Path) -> None:
+    """Let the records of a copied study name the copy."""
+    for path in (*root.glob("*/*.json"), *root.glob("*/*/*.json")):
+        path.write_text(path.read_text().replace(str(before), str(root)))
+
+
+def made(layout: Layout) -> dict[str, str]:
+    """Key of each run, and the moment of its record."""
+    place = layout.seed(0)
+    return {name: (place / f"{name}.json").stat().st_mtime_ns for name in RUNS}
+
+
+def remade(layout: Layout, before: dict[str, Any]) -> set[str]:
+    return {name for name, stamp in made(layout).items() if stamp != before[name]}
+
+
+def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, Layout]) -> None:
+    config, layout = study
+    target = HFTarget.load(layout.target)
+    tensors = TargetTensors(target.embedding, target.head_weight)
+    place = layout.seed(0)
+    sizes = {}
+    for method in methods(config, layout):
+        drafter, _ = load_trainable(place / method.drafter / "drafter", tensors)
+        sizes[method.drafter] = len(drafter.target_ids)
+        assert tuple(drafter.config.aux_layers) == (0, 1, 2)
+        if method.head is not None:
+            head = load_head(place / method.head)
+            assert head.kind == ("ranker" if method.kind == "hybrid" else method.kind)
+            assert owner_of(head.artifact).drafter == drafter_digest(place / method.drafter / "drafter")
+    assert sizes == {"full": target.vocab_size, "reduced": 50}
+    reduced, _ = load_trainable(place / "reduced" / "drafter", tensors)
+    assert reduced.target_ids.tolist() == load_subset(layout.subset("fr", 50)).ids.tolist()
+    ranks = {
+        name: load_head(place / name).module.rank for name in ("ranker-4-joint", "ranker-8-joint", "low-rank")
+    }
+    assert ranks == {"ranker-4-joint": 8, "ranker-8-joint": 4, "low-rank": 8}
+    assert load_head(place / "ranker-4-alone").module.rank == 8
+    joint, alone = (load_head(place / f"ranker-8-{name}").module for name in ("joint", "alone"))
+    assert not joint.head_weight.equal(alone.head_weight)
+    assert [load_head(place / f"router-{count}").module.clusters for count in (8, 4)] == [8, 4]
+
+
+def test_finished_runs_keep_no_checkpoints(study: tuple[StudyConfig, Layout]) -> None:
+    _, layout = study
+    left = {path.name for path in layout.seed(0).rglob("*") if path.is_dir()}
+    assert not left & {"checkpoints", "best", "heads", "router"}
+    assert not list(layout.seed(0).rglob(".*"))
+
+
+def test_settings_of_the_runs(study: tuple[StudyConfig, Layout]) -> None:
+    _, layout = study
+    full, alone, router = (
+        json.loads((layout.seed(0) / name / "config.json").read_text())
+        for name in ("full", "runs/rankers", "runs/router-8")
+    )
+    assert full["drafter"]["head"] == "target"
+    assert full["memory"]["candidates"] == 120
+    assert full["optim"]["steps"] == 4
+    assert alone["optim"]["steps"] == 2
+    assert router["optim"]["batch_size"] == 2
+    assert alone["drafter"]["freeze"]
+    assert alone["heads"]["low_rank"] is None
+    assert router["router"]["steps"] == full["ttt"]["steps"] == 2
+    metrics = (layout.seed(0) / "full" / "metrics.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["kind"] == "heldout" for line in metrics) == 1
+
+
+def test_the_mixture(study: tuple[StudyConfig, Layout], tmp_path: Path) -> None:
+    config, layout = study
+    lines = (layout.root / FOLDER / TRAIN).read_text().splitlines()
+    own = set(layout.own_texts.read_text().splitlines())
+    texts = set(layout.train_texts.read_text().splitlines())
+    assert set(lines) <= own | texts
+    taken = [sum(line in part for line in lines) for part in (texts, own)]
+    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]
+    assert [found["conversations"][name] for name in ("texts", "own")] == taken
+    assert found["tokens"]["texts"] / sum(found["tokens"].values()) == pytest.approx(0.5, abs=0.1)
+    assert sum(found["tokens"].values()) == pytest.approx(4 * 2 * 64, rel=0.25)  # what the steps read
+    heldout = (layout.root / FOLDER / HELDOUT).read_text().splitlines()
+    assert len(heldout) == 8
+    assert set(heldout) <= set(layout.heldout_texts("apart").read_text().splitlines())
+    elsewhere = Layout(tmp_path)
+    shutil.copytree(layout.data, elsewhere.data)
+    shutil.copytree(layout.answers, elsewhere.answers)
+    only = config.model_copy(update={"drafters": config.drafters.model_copy(update={"corpus_share": 0.0})})
+    assert mix(only, elsewhere, load_tokenizer(layout.target))["conversations"]["texts"] == 0
+    assert set((elsewhere.root / FOLDER / TRAIN).read_text().splitlines()) <= own
+
+
+def test_shares_hold_until_one_kind_runs_out() -> None:
+    def tokens(share: float, texts: float, own: float) -> tuple[float, float]:
+        full = {"steps": 10, "batch_size": 2}
+        values = {"aux_layers": [0], "reduced_size": 5, "sequence_length": 50, "corpus_share": share}
+        parts = dict.fromkeys(("full", "reduced", "alone", "router"), full)
+        return shared_tokens(texts, own, DraftersConfig.model_validate({**values, **parts}))
+
+    assert tokens(0.25, 1e6, 1e6) == (250, 750)  # 1,000 are read
+    assert tokens(0.25, 1e6, 300) == (100, 300)
+    assert tokens(0.25, 50, 1e6) == (50, 150)
+    assert tokens(1.0, 400, 0) == (400, 0)
+    assert tokens(0.0, 0, 400) == (0, 400)
+    assert list(interleaved("abcd", "XY")) == list("aXbcYd")
+
+
+def test_a_finished_seed_is_taken_over(study: tuple[StudyConfig, Layout]) -> None:
+    config, layout = study
+    before = made(layout)
+    drafters.run(config, layout, 0)
+    assert made(layout) == before
+
+
+def test_a_change_makes_again_only_what_it_decides(again: Layout) -> None:
+    def changed(**sections: Any) -> set[str]:
+        before = made(again)
+        drafters.run(study_config(again.root, **sections), again, 0)
+        return remade(again, before)
+
+    part = {"steps": 1, "batch_size": 2}
+    assert changed(drafters={"alone": part}) == {"runs/rankers"}
+    both = {"alone": part, "router": part}
+    shutil.rmtree(again.seed(0) / "reduced" / "drafter")
+    assert changed(drafters=both) == {"reduced", "runs/router-8", "runs/router-4"}
+    digest = drafter_digest(again.seed(0) / "full" / "drafter")
+    conversations(again.own_texts, 30, ["quack"], ("one",), 3)
+    assert changed(drafters=both) == set(RUNS)
+    assert drafter_digest(again.seed(0) / "full" / "drafter") != digest
+
+
+def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
+    again: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    def train(learning_rate: float = 1e-3, *, kill: bool = False) -> str:
+        part = {"steps": 4, "batch_size": 2, "lr": learning_rate}
+        training = drafters.Training(study_config(again.root, drafters={"full": part}), again, 0)
+        with monkeypatch.context() as patch:
+            if kill:
+                patch.setattr("vocabforge.train.loop.finish", die)
+            return str(training.full(training.inputs())["digest"])
+
+    whole = drafter_digest(again.seed(0) / "full" / "drafter")
+    shutil.rmtree(again.seed(0))
+    for learning_rate in (0.5, 1e-3):
+        with pytest.raises(Killed):
+            train(learning_rate, kill=True)
+        assert not (again.seed(0) / "full.json").exists()
+    assert "Resuming" not in capsys.readouterr().err
+    assert train() == whole
+    assert "Resuming at step 4 of 4" in capsys.readouterr().err
+
+
+def test_seeds_differ_and_share_their_rows(again: Layout) -> None:
+    rows = {path.name for path in (again.root / FOLDER).iterdir()}
+    training = drafters.Training(study_config(again.root, seeds=[0, 5]), again, 5)
+    digest = training.full(training.inputs())["digest"]
+    assert {path.name for path in (again.root / FOLDER).iterdir()} == rows
+    assert digest == drafter_digest(again.seed(5) / "full" / "drafter")
+    assert digest != drafter_digest(again.seed(0) / "full" / "drafter")
+
+
+@pytest.mark.parametrize("ranks", [(8, 8), (2, 4, 8), (33,)])
+def test_ranks_that_cannot_be_trained(study: tuple[StudyConfig, Layout], ranks: tuple[int, ...]) -> None:
+    config, layout = study
+    wrong = config.model_copy(update={"methods": config.methods.model_copy(update={"ranks": ranks})})
+    with pytest.raises(UsageError):
+        drafters.run(wrong, layout, 0)
+
+
+def test_without_held_out_sources_the_last_conversations_are_held_out(
+    study: tuple[StudyConfig, Layout], tmp_path: Path
+) -> None:
+    layout = Layout(tmp_path)
+    for name in ("data", "answers", "target"):
+        shutil.copytree(study[1].root / name, tmp_path / name)
+    data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
+    inputs = drafters.Training(study_config(layout.root, data=data), layout, 0).inputs()
+    assert (layout.root / FOLDER / HELDOUT).read_text() == ""
+    found = json.loads((layout.root / FOLDER / "mixed.json").read_text())["result"]["conversations"]
+    assert inputs.data.figures["facts"]["conversations"] == sum(found.values())
+    assert len(inputs.data.heldout) == 1
+
+
+def test_a_run_folder_of_another_hand_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("mine")
+    begin(tmp_path / "run", {"steps": 1})
+    assert (tmp_path / "run" / "notes").read_text() == "mine"
+    begin(tmp_path / "run", {"steps": 1})
+    assert (tmp_path / "run" / "notes").exists()
+    begin(tmp_path / "run", {"steps": 2})
+    assert not (tmp_path / "run" / "notes").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_damaged_artefact_is_not_published(study: tuple[StudyConfig, Layout], tmp_path: Path) -> None:
+    from vocabforge.core.errors import ArtifactError
+
+    _, layout = study
+    shutil.copytree(layout.seed(0) / "low-rank", tmp_path / "made")
+    publish(tmp_path / "made", tmp_path / "place")
+    weights = tmp_path / "made" / "head.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0\0")
+    with pytest.raises(ArtifactError):
+        publish(tmp_path / "made", tmp_path / "place")
+    assert load_head(tmp_path / "place").kind == "low-rank"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "place"]

@@ -1,0 +1,206 @@
+"""The stage ``replay``: what it writes, what it takes over, and what makes it begin anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.study.drafted_support import SEED, drafted_config, make_drafted
+from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.core.errors import ArtifactError
+from vocabforge.decode.shapes import chain
+from vocabforge.evaluate.replay import Drafting, cycle_offsets, replay
+from vocabforge.evaluate.replay_types import MISSED, Replayed
+from vocabforge.evaluate.replay_walk import walk
+from vocabforge.models.heads import HeadOptions
+from vocabforge.models.lean import load_target
+from vocabforge.study import replaying
+from vocabforge.study.answers import load_answers
+from vocabforge.study.layout import Layout
+from vocabforge.study.methods import FULL, Method, methods
+from vocabforge.study.study_heads import StudyHeads
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    return make_drafted(tmp_path_factory.mktemp("drafted"))
+
+
+@pytest.fixture
+def layout(made: Layout, tmp_path: Path) -> Layout:
+    """A study of its own, replayed already."""
+    shutil.copytree(made.root, tmp_path / "study")
+    return Layout(tmp_path / "study")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Labels of the replays that are made."""
+    labels: list[str] = []
+
+    def noted(*given: Any, **named: Any) -> dict[str, Replayed]:
+        labels.append(named["label"])
+        return replay(*given, **named)
+
+    monkeypatch.setattr(replaying, "replay", noted)
+    return labels
+
+
+def run(layout: Layout, **sections: Any) -> None:
+    replaying.run(drafted_config(layout.root, **sections), layout, SEED)
+
+
+def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None:
+    ways = methods(drafted_config(made.root), made)
+    for which in ("greedy", "drawn"):
+        found = replaying.load_replayed(made, SEED, which)
+        texts = [one.continuation for one in load_answers(made, which)]
+        offsets = cycle_offsets(texts)
+        assert list(found) == [way.key for way in ways]
+        assert {one.ranks.shape for one in found.values()} == {(offsets[-1], 4)}
+        assert {one.ranks.dtype for one in found.values()} == {np.dtype(np.uint8)}
+        assert len({one.ranks.tobytes() for one in found.values()}) > 3
+        full = walk(found[ways[0].key].ranks, offsets, chain(4)).accepted_length
+        assert full is not None
+        assert full > 1.1
+    assert not list(made.replay.glob("seed-*-*"))
+
+
+def test_ranks_are_those_of_the_method_s_own_head(made: Layout) -> None:
+    """One method of each drafter, replayed by itself."""
+    model = load_target(made.target)
+    heads = StudyHeads(made, SEED, model)
+    texts = [one.continuation for one in load_answers(made, "greedy")]
+    found = replaying.load_replayed(made, SEED, "greedy")
+    ways = {way.family: way for way in methods(drafted_config(made.root), made)}
+    for family in ("reduced", "trim", "router"):
+        way = replaying.as_replayed(ways[family], made.seed(SEED))
+        one = Drafting(heads.drafter(way.drafter), {"one": heads.head(way)})
+        alone = replay(model, [one], texts, levels=4, width=10, rows=5)["one"]
+        assert np.array_equal(alone.ranks, found[way.key].ranks)
+        assert alone.scored == pytest.approx(found[way.key].scored, nan_ok=True)
+
+
+def test_a_finished_replay_is_taken_over(layout: Layout, asked: list[str]) -> None:
+    before = open_artifact(layout.replayed(SEED)).content_hash
+    run(layout)
+    run(layout, replay={"rows": 3})  # how many rows at once changes no rank
+    assert asked == []
+    assert open_artifact(layout.replayed(SEED)).content_hash == before
+
+
+def test_a_killed_replay_goes_on_with_the_other_answers(
+    layout: Layout, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_artifact(layout.replayed(SEED)).content_hash
+    shutil.rmtree(layout.replayed(SEED))
+    noted = replaying.replay
+
+    def killed(*given: Any, **named: Any) -> dict[str, Replayed]:
+        if "drawn" in named["label"]:
+            raise KeyboardInterrupt
+        return noted(*given, **named)
+
+    monkeypatch.setattr(replaying, "replay", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(layout)
+    with pytest.raises(ArtifactError):
+        replaying.load_replayed(layout, SEED, "greedy")
+    monkeypatch.setattr(replaying, "replay", noted)
+    run(layout)
+    assert [label.split()[1] for label in asked] == ["greedy", "drawn"]
+    assert open_artifact(layout.replayed(SEED)).content_hash == before
+
+
+@pytest.mark.parametrize("what", ["levels", "head", "drafter", "answers", "vocabulary", "damage"])
+def test_other_inputs_are_replayed_anew(layout: Layout, asked: list[str], what: str) -> None:
+    changes: dict[str, Any] = {"levels": {"replay": {"levels": 3}}}
+    if what == "head":
+        _rewrite(layout.seed(SEED) / "low-rank", lambda name, values: -values if "down" in name else values)
+    if what == "drafter":
+        _rewrite(layout.seed(SEED) / "reduced" / "drafter", lambda name, values: values * 2)
+    if what == "vocabulary":
+        shutil.rmtree(layout.subset("trim", 120))
+        shutil.copytree(layout.subset("fr", 120), layout.subset("trim", 120))
+    if what == "damage":
+        file = layout.replayed(SEED) / "ranks-greedy.safetensors"
+        file.write_bytes(file.read_bytes()[:-1])
+    if what == "answers":
+        artifact = open_artifact(layout.answers)
+        with write_artifact(layout.answers, artifact.kind, artifact.meta, overwrite=True) as folder:
+            shutil.copytree(artifact.path, folder, dirs_exist_ok=True)
+            (folder / "manifest.json").unlink()
+            rows = (folder / "answers-drawn.jsonl").read_text().splitlines()
+            (folder / "answers-drawn.jsonl").write_text("\n".join(rows[1:]) + "\n")
+    run(layout, **changes.get(what, {}))
+    assert len(asked) == 2
+    run(layout, **changes.get(what, {}))
+    assert len(asked) == 2
+    rows = [
+        cycle_offsets([one.continuation for one in load_answers(layout, which)])[-1]
+        for which in ("greedy", "drawn")
+    ]
+    for which, count in zip(("greedy", "drawn"), rows):
+        found = replaying.load_replayed(layout, SEED, which)
+        assert {one.ranks.shape for one in found.values()} == {(count, 3 if what == "levels" else 4)}
+
+
+def _rewrite(place: Path, change: Any) -> None:
+    """The same artefact with other weights."""
+    artifact = open_artifact(place)
+    with write_artifact(place, artifact.kind, artifact.meta, overwrite=True) as folder:
+        shutil.copytree(artifact.path, folder, dirs_exist_ok=True)
+        (folder / "manifest.json").unlink()
+        for file in folder.glob("*.safetensors"):
+            save_file({name: change(name, values) for name, values in load_file(file).items()}, file)
+
+
+def test_damaged_ranks_are_told(layout: Layout) -> None:
+    artifact = open_artifact(layout.replayed(SEED))
+    key = next(iter(load_file(artifact.file("ranks-greedy.safetensors"))))
+    place = layout.replayed(SEED)
+    for change in (lambda values: values[:-3], lambda values: values * 0, lambda values: None):
+        with write_artifact(place, artifact.kind, artifact.meta, overwrite=True) as folder:
+            for which in ("greedy", "drawn"):
+                streams = load_file(artifact.path / f"ranks-{which}.safetensors")
+                changed = change(streams[key]) if which == "greedy" else streams[key]
+                kept = {name: values for name, values in streams.items() if name != key}
+                kept |= {} if changed is None else {key: changed}
+                save_file(kept, folder / f"ranks-{which}.safetensors")
+            copy = folder.parent / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(artifact.path, copy)
+        with pytest.raises(ArtifactError):
+            replaying.load_replayed(layout, SEED, "greedy")
+        assert replaying.load_replayed(layout, SEED, "drawn")
+        shutil.rmtree(place)
+        shutil.move(copy, place)
+    assert replaying.load_replayed(layout, SEED, "greedy")
+    with pytest.raises(ArtifactError):
+        replaying.load_replayed(layout, SEED + 1, "greedy")
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50])
+def test_ranks_come_back_as_they_were(tmp_path: Path, rows: int) -> None:
+    drawn = np.random.default_rng(rows).choice([0, 1, 9, MISSED], size=(rows, 3)).astype(np.uint8)
+    save_file({"a": replaying._packed(Replayed(drawn, ()))}, tmp_path / "ranks")
+    found = replaying._unpacked(tmp_path / "ranks", {"a": {"rows": rows, "scored": [1.5, 2.0, None]}})["a"]
+    assert np.array_equal(found.ranks, drawn)
+    assert found.scored[:2] == (1.5, 2.0)
+    assert math.isnan(found.scored[2])
+
+
+def test_routers_are_replayed_with_their_rows_own_clusters(made: Layout) -> None:
+    way = Method("router", "r", "s", kind="router", head="h", options=HeadOptions(budgets=(2,)))
+    found = replaying.as_replayed(way, made.seed(SEED))
+    assert found.drafter == f"{FULL}/drafter"
+    assert found.options == dataclasses.replace(way.options, rows="own")
+    other = Method("ranker", "r", "s", drafter="none", kind="ranker", options=HeadOptions(shortlist=3))
+    assert replaying.as_replayed(other, made.seed(SEED)) == other

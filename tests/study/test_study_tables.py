@@ -1,0 +1,166 @@
+"""Tables of a study: Markdown, figures in cells, and what stands on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.study.report_support import made_up
+from vocabforge.evaluate.results_figures import Figure
+from vocabforge.study.assembling import assemble
+from vocabforge.study.chosen import looks, main_methods, main_shape, static_of
+from vocabforge.study.results import Cell, StudyResults
+from vocabforge.study.table_parts import Part, length, markdown_table, percent, points, share
+from vocabforge.study.tables import category_part, main_part, markdown, rare_part, speed_part, study_parts
+from vocabforge.study.tables_checked import checked_part, claim_part, decoded_part, goal_part
+from vocabforge.study.terminal import study_tables
+from vocabforge.study.verdict import listed
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
+        return assemble(*made_up(tmp_path_factory.mktemp("study"), share=0.03, seeds=2))
+
+
+def cell(value: float | None, **spread: float) -> Cell:
+    figure = Figure(value=value, **spread)
+    return Cell(
+        accepted_by_seed=[], accepted=figure, share_by_seed=[], share=figure, tokens=1, cycles=1, predicted={}
+    )
+
+
+def test_figures_in_cells() -> None:
+    assert length(cell(2.614, sd=0.018)) == "2.61 ±0.02"
+    assert length(cell(2.614)) == "2.61"
+    assert length(None) == length(cell(None)) == share(None) == share(cell(None)) == "–"
+    assert share(cell(0.98512, sd=0.001, low=0.982, high=0.988)) == "98.5 ±0.1 [98.2–98.8]"
+    assert share(cell(0.98512, sd=0.001, low=0.982, high=0.988), between=False) == "98.5 ±0.1"
+    assert share(cell(1.0, low=1.0, high=1.0)) == "100.0"
+    assert (percent(0.0135), percent(0.216), percent(1.0), percent(None)) == ("1.35%", "21.6%", "100.0%", "–")
+    assert points(cell(0.681), cell(0.904)) == "-22.3"
+    assert points(cell(1.0), cell(1.0)) == "+0.0"
+    assert points(None, cell(1.0)) == "–"
+    assert listed(["a", "b", "c"]) == "a; b and c"
+    assert listed(["a"]) == "a"
+
+
+def test_markdown_escapes_bars_and_aligns_numbers() -> None:
+    part = Part("x", "X", "", ["name", "what", "n"], [["a|b", "c", "1"]], 2)
+    assert markdown_table(part).splitlines() == [
+        "| name | what | n |",
+        "| --- | --- | ---: |",
+        "| a\\|b | c | 1 |",
+    ]
+
+
+def test_every_table_is_whole(results: StudyResults) -> None:
+    parts = study_parts(results)
+    keys = [part.key for part in parts]
+    assert keys[:4] == ["methods", "goal", "claims", "speed"]
+    assert {"categories", "rare", "drawn", "coverage", "lossless", "decoded", "tuned"} <= set(keys)
+    for part in parts:
+        assert all(len(row) == len(part.columns) for row in part.rows), part.key
+        assert all(isinstance(one, str) and one for row in part.rows for one in row), part.key
+        assert not part.keys or len(part.keys) == len(part.rows), part.key
+        words = ("easured", "redicted", "ecommend", "held")
+        assert any(word in part.note for word in words), part.key
+
+
+def test_the_main_table_has_every_method(results: StudyResults) -> None:
+    part = main_part(results)
+    assert [row[0] for row in part.rows] == [one.name for one in results.methods]
+    assert part.rows[0][2] == "151,936 (100.0%)"
+    assert part.rows[0][4].startswith("100.0")
+    assert len(part.columns) == 3 + 2 * len(results.shapes)
+
+
+def test_rows_by_category_are_the_groups(results: StudyResults) -> None:
+    part = category_part(results)
+    assert len(part.rows) == len(results.groups)
+    assert part.rows[0][0] == "all questions"
+    assert "· writing" in {row[0] for row in part.rows}
+
+
+def test_rare_data_stand_beside_all(results: StudyResults) -> None:
+    part = rare_part(results)
+    assert part.columns[1:3] == ["all questions, %", "rare data, %"]
+    assert {"human-eval, %", "rare, %", "coding, %"} <= set(part.columns)
+    static = next(row for row in part.rows if row[0] == "FR-Spec, R = 32,768")
+    assert float(static[-1]) < -5  # the made-up static vocabularies lose there
+
+
+def test_speeds_have_ratios_to_the_faster_static_one(results: StudyResults) -> None:
+    part = speed_part(results)
+    assert len(part.columns) == 1 + len(results.columns) * len(results.shapes)
+    static = static_of(results, "tree 60", "roofline")
+    assert static is not None
+    at = list(part.columns).index("8B shape, roofline: tree 60")
+    ratios = {row[0]: row[at].split(" ")[1] for row in part.rows}
+    assert ratios[static.label] == "(1.00×)"
+    assert "arithmetic" in part.note
+
+
+def test_goal_and_claims(results: StudyResults) -> None:
+    rows = goal_part(results).rows
+    assert rows[0][0] == "tree 60, greedy"
+    assert {row[-1] for row in rows} <= {"held", "not held", "not tried"}
+    part = claim_part(results)
+    assert len(part.rows) == len(results.claims)
+    held = sum(row[1] == "held" for row in part.rows)
+    assert part.note.startswith(f"{held} held, ")
+
+
+def test_the_check(results: StudyResults) -> None:
+    part = checked_part(results)
+    assert [row[0] for row in part.rows] == [
+        "chain, greedy",
+        "chain, temperature 1",
+        "dynamic tree, greedy",
+    ]
+    assert part.rows[0][-1] == "2,400 of 2,400"
+    assert part.rows[2][-1] == "–"
+    assert len(decoded_part(results).rows) == len(results.methods)
+    bare = results.model_copy(update={"checked": None})
+    assert not checked_part(bare).rows
+    assert not decoded_part(bare).rows
+
+
+def test_one_method_stands_for_a_family(results: StudyResults) -> None:
+    found = main_methods(results)
+    assert len({one.family for one in found}) == len(found) == len({one.family for one in results.methods})
+    assert {one.setting for one in found if one.family in ("fr", "trim")} == {"R = 32,768"}
+    assert main_shape(results) == "tree 60"
+    goal = results.goals[0].method
+    assert goal is None or goal in {one.key for one in found}
+
+
+def test_no_two_names_look_alike(results: StudyResults) -> None:
+    seen: dict[int, str] = {}
+    look = looks(results.methods)
+    for one in results.methods:
+        assert seen.setdefault(look[one.key], one.name) == one.name
+
+
+def test_markdown_holds_all_tables(results: StudyResults) -> None:
+    text = markdown(results)
+    assert text.startswith("The goal ")
+    for part in study_parts(results):
+        assert f"### {part.title}" in text
+    assert "- Not replayed: seed 3." in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_terminal(results: StudyResults, width: int, tmp_path: Path) -> None:
+    with open(tmp_path / "out", "w+", encoding="utf-8") as file:
+        out = Console(width=width, file=file)
+        for table in study_tables(results):
+            out.print(table)
+        file.seek(0)
+        text = file.read()
+    assert max(map(len, text.splitlines())) <= width
+    assert "predicted" in text
+    assert "Claims" in text

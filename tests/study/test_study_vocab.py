@@ -1,0 +1,170 @@
+"""The stage ``vocab``: whose tokens are counted, what a subset holds, what is made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.study.training_support import V, conversations, make_inputs, study_config
+from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.study import vocab
+from vocabforge.study.answers import COUNTS
+from vocabforge.study.layout import Layout
+from vocabforge.study.methods import methods
+from vocabforge.vocab.clusters import load_clusters
+from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.subset import load_subset
+from vocabforge.vocab.table import FrequencyTable, load_counts, save_counts
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return make_inputs(tmp_path / "study")
+
+
+def coverage(layout: Layout) -> dict[str, Any]:
+    return dict(json.loads((layout.vocab / vocab.COVERAGE).read_text()))
+
+
+def stamps(layout: Layout) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in layout.vocab.glob("*/manifest.json")}
+
+
+def letters(layout: Layout, ids: np.ndarray) -> set[str]:
+    backend = load_tokenizer(layout.target).backend
+    return {str(backend.id_to_token(int(token))) for token in ids}
+
+
+def contents(path: Path) -> str:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return "".join(message["content"] for row in rows for message in row["messages"])
+
+
+def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: Layout) -> None:
+    config = study_config(layout.root)
+    vocab.run(config, layout)
+    tokenizer = load_tokenizer(layout.target)
+    texts, own = (load_counts(layout.vocab / f"counts-{name}") for name in ("texts", "own"))
+    said = contents(layout.train_texts)
+    for letter in "eotx":
+        assert texts.counts[tokenizer.backend.token_to_id(letter)] == said.count(letter)  # questions, too
+    replies = [
+        json.loads(line)["messages"][1]["content"] for line in layout.own_texts.read_text().splitlines()
+    ]
+    assert own.counts[tokenizer.backend.token_to_id("x")] == sum(reply.count("x") for reply in replies)
+    assert own.counts[tokenizer.eos_ids[0]] == len(replies)  # the end of its turn is the target's, too
+    for size in (40, 100):
+        for name, table in (("fr", texts), ("trim", own)):
+            subset = load_subset(layout.subset(name, size))
+            assert len(subset) == size
+            assert set(subset.forced) >= {*tokenizer.eos_ids, *SpecialTokens.of(tokenizer).control}
+            best = np.argsort(-table.counts, kind="stable")[: size - len(subset.forced)]
+            assert set(best.tolist()) <= set(subset.ids.tolist())
+            assert subset.filled == size - len({*subset.forced, *np.flatnonzero(table.counts).tolist()})
+    assert {"x", "z"} <= letters(layout, load_subset(layout.subset("trim", 40)).ids)
+    assert "x" not in letters(layout, np.flatnonzero(texts.counts))
+    assert len(load_subset(layout.subset("fr", 50))) == 50  # the reduced drafter's
+    assert not layout.subset("trim", 50).exists()
+    assert [len(load_clusters(layout.clusters(count))) for count in (8, 4)] == [8, 4]
+    named = {method.vocab for method in methods(config, layout) if method.vocab is not None}
+    assert all(load_subset(path).vocab_size == V for path in named)
+
+
+def test_coverage_of_held_out_texts(layout: Layout) -> None:
+    vocab.run(study_config(layout.root), layout)
+    found = coverage(layout)
+    said = contents(layout.heldout_texts("apart")).encode()
+    heldout = load_counts(layout.vocab / "counts-heldout").domains["apart"]
+    lines = 12  # plain text of a conversation: question and answer with a line break between
+    assert found["tokens"]["apart"]["tokens"] == heldout.tokens == len(said) + lines
+    assert found["fill"] == "lowest-id"
+    for name, row in found["subsets"].items():
+        subset = load_subset(layout.vocab / name)
+        assert row["size"] == len(subset)
+        assert row["filled"] == subset.filled
+        assert row["coverage"] == subset.coverage
+        assert row["heldout"]["apart"] == pytest.approx(heldout.counts[subset.ids].sum() / heldout.tokens)
+    assert found["subsets"]["trim-100"]["own"] == 1.0 > found["subsets"]["fr-40"]["heldout"]["apart"]
+
+
+def test_only_what_must_be_is_made_again(layout: Layout) -> None:
+    vocab.run(study_config(layout.root), layout)
+    before = stamps(layout)
+    assert len(before) == 3 + 3 + 2 + 2
+    vocab.run(study_config(layout.root), layout)
+    assert stamps(layout) == before
+    more = {"static": [40, 100, 120], "position": [], "cores": [20], "clusters": [8, 5]}
+    vocab.run(study_config(layout.root, methods=more), layout)
+    after = stamps(layout)
+    assert {name for name in after if after[name] != before.get(name)} == {
+        "fr-120",
+        "trim-120",
+        "clusters-5",
+    }
+    conversations(layout.own_texts, 30, ["quack"], ("one",), 3)
+    vocab.run(study_config(layout.root), layout)
+    assert {name for name, stamp in stamps(layout).items() if stamp != after[name]} == {
+        "counts-own",
+        "trim-40",
+        "trim-100",
+    }
+    (layout.subset("fr", 40) / "manifest.json").unlink()
+    (layout.subset("fr", 40) / "subset.safetensors").unlink()
+    vocab.run(study_config(layout.root), layout)
+    assert len(load_subset(layout.subset("fr", 40))) == 40
+
+
+def test_counts_of_the_answers_themselves_go_before_their_text(layout: Layout) -> None:
+    tokenizer = load_tokenizer(layout.target)
+    counts = np.zeros(V, dtype=np.int64)
+    counts[200:230] = 5
+    special = SpecialTokens.of(tokenizer)
+    table = FrequencyTable(counts, 3, 9, "assistant", tokenizer.fingerprint, {}, special)
+    save_counts(table, layout.answers / COUNTS)
+    vocab.run(study_config(layout.root), layout)
+    assert set(range(200, 230)) <= set(load_subset(layout.subset("trim", 40)).ids.tolist())
+    assert not (layout.vocab / "counts-own").exists()
+    save_counts(
+        FrequencyTable(counts, 3, 9, "assistant", "sha256:other", {}, special),
+        layout.answers / COUNTS,
+        overwrite=True,
+    )
+    with pytest.raises(MismatchError):
+        vocab.run(study_config(layout.root), layout)
+
+
+def test_a_study_without_held_out_sources(layout: Layout) -> None:
+    data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
+    vocab.run(study_config(layout.root, data=data), layout)
+    assert all(row["heldout"] == {} for row in coverage(layout)["subsets"].values())
+
+
+@pytest.mark.parametrize(
+    ("sections", "word"),
+    [
+        ({"methods": {"static": [40, V + 1]}}, f"methods.static: {V + 1}"),
+        ({"drafters": {"reduced_size": V + 1}}, "drafters.reduced_size"),
+        ({"methods": {"cores": [101]}}, "methods.cores: 101"),
+        ({"methods": {"position": ["decay:101:40"]}}, "methods.position: decay:101:40"),
+        ({"methods": {"clusters": [V + 1]}}, "methods.clusters"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_counted(
+    layout: Layout, sections: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        vocab.run(study_config(layout.root, **sections), layout)
+    assert word in str(caught.value.got)
+    assert not layout.vocab.exists()
+
+
+def test_missing_texts_name_their_stage(layout: Layout) -> None:
+    layout.heldout_texts("apart").unlink()
+    with pytest.raises(DataError) as caught:
+        vocab.run(study_config(layout.root), layout)
+    assert "vocabforge study data" in str(caught.value.remedy)

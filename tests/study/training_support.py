@@ -1,0 +1,87 @@
+"""A study's inputs in small: a random target, conversations, held-out sources, the target's own answers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.support import tiny_target
+from tests.train.run_support import WORDS
+from vocabforge.core.config import parse_config
+from vocabforge.study.config import StudyConfig
+from vocabforge.study.layout import Layout
+
+V, ROWS = 261, 270  # the tokenizer's tokens, and the embedding's rows
+
+
+def conversations(path: Path, count: int, words: Sequence[str], sources: Sequence[str], seed: int) -> None:
+    """Conversations of one turn; the sources take turns."""
+    draw = random.Random(seed)
+    lines = []
+    for number in range(count):
+        ask, reply = (" ".join(draw.choices(words, k=draw.randint(3, 8))) for _ in range(2))
+        messages = [{"role": "user", "content": ask}, {"role": "assistant", "content": reply}]
+        lines.append(json.dumps({"messages": messages, "source": sources[number % len(sources)]}) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines))
+
+
+def make_inputs(root: Path) -> Layout:
+    """What the stages before ``vocab`` leave: target, texts, held-out texts, own answers (without counts)."""
+    layout = Layout(root)
+    tiny_target(layout.target, vocab_size=ROWS, initializer_range=0.2)
+    byte_tokenizer(layout.target)
+    conversations(layout.train_texts, 60, WORDS, ("one", "two"), 0)
+    conversations(layout.heldout_texts("apart"), 12, ["zebra", "quiz", "the"], ("apart",), 1)
+    conversations(layout.own_texts, 30, ["the", "xylophone", "jazz"], ("one",), 2)
+    return layout
+
+
+def study_config(root: Path, **sections: Any) -> StudyConfig:
+    """Settings of a study of a few steps; ``sections`` replace keys."""
+    values: dict[str, Any] = {
+        "size": "test",
+        "output": str(root),
+        "seeds": [0],
+        "device": "cpu",
+        "threads": 1,
+        "data": {
+            "sources": [
+                {"name": "one", "kind": "sample"},
+                {"name": "two", "kind": "sample"},
+                {"name": "apart", "kind": "sample", "role": "heldout"},
+            ],
+            "benchmarks": {},
+        },
+        "target": {"hidden_size": 32, "optim": {"steps": 1}},
+        "drafters": {
+            "aux_layers": [0, 1, 2],
+            "steps": 2,
+            "sequence_length": 64,
+            "candidates": 120,
+            "reduced_size": 50,
+            "full": {"steps": 4, "batch_size": 2},
+            "reduced": {"steps": 3, "batch_size": 2},
+            "alone": {"steps": 2, "batch_size": 2},
+            "router": {"steps": 2, "batch_size": 2},
+            "mixed_precision": "no",
+        },
+        "methods": {
+            "static": [40, 100],
+            "position": ["decay:100:40"],
+            "ranks": [4, 8],
+            "shortlists": [16],
+            "clusters": [8, 4],
+            "budgets": [0.25, 0.5],
+            "cores": [20],
+        },
+    }
+    for section, changes in sections.items():
+        if isinstance(changes, dict):
+            changes = {**values.get(section, {}), **changes}
+        values[section] = changes
+    return parse_config(StudyConfig, values, source="test")

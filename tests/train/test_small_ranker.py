@@ -1,0 +1,115 @@
+"""A second ranker beside the first: two heads of one kind, told apart by name everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.run_support import make_place, settings
+from vocabforge.cli import train_drafter as command
+from vocabforge.core.config import parse_config
+from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.evaluate.bench_heads_make import still_there, train_drafter
+from vocabforge.models.head_io import drafter_digest, load_head, owner_of
+from vocabforge.train.config import HeadsConfig, TrainConfig
+from vocabforge.train.draft_heads import FOLDER, KINDS, configured, head_name, make_heads
+from vocabforge.train.plan import plan
+from vocabforge.train.setup import step_settings
+
+HEADS: dict[str, Any] = {
+    "ranker": {"rank": 8, "shortlist": 20, "weight": 0.2},
+    "small_ranker": {"rank": 3, "shortlist": 12, "weight": 0.4},
+    "low_rank": {"rank": 4},
+}
+NAMES = {"ranker": "ranker", "small-ranker": "ranker", "low-rank": "low-rank"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+def config(place: Path, output: str, **sections: Any) -> TrainConfig:
+    sections = {"heads": HEADS, "run": {"eval_every": 12, "trackers": []}, **sections}
+    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> dict[str, Any]:
+    """A finished run, as the comparison of heads makes it."""
+    return train_drafter(config(place, "run"))
+
+
+def test_every_head_is_saved_under_its_name(place: Path, trained: dict[str, Any]) -> None:
+    assert trained["heads"] == {name: str(place / "run" / "heads" / name) for name in sorted(NAMES)}
+    assert still_there(trained)
+    ranks = {}
+    for name, kind in NAMES.items():
+        loaded = load_head(place / "run" / "heads" / name)
+        assert loaded.kind == kind
+        assert owner_of(loaded.artifact).drafter == drafter_digest(place / "run" / "drafter")
+        ranks[name] = (
+            loaded.module.rank,
+            loaded.artifact.meta.get("shortlist"),
+            loaded.artifact.meta["weight"],
+        )
+    assert ranks == {"ranker": (8, 20, 0.2), "small-ranker": (3, 12, 0.4), "low-rank": (4, None, 0.1)}
+
+
+def test_both_learn_and_both_are_reported(place: Path, trained: dict[str, Any]) -> None:
+    rows = read_jsonl_log(place / "run" / "metrics.jsonl")
+    steps = [row["heads"] for row in rows if row["kind"] == "train"]
+    assert all(step.keys() == HEADS.keys() for step in steps)
+    for key in HEADS:
+        losses = [step[key]["loss"] for step in steps]
+        assert sum(losses[-3:]) < sum(losses[:3]), key
+    (final,) = (row["heads"]["heads"] for row in rows if row["kind"] == "heads")
+    assert final.keys() == {"full", *NAMES}
+    sizes = {name: final[name]["overall"]["shortlist"] for name in NAMES}
+    assert sizes == {"ranker": 20, "small-ranker": 12, "low-rank": 261}
+    assert final["ranker"]["overall"] != final["small-ranker"]["overall"]
+
+
+def test_the_decoder_drafts_with_each_of_its_own_size(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vocabforge.evaluate import live as module
+
+    asked: dict[str, int | None] = {}
+    build = module.build_head
+
+    def watched(kind: str, base: Any, scorer: Any, options: Any) -> Any:
+        asked[f"{kind} of rank {scorer.rank}"] = options.shortlist
+        return build(kind, base, scorer, options)
+
+    from vocabforge.train.setup import build_trainer
+
+    monkeypatch.setattr(module, "build_head", watched)
+    live = {"prompts": 1, "max_new_tokens": 4, "topk": 3, "depth": 2, "total": 8}
+    run = build_trainer(config(place, "live", run={"live": live}), make_live=command._make_live)
+    assert run.live is not None
+    figures = run.live(run.drafter, run.step_module.heads)
+    assert figures["heads"].keys() == HEADS.keys()
+    assert asked == {"ranker of rank 8": 20, "ranker of rank 3": 12, "low-rank of rank 4": None}
+
+
+def test_what_a_fresh_start_removes_holds_every_head() -> None:
+    assert {f"{FOLDER}/{head_name(key)}" for key in KINDS} <= command._ARTIFACTS.keys()
+    assert KINDS.keys() == HeadsConfig.model_fields.keys()
+
+
+def test_the_others_are_the_same_without_it(place: Path) -> None:
+    head = torch.randn(30, 16)
+    both = make_heads(HeadsConfig.model_validate({**HEADS, "low_rank": None}), head, seed=5)
+    alone = make_heads(HeadsConfig.model_validate({"ranker": HEADS["ranker"]}), head, seed=5)
+    assert torch.equal(both["ranker"].head_weight, alone["ranker"].head_weight)
+    assert list(both) == ["ranker", "small_ranker"]
+    found = plan(config(place, "planned"))
+    assert found["heads"] == {"ranker": 8 * 293, "small_ranker": 3 * 293, "low_rank": 4 * 293}
+    assert step_settings(config(place, "planned")).head_weights == (
+        ("ranker", 0.2),
+        ("small_ranker", 0.4),
+        ("low_rank", 0.1),
+    )
+    assert list(configured(HeadsConfig())) == []

@@ -1,0 +1,261 @@
+"""A target's loss on candidate tokens: equal to the exact one over all tokens, and nothing V wide in a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vocabforge.core.errors import UsageError
+from vocabforge.corpus.dataset import TrainingSequence, pack
+from vocabforge.train import tiny_target_loss, tiny_target_run
+from vocabforge.train.candidates import CandidateSampler
+from vocabforge.train.config import OptimConfig
+from vocabforge.train.optim import make_optimizer
+from vocabforge.train.tiny_target_config import TinyTargetConfig
+from vocabforge.train.tiny_target_loss import batch_loss, candidate_loss, heldout_loss
+from vocabforge.train.tiny_target_rows import Rows, spread
+from vocabforge.train.tiny_target_run import _Exact, _Sampled, train_model, uses_bf16
+
+V, H, T = 709, 16, 24
+
+
+def model_of(seed: int = 0) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    settings = LlamaConfig(
+        vocab_size=V,
+        hidden_size=H,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM(settings)
+
+
+def rows_of(number: int = 12, seed: int = 0) -> Rows:
+    """Rows of two or three documents each; the tokens are those below 40."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(5, 12, size=2 * number)
+    sequences = [
+        TrainingSequence(random.integers(0, 40, n).tolist(), [0, 0] + [1] * (n - 2)) for n in lengths
+    ]
+    return Rows(pack(sequences, T, pad_id=0), "assistant")
+
+
+def sampler_of(rows: Rows, size: int) -> CandidateSampler:
+    return CandidateSampler(rows.counts(), size, V, 0)
+
+
+def test_counts_are_those_of_real_tokens() -> None:
+    rows = rows_of()
+    ids = rows.packed.input_ids[rows.packed.document > 0]
+    expected = np.array([(ids == token).sum() for token in range(ids.max() + 1)])
+    assert (rows.counts() == expected).all()
+    assert rows.tokens == len(ids)
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 4 * V * 3])
+def test_over_all_tokens_it_is_the_exact_loss(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setitem(tiny_target_loss._CHUNK_BYTES, "cpu", chunk)
+    model, rows = model_of(), rows_of()
+    batch = rows.batch(torch.arange(4))
+    exact, count = batch_loss(model, batch)
+    exact.backward()
+    table = model.get_input_embeddings().weight
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+    assert count > 20
+    model.zero_grad(set_to_none=True)
+
+    candidates = sampler_of(rows, V).draw(0, batch.input_ids)
+    assert len(candidates.ids) == V
+    assert not candidates.offset.any()
+    gathered = table.detach()[candidates.ids].requires_grad_()
+    loss = candidate_loss(model, batch, gathered, candidates, bf16=False)
+    loss.backward()
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
+    assert table.grad is None
+    torch.testing.assert_close(gathered.grad, wanted.pop("model.embed_tokens.weight"), rtol=1e-4, atol=1e-6)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_many_logits_are_made_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiny_target_loss._CHUNK_BYTES, "cpu", 4 * V * 3)
+    found = []
+    for held in (1 << 30, 4 * V):
+        monkeypatch.setattr(tiny_target_loss, "_PLAIN_BYTES", held)
+        model = model_of()
+        loss, count = batch_loss(model, rows_of().batch(torch.arange(4)))
+        loss.backward()
+        found.append((loss, count, [p.grad for p in model.parameters()]))
+    (plain, number, gradients), (chunked, same, others) = found
+    assert number == same > 1
+    torch.testing.assert_close(chunked, plain, rtol=1e-6, atol=0.0)
+    assert "_CrossEntropyBackward" in type(chunked.grad_fn).__name__
+    for ours, theirs in zip(others, gradients):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_offsets_correct_the_chance_of_each_candidate() -> None:
+    """Over some tokens: the formula of ``train.candidates``, written out, and its gradient by torch."""
+    model, rows = model_of(), rows_of()
+    batch = rows.batch(torch.arange(4))
+    candidates = sampler_of(rows, 90).draw(3, batch.input_ids)
+    assert 0 < float((candidates.offset > 0).float().mean()) < 1
+    table = model.get_input_embeddings().weight
+    gathered = table.detach()[candidates.ids].requires_grad_()
+    loss = candidate_loss(model, batch, gathered, candidates, bf16=False)
+    (found,) = torch.autograd.grad(loss, gathered)
+
+    own = table.detach()[candidates.ids].requires_grad_()
+    places = torch.searchsorted(candidates.ids, batch.input_ids)
+    hidden = tiny_target_loss._counted(model, batch, own[places])
+    logits = hidden @ own.T + candidates.offset
+    plain = F.cross_entropy(logits, places[:, 1:][batch.keep])
+    (expected,) = torch.autograd.grad(plain, own)
+    assert loss.item() == pytest.approx(plain.item(), rel=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_the_loss_itself() -> None:
+    torch.manual_seed(0)
+    hidden, rows = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 7))
+    offset, labels = torch.rand(7, dtype=torch.float64), torch.randint(7, (5,))
+
+    def loss(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return tiny_target_loss._CrossEntropy.apply(hidden, rows, offset, labels, torch.float64)
+
+    assert torch.autograd.gradcheck(loss, (hidden, rows))
+
+
+def test_a_batch_that_counts_nothing_changes_nothing() -> None:
+    model = model_of()
+    rows = Rows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
+    batch = rows.batch(torch.arange(1))
+    candidates = sampler_of(rows, 20).draw(0, batch.input_ids)
+    gathered = model.get_input_embeddings().weight.detach()[candidates.ids].requires_grad_()
+    loss = candidate_loss(model, batch, gathered, candidates, bf16=False)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not gathered.grad.any()
+
+
+class Wide(TorchDispatchMode):
+    """Operators that read or make a tensor with a dimension of V, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading: dict[str, int] = {}
+        self.making: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        for value, seen in (((args, kwargs), self.reading), (out, self.making)):
+            leaves = [x for x in torch.utils._pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+            if any(V in leaf.shape for leaf in leaves):
+                seen[name] = seen.get(name, 0) + 1
+        return out
+
+
+def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
+    model, rows = model_of(), rows_of()
+    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3), fused=True)
+    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60))
+    step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
+    batch = rows.batch(torch.arange(4))
+    with Wide() as wide:
+        step(1, batch)
+    # In place on the one gradient, in place on the table: nothing else of that width is written.
+    assert wide.making == {"detach": 1, "index_copy_": 1, "index_fill_": 1}
+    reading = {name: count for name, count in wide.reading.items() if name != "detach"}
+    assert reading.pop("_fused_adamw_") == 1
+    assert reading == {"index_select": 1, "index_copy_": 1, "index_fill_": 1}
+
+
+def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
+    """The whole table moves as if its dense gradient had been made, and the kept gradient is clean again."""
+    rows, optim = rows_of(), OptimConfig(steps=3, lr=1e-2, clip=0.05, weight_decay=0.1)
+    ours, theirs = model_of(), model_of()
+    optimizer = make_optimizer(ours.parameters(), optim, fused=True)
+    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60))
+    plain = make_optimizer(theirs.parameters(), optim)
+    for number in range(3):
+        batch = rows.batch(torch.arange(4) + 2 * number)
+        _, norm = step(number, batch)
+        candidates = sampler_of(rows, 60).draw(number, batch.input_ids)
+        table = theirs.get_input_embeddings().weight
+        hidden = tiny_target_loss._counted(theirs, batch)
+        logits = hidden @ table[candidates.ids].T + candidates.offset
+        F.cross_entropy(logits, torch.searchsorted(candidates.ids, batch.labels)).backward()
+        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), optim.clip)
+        plain.step()
+        plain.zero_grad()
+        assert float(norm) == pytest.approx(float(expected), rel=1e-5)
+        assert float(norm) > optim.clip
+    assert not step._gradient.any()
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, theirs.get_parameter(name), rtol=2e-3, atol=2e-5)
+
+
+def test_held_out_loss_is_over_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_target_loss, "_EXACT_BYTES", 4 * V * 5)  # five positions at once
+    model, rows = model_of(), rows_of(30)
+    chosen = spread(len(rows), 7)
+    total, count = heldout_loss(model, rows, chosen, batch_size=3)
+    loss, expected = batch_loss(model, rows.batch(chosen))
+    assert count == expected
+    assert total / count == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_rows_are_spread_over_a_file() -> None:
+    assert spread(5, None).tolist() == spread(5, 9).tolist() == [0, 1, 2, 3, 4]
+    assert spread(100, 4).tolist() == [0, 25, 50, 75]
+
+
+def config_of(**changes: Any) -> TinyTargetConfig:
+    optim = OptimConfig(steps=60, batch_size=4, lr=1e-2, clip=1.0)
+    return TinyTargetConfig.model_validate(
+        {"train": "a", "heldout": "b", "sequence_length": T, "optim": optim, "fused": True, **changes}
+    )
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_the_estimate_teaches_what_the_exact_loss_teaches(tmp_path: Any, precision: str) -> None:
+    rows = rows_of(8)
+    losses = {}
+    for size in (None, 80):
+        model = model_of()
+        config = config_of(candidates=size, mixed_precision=precision)
+        train_model(model.train(), rows, config, tmp_path / f"{size}.jsonl", None)
+        total, count = heldout_loss(model.eval(), rows, spread(len(rows), None))
+        losses[size] = total / count
+    before, number = heldout_loss(model_of().eval(), rows, spread(len(rows), None))
+    assert losses[None] < 0.6 * before / number
+    assert losses[80] == pytest.approx(losses[None], abs=0.15 * before / number)
+
+
+def test_more_candidates_than_rows_are_refused(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="estimated"):
+        train_model(model_of(), rows_of(), config_of(candidates=V + 1), tmp_path / "log", None)
+
+
+def test_passes_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert uses_bf16("bf16", cpu)
+    assert not uses_bf16("no", cpu)
+    for has in (True, False):
+        monkeypatch.setattr(
+            tiny_target_run.torch.cpu, "get_capabilities", lambda has=has: {"amx_bf16": has}, raising=False
+        )
+        assert uses_bf16("auto", cpu) is has

@@ -1,0 +1,137 @@
+"""From ranks to accepted lengths: which cycles a chain or a fixed tree would have run, and what they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..decode.shapes import TreeShape
+from .intervals import estimate, ratio, ratio_of_ratios
+from .replay_types import MISSED, Ranks
+from .results import Figure
+
+Ints = npt.NDArray[np.int64]
+Group = TypeVar("Group", bound=str)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The cycles of one way of drafting with one shape, over Q answers.
+
+    Attributes:
+        lengths: of every answer the tokens that each of its cycles commits, the target's own included; the last
+            cycle is cut at the answer's end. The first token of an answer is no cycle's.
+        committed, cycles: (Q,) int64 their sums and numbers.
+        reached: (levels,) int64 cycles that accept draft token 1, 2, ….
+        offered: (levels,) int64 cycles that accept the tokens before it, with a token of the answer to follow.
+    """
+
+    lengths: tuple[tuple[int, ...], ...]
+    committed: Ints
+    cycles: Ints
+    reached: Ints
+    offered: Ints
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Mean tokens that a cycle commits; None without any."""
+        return float(self.committed.sum() / self.cycles.sum()) if self.cycles.any() else None
+
+
+def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
+    """Draft tokens that a cycle from each row accepts: the longest prefix of its ranks that is a path of the shape.
+
+    Args:
+        ranks: (P, levels); a shape that is deeper is cut to these levels.
+        shape: a chain or a fixed tree; its width is at most the replay's.
+
+    Returns:
+        (P,).
+    """
+    table = np.full((shape.nodes + 1, MISSED + 1), shape.nodes, np.int64)  # the last node has no children
+    for node, children in enumerate(shape.children):
+        for child in children:
+            table[node, shape.ranks[child]] = child
+    at = np.zeros(len(ranks), np.int64)
+    length = np.zeros(len(ranks), np.int64)
+    for level in range(min(ranks.shape[1], shape.levels)):
+        at = table[at, ranks[:, level]]
+        length += at < shape.nodes
+    return length
+
+
+def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape) -> Walked:
+    """Run the cycles of all answers: from the first token, a accepted, on behind the target's own one.
+
+    Args:
+        ranks: (P, levels) of :class:`~.replay_types.Replayed`.
+        offsets: (Q + 1,) where each answer's rows begin, and their number (``replay.cycle_offsets``).
+        shape: what every cycle drafts.
+    """
+    begins, ends = np.asarray(offsets[:-1], np.int64), np.asarray(offsets[1:], np.int64)
+    found = accepted(ranks, shape)
+    left = np.repeat(ends, ends - begins) - np.arange(len(ranks))  # tokens behind each root
+    lengths = np.minimum(found + 1, left)
+    begun = np.zeros(len(ranks), bool)
+    at = begins[begins < ends]
+    stop = ends[begins < ends]
+    while len(at):
+        begun[at] = True
+        at = at + lengths[at]
+        at, stop = at[at < stop], stop[at < stop]
+    taken = [lengths[begin:end][begun[begin:end]] for begin, end in zip(begins, ends)]
+    depth, offered = found[begun], left[begun]
+    steps = np.arange(1, min(ranks.shape[1], shape.levels) + 1)
+    return Walked(
+        tuple(tuple(one.tolist()) for one in taken),
+        np.array([one.sum() for one in taken], np.int64),
+        np.array([len(one) for one in taken], np.int64),
+        (depth[:, None] >= steps).sum(0),
+        ((depth[:, None] >= steps - 1) & (offered[:, None] >= steps)).sum(0),
+    )
+
+
+def accept_lengths(ranks: Ranks, offsets: Sequence[int], shape: TreeShape) -> tuple[tuple[int, ...], ...]:
+    """Of every answer the tokens that each cycle commits; see :class:`Walked`."""
+    return walk(ranks, offsets, shape).lengths
+
+
+def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
+    """The engine's ``Generation.accept_lengths`` as a walk counts them: the last cycle ends with the answer.
+
+    Args:
+        lengths: of every cycle; the last may commit tokens behind a stop or the limit.
+        total: tokens of the answer behind its first one.
+    """
+    before = sum(lengths[:-1])
+    return (*lengths[:-1], min(lengths[-1], total - before)) if lengths else ()
+
+
+def length_of(walked: Walked, answers: Sequence[int] | Ints | None = None) -> Figure:
+    """Accepted length with its 95% interval over answers.
+
+    Args:
+        answers: numbers of those that count; None: all.
+    """
+    return estimate(_columns([walked], answers), ratio, pooled=True)
+
+
+def share_of_length(one: Walked, other: Walked, answers: Sequence[int] | Ints | None = None) -> Figure:
+    """Accepted length of one over that of another on the same answers, with its paired interval."""
+    return estimate(_columns([one, other], answers), ratio_of_ratios, pooled=True)
+
+
+def lengths_by_group(walked: Walked, groups: Mapping[Group, Sequence[int]]) -> dict[Group, Figure]:
+    """:func:`length_of` of every group of answers."""
+    return {name: length_of(walked, answers) for name, answers in groups.items()}
+
+
+def _columns(walked: Sequence[Walked], answers: Sequence[int] | Ints | None) -> npt.NDArray[np.float64]:
+    """(answers, 1, 2 a way): committed and cycles."""
+    columns = np.stack([part for one in walked for part in (one.committed, one.cycles)], -1)
+    chosen = columns if answers is None else columns[np.asarray(answers, np.int64)]
+    return chosen.astype(np.float64)[:, None]

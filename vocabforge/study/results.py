@@ -1,0 +1,269 @@
+"""results.json of a study: every figure of its report, and what it was made from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from ..core.errors import DataError
+from ..core.files import read_json
+from ..evaluate.results_figures import Figure, Strict
+from .joined import CHAIN, EVERYTHING, GREEDY
+
+RESULTS = "results.json"
+SCHEMA_VERSION = 1
+RARE = "rare data"  # the group of rare tokens: the set ``rare``, HumanEval, and the category coding
+
+GroupKind = Literal["all", "set", "task", "category", "rare"]
+
+
+class Group(Strict):
+    """Questions that figures are given for.
+
+    Attributes:
+        kind: ``all``: the headline's questions (all Spec-Bench where it is asked, else every set but ``rare``).
+        sets: sets of questions that it draws from.
+        questions: in it.
+    """
+
+    key: str
+    kind: GroupKind
+    sets: list[str]
+    questions: int
+
+
+class Shape(Strict):
+    """A draft shape: ``chain`` or ``tree N``; nodes are counted with the root, levels below it."""
+
+    key: str
+    nodes: int
+    levels: int
+    width: int
+
+
+class Speed(Strict):
+    """Predicted speed of one request, see ``joined.Predicted``."""
+
+    tokens_per_s: float
+    low: float
+    high: float
+    plain: float
+    speedup: float
+    cycle_s: float
+    head_s: float
+    notes: list[str]
+
+
+class Cell(Strict):
+    """One method with one shape at one temperature over one group of questions.
+
+    Attributes:
+        accepted_by_seed: tokens that a cycle commits, the target's own among them, in the order of the seeds.
+        accepted: mean over seeds, sample deviation over seeds, 95% interval over questions (main groups only).
+        share_by_seed: of the full head's accepted length with the same seed, shape, temperature, and questions.
+        share: as ``accepted``; its interval is paired: both heads answer the questions that are drawn.
+        tokens, cycles: sums over questions and seeds.
+        predicted: by column of ``joined.COLUMNS``.
+    """
+
+    accepted_by_seed: list[float | None]
+    accepted: Figure
+    share_by_seed: list[float | None]
+    share: Figure
+    tokens: int
+    cycles: int
+    predicted: dict[str, Speed]
+
+
+class MethodFigures(Strict):
+    """One way of drafting.
+
+    Attributes:
+        key, family, name, setting, dynamic: as in ``methods.Method``.
+        scored: mean tokens that get an exact logit, by draft step; None where no row was asked.
+        exact: share of the V logits that are computed exactly, mean over draft steps.
+        coverage: share of a held-out text's tokens inside its draft vocabulary, by text; empty for dynamic ones.
+        conditional: temperature -> share of accepted draft tokens by draft step, of those whose predecessors were
+            accepted, chain, questions of the group ``all``, pooled over seeds.
+        cells: temperature -> shape -> group.
+    """
+
+    key: str
+    family: str
+    name: str
+    setting: str
+    dynamic: bool
+    scored: list[float | None]
+    exact: float
+    coverage: dict[str, float]
+    conditional: dict[str, list[float | None]]
+    cells: dict[str, dict[str, dict[str, Cell]]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.setting}"
+
+    def at(self, shape: str = CHAIN, group: str = EVERYTHING, temperature: str = GREEDY) -> Cell | None:
+        """Its figures there; None where the study has none."""
+        return self.cells.get(temperature, {}).get(shape, {}).get(group)
+
+
+class StudyClaim(Strict):
+    """A published or intended result beside this study's, see ``claims.Claim``; ``held`` is None where it could not be
+    tried."""
+
+    source: str
+    claim: str
+    compared: str
+    published: str
+    threshold: float
+    value: float | None
+    found: str
+    held: bool | None
+
+
+class Goal(Strict):
+    """The study's goal with one shape at one temperature.
+
+    Attributes:
+        method: key of the fastest dynamic head that keeps enough with few enough exact logits; None where none does.
+        claim: the goal, and whether it is reached.
+    """
+
+    shape: str
+    temperature: str
+    method: str | None
+    claim: StudyClaim
+
+
+class Recommended(Strict):
+    """What ``tune`` would recommend on this machine, out of the study's rows.
+
+    Attributes:
+        method, shape: None where plain decoding is quickest.
+        why: in sentences.
+        places: of it, from 1, by predicted tokens a second of each column, and by share of the accepted length.
+        of: rows that were ranked.
+    """
+
+    method: str | None
+    shape: str | None
+    why: list[str]
+    places: dict[str, int]
+    of: int
+
+
+class Decoded(Strict):
+    """One way of decoding in the check of the decoder itself, all methods and seeds.
+
+    Attributes:
+        outputs: of which ``identical`` are plain decoding's, ``near_tied`` part where rounding decides between two
+            tokens, ``faults`` part otherwise, ``not_judged`` were too many.
+        cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 where the replay has none.
+    """
+
+    mode: str
+    outputs: int
+    identical: int
+    near_tied: int
+    faults: int
+    not_judged: int
+    cycles: int
+    equal_cycles: int
+
+
+class Checked(Strict):
+    """The decoder itself on a sample, from ``check.json``.
+
+    Attributes:
+        modes: by way of decoding.
+        lengths: method key -> mode -> tokens that a cycle commits, mean over the checked seeds.
+        questions: of the sample.
+        where: device and number format. settings: of the check.
+    """
+
+    modes: list[Decoded]
+    lengths: dict[str, dict[str, float]]
+    questions: int
+    where: str
+    settings: dict[str, int]
+
+    @property
+    def faults(self) -> int:
+        return sum(mode.faults for mode in self.modes)
+
+
+class StudyResults(Strict):
+    """The whole file.
+
+    Attributes:
+        created: UTC, ISO 8601.
+        vocab_size: V, rows of the LM head.
+        columns: prediction columns that some cell has.
+        goals: the first is that of the verdict: the largest tree, greedy.
+        claims: the last is the goal, as the first of ``goals``.
+        checked: None where the decoder itself was not asked.
+        facts: machine and inputs in words. missing: what this study lacks, in sentences.
+        config: the resolved configuration.
+    """
+
+    schema_version: Literal[1] = 1
+    vocabforge: str
+    created: str
+    size: str
+    seeds: list[int]
+    command: str
+    vocab_size: int
+    columns: list[str]
+    shapes: list[Shape]
+    temperatures: list[str]
+    groups: list[Group]
+    coverage_texts: list[str]
+    methods: list[MethodFigures]
+    goals: list[Goal]
+    claims: list[StudyClaim]
+    recommended: Recommended | None
+    checked: Checked | None
+    facts: dict[str, str]
+    missing: list[str]
+    config: dict[str, Any]
+
+    def method(self, key: str | None) -> MethodFigures | None:
+        """The method of this key; None where the study has none."""
+        return next((one for one in self.methods if one.key == key), None)
+
+    def group(self, key: str) -> Group | None:
+        """The group of this key; None where the study has none."""
+        return next((one for one in self.groups if one.key == key), None)
+
+
+def read_results(path: Path) -> StudyResults:
+    """Read ``results.json`` from its path or from a report's folder.
+
+    Raises:
+        DataError: missing file, another version, or a value that the schema does not allow.
+    """
+    file = path / RESULTS if path.is_dir() else path
+    content = read_json(file, "results of the study")
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            "the results are of another version",
+            got=f"schema_version {version!r}",
+            expected=SCHEMA_VERSION,
+            source=file,
+            remedy="run the stage report again",
+        )
+    try:
+        return StudyResults.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(
+            "the results do not fit their schema",
+            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            expected=f"schema_version {SCHEMA_VERSION}",
+            source=file,
+        ) from error

@@ -1,0 +1,78 @@
+"""Stage ``target``: a Llama with the study's tokenizer, trained on its conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.progress import say
+from ..train.tiny_target import finished_target, train_tiny_target
+from ..train.tiny_target_config import TinyTargetConfig
+from ..train.tiny_target_run import WorkFolder
+from .config import StudyConfig
+from .layout import Layout
+
+SEED = 0  # every family of drafters has the same target
+HELDOUT_ROWS = 48  # of a source; at V = 151,936 more would take as long as much of the training
+
+
+def run(config: StudyConfig, layout: Layout) -> None:
+    """Write ``layout.target``, an ordinary Hugging Face folder.
+
+    What is there already and made from the same texts, tokenizer and settings is left. A run that was stopped goes on
+    from its last checkpoint.
+
+    Raises:
+        DataError: the texts or the tokenizer are missing or unusable, or a loss is not finite.
+        MismatchError: a run was begun with other settings, or the tokenizer has more entries than ``target.rows``.
+        UsageError: the folder cannot be replaced, or another process works in it.
+        KeyboardInterrupt: it was asked to stop.
+    """
+    wanted = target_config(config, layout)
+    found = finished_target(wanted, layout.target)
+    if found is None:
+        found = train_tiny_target(wanted, layout.target, overwrite=True)
+    else:
+        WorkFolder.beside(layout.target).remove()  # the run may have been killed behind its last word
+        say(f"target: {layout.target} is made already")
+    say(_described(found.meta, losses_by_source(config, found.meta)))
+
+
+def target_config(config: StudyConfig, layout: Layout) -> TinyTargetConfig:
+    """The target of a study."""
+    own = config.target
+    given = config.data.tokenizer is not None
+    tokenizer = {"tokenizer": layout.tokenizer} if given else {"vocab_size": config.data.tokenizer_size}
+    return TinyTargetConfig(
+        train=layout.train_texts,
+        heldout=tuple(layout.heldout_texts(name) for name in _heldout(config)),
+        **tokenizer,
+        **{name: getattr(own, name) for name in type(own).model_fields},
+        heldout_rows=HELDOUT_ROWS,
+        fused=True,
+        seed=SEED,
+        device=config.device,
+        threads=config.threads,
+    )
+
+
+def losses_by_source(config: StudyConfig, meta: Mapping[str, Any]) -> dict[str, float]:
+    """Held-out loss, in nats a counted token, of each source that the target never learnt from.
+
+    Args:
+        meta: of the target's manifest.
+    """
+    losses = meta["heldout_losses"]
+    return {name: float(losses[Layout(config.output).heldout_texts(name).stem]) for name in _heldout(config)}
+
+
+def _heldout(config: StudyConfig) -> list[str]:
+    return [source.name for source in config.data.sources if source.role != "train"]
+
+
+def _described(meta: Mapping[str, Any], losses: Mapping[str, float]) -> str:
+    said = ", ".join(f"{name} {loss:.2f}" for name, loss in losses.items())
+    return (
+        f"target: {meta['parameters']:,} parameters, {meta['train_tokens']:,} tokens of text, last losses "
+        f"{meta['last_loss']:.2f}; held-out loss in nats a token: {said or 'no source is held out'}"
+    )

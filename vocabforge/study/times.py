@@ -1,0 +1,266 @@
+"""Stage ``times``: how long draft heads take, for this study's model and for the shape of an 8B model, on this machine.
+
+It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what-if``, ``latency.json`` beside it. Both
+measurements are kept by what decides them: a stage that was interrupted goes on with the second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+
+from .. import __version__
+from ..core.config import StrictModel
+from ..core.errors import DataError
+from ..core.files import atomic_write, read_json
+from ..core.progress import say
+from ..corpus.tokenizer import load_tokenizer
+from ..evaluate.bench_heads_steps import PlannedStep, Steps
+from ..evaluate.benchmarks import read_questions, spread
+from ..evaluate.environment import describe_environment
+from ..models.device import choose_device
+from ..models.fingerprint import target_fingerprint
+from ..models.head_io import drafter_digest
+from ..models.lean import LeanModel, load_target
+from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
+from ..tune.records import Count
+from ..tune.table import LATENCY, LatencyTable, write_latency
+from ..tune.types import HeadSetting, TreeSetting
+from .answer_prompts import question_prompt
+from .answering import study_dtype
+from .answers import question_sets
+from .config import StudyConfig
+from .layout import Layout
+from .methods import FULL, Method, methods
+from .roofline import Sizes, scaled
+from .shape_heads import ShapePlan, measure_shape
+from .shape_times import ShapeTimes
+from .study_heads import StudyHeads
+
+SCHEMA_VERSION = 1
+CHAIN, DYNAMIC = "chain", "dynamic tree"
+_PROMPTS = 48  # whose lengths say how much caches hold
+_UNMEASURED = {"bandwidth", "layer_us", "target_us"}  # settings that are reckoned with, of no measurement
+_OF_FAMILY = 3  # heads of one family whose times the table interpolates between
+
+
+class StudyTimes(StrictModel):
+    """``times.json``.
+
+    Attributes:
+        heads: sizes of every method's draft head, by ``Method.key``.
+        rows, hidden: V and H of the study's target.
+        prefix: mean positions that caches hold while a question is answered.
+        trees: draft shapes by name: ``chain``, ``tree N`` and ``dynamic tree``.
+        latency: this model's latency table.
+        shape: of the larger shape; None where nothing of it was measured.
+    """
+
+    schema_version: Literal[1] = 1
+    vocabforge: str
+    heads: dict[str, HeadSetting]
+    rows: Count
+    hidden: Count
+    prefix: Count
+    trees: dict[str, TreeSetting]
+    latency: LatencyTable
+    shape: ShapeTimes | None = None
+
+    def large(self, key: str, sizes: Sizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
+        """A method's head at another shape; see :func:`~vocabforge.study.roofline.scaled`."""
+        return scaled(self.heads[key], self.hidden, sizes, rows=self.rows, scored=scored)
+
+
+def run(config: StudyConfig, layout: Layout) -> None:
+    """Measure and write ``times.json``.
+
+    Raises:
+        VocabForgeError: a part of the first seed is missing or damaged.
+    """
+    device = choose_device(config.device)
+    dtype = study_dtype(device)
+    model = load_target(layout.target, dtype=getattr(torch, dtype), device=device)
+    prompts = study_prompts(config, layout)
+    ways = methods(config, layout)
+    heads = StudyHeads(layout, config.seeds[0], model)
+    settings = {way.key: heads.setting(way) for way in ways}
+    trees = trees_of(config)
+    prefix = max(1, round(mean(map(len, prompts)) + config.answers.tokens / 2))
+    key = {
+        "environment": describe_environment(device=str(device), dtype=dtype),
+        "settings": {name: one.model_dump(mode="json") for name, one in settings.items()},
+        "times": config.times.model_dump(mode="json", exclude=_UNMEASURED),
+        "trees": {name: one.model_dump(mode="json") for name, one in trees.items()},
+        "prompts": [len(prompt) for prompt in prompts],
+        "vocabforge": __version__,
+    }
+    steps = Steps([PlannedStep("this model", "times", config.times.budget_s), *_planned(config)])
+    digests = {"target": target_fingerprint(layout.target), "drafter": drafter_digest(heads.folder(FULL))}
+    found = steps.run(
+        layout.times.with_name("times-model.json"),
+        key | digests,
+        lambda: _latency(config, heads, _chosen(ways, settings), trees, prompts, digests),
+    )
+    latency = LatencyTable.model_validate(found)
+    shape = None
+    if config.times.shape_budget_s:
+        sizes = (config.times.shape_rows, config.times.shape_hidden)
+        made = steps.run(
+            layout.times.with_name("times-shape.json"),
+            key,
+            lambda: _shape(config, settings, model, trees, prefix, device),
+        )
+        shape = ShapeTimes.model_validate(made["shape"]) if made["shape"] else None
+        say(
+            f"Times of the larger shape: V = {sizes[0]:,}, H = {sizes[1]:,}" + ("" if shape else ", left out")
+        )
+    times = StudyTimes(
+        vocabforge=__version__,
+        heads=settings,
+        rows=model.config.vocab_size,
+        hidden=model.config.hidden_size,
+        prefix=prefix,
+        trees=trees,
+        latency=latency,
+        shape=shape,
+    )
+    write_latency(layout.times.with_name(LATENCY), latency)
+    atomic_write(layout.times, times.model_dump_json(indent=1) + "\n")
+
+
+def read_times(path: Path) -> StudyTimes:
+    """``times.json``.
+
+    Raises:
+        DataError: missing, or not what the stage writes.
+    """
+    try:
+        return StudyTimes.model_validate(read_json(path, "times of the study"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(
+            "the times of the study do not fit their schema",
+            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            expected=f"schema_version {SCHEMA_VERSION}",
+            source=path,
+            remedy="delete the file and run the stage times again",
+        ) from error
+
+
+def trees_of(config: StudyConfig) -> dict[str, TreeSetting]:
+    """Draft shapes by name: the chain and the fixed trees of the replay, and the dynamic tree of the check.
+
+    A fixed tree is taken for a dynamic one of as many levels and nodes and of its greatest width. Shapes that no tree
+    can have are left out.
+    """
+    own, check = config.replay, config.check
+    wanted = {f"tree {nodes}": (own.width, own.levels - 1, nodes) for nodes in own.trees}
+    wanted[DYNAMIC] = check.tree_topk, check.tree_depth, check.tree_nodes
+    found = {CHAIN: TreeSetting.chain(own.levels - 1)}
+    for name, (topk, depth, nodes) in wanted.items():
+        tree = tree_of(topk, depth + 1, nodes)
+        if tree is not None:
+            found[name] = tree
+    return found
+
+
+def tree_of(width: int, levels: int, nodes: int) -> TreeSetting | None:
+    """A tree of these sizes, with fewer levels where there are more than nodes; None where there is none."""
+    levels = min(levels, nodes - 1)
+    most = width + (levels - 1) * width**2 + 1
+    if levels < 1 or width < 2 or not levels < nodes <= most:
+        return None
+    return TreeSetting(topk=width, depth=levels - 1, total=nodes)
+
+
+def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
+    """Token ids of some questions of every set, evenly spread.
+
+    Raises:
+        DataError: a set of questions cannot be read.
+    """
+    tokenizer = load_tokenizer(layout.target)
+    names = question_sets(config, layout)
+    each = max(1, _PROMPTS // len(names))
+    return [
+        question_prompt(tokenizer, question, config.answers.prompt_tokens).ids
+        for name in names
+        for question in spread(read_questions(layout.questions(name)), each)
+    ]
+
+
+def _planned(config: StudyConfig) -> list[PlannedStep]:
+    budget = config.times.shape_budget_s
+    return [PlannedStep("the larger shape", "times", budget)] if budget else []
+
+
+def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list[Method]:
+    """Methods whose heads are measured, the full head first: of a family the smallest, a middle and the largest.
+
+    The table interpolates between them: by tokens scored and by size of the core.
+    """
+    families: dict[object, dict[HeadSetting, Method]] = {}
+    for way in ways:
+        setting = settings[way.key]
+        family = ("slab",) if setting.kind == "static" else setting.family
+        if way.drafter == FULL:
+            families.setdefault(family, {}).setdefault(setting, way)
+    found = []
+    for members in families.values():
+        order = sorted(members, key=lambda one: (max(one.scored), one.core, len(one.scored)))
+        count = min(_OF_FAMILY, len(order))
+        places = {round(place * (len(order) - 1) / max(count - 1, 1)) for place in range(count)}
+        found += [members[order[place]] for place in sorted(places)]
+    return sorted(found, key=lambda way: way.family != FULL)
+
+
+def _latency(
+    config: StudyConfig,
+    heads: StudyHeads,
+    chosen: Sequence[Method],
+    trees: Mapping[str, TreeSetting],
+    prompts: Sequence[Sequence[int]],
+    digests: Mapping[str, str],
+) -> dict[str, Any]:
+    inputs = LatencyInputs(
+        heads.model,
+        heads.drafter(FULL),
+        [heads.head(way) for way in chosen],
+        list(trees.values()),
+        prompts,
+        new=config.answers.tokens,
+        target=digests["target"],
+        digest=digests["drafter"],
+    )
+    return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
+
+
+def _shape(
+    config: StudyConfig,
+    settings: Mapping[str, HeadSetting],
+    model: LeanModel,
+    trees: Mapping[str, TreeSetting],
+    prefix: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    own, width = config.times, max(tree.topk for tree in trees.values())
+    sizes = Sizes(own.shape_rows, own.shape_hidden)
+    plan = ShapePlan(
+        own.shape_hidden,
+        own.shape_rows,
+        width,
+        tuple(sorted({tree.total for tree in trees.values()})),
+        prefix,
+        own.shape_budget_s,
+    )
+    large = [
+        scaled(one, model.config.hidden_size, sizes, rows=model.config.vocab_size)
+        for one in settings.values()
+    ]
+    found = measure_shape(large, plan, device)
+    return {"shape": None if found is None else found.model_dump(mode="json")}

@@ -1,0 +1,91 @@
+"""Configuration of a small target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ..core.config import StrictModel
+from .config import OptimConfig, Positive
+
+# What does not decide the weights, or is held against hashes of the files instead of their names.
+_APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
+
+
+class TinyTargetConfig(StrictModel):
+    """Configuration of a small target.
+
+    Attributes:
+        train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
+        heldout: conversations for the held-out loss; of several files each has a loss of its own, without any there is
+            none.
+        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
+        vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
+        rows: V, rows of the embedding; None: the tokenizer's entries. Beyond these they are padding.
+        intermediate_size: width of the SwiGLU MLP.
+        max_position_embeddings: longest context that the configuration admits.
+        sequence_length: T, tokens of a packed training row.
+        init_std: standard deviation of the initial weights; narrow models learn sooner with more than the
+            usual 0.02.
+        loss_on: which predictions count: those of assistant tokens, or of all tokens.
+        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
+        candidates: tokens that the loss of a step is estimated on (``train.candidates``), beside those of its
+            batch; None: all V. Held-out losses are always over all V.
+        mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
+        fused: AdamW in one pass over each tensor; the last bits differ from those of the usual one.
+        threads: CPU threads; None leaves torch's choice.
+        checkpoint_every: steps. Packed rows and checkpoints are then kept beside the output, in
+            ``NAME.checkpoints``, until it is finished, and a run that was stopped goes on. None keeps nothing.
+    """
+
+    train: Path
+    heldout: Path | tuple[Path, ...]
+    tokenizer: Path | None = None
+    vocab_size: Annotated[int, Field(ge=300)] = 4096
+    rows: Positive | None = None
+    hidden_size: Positive = 256
+    intermediate_size: Positive = 384
+    num_layers: Positive = 3
+    num_heads: Positive = 4
+    num_kv_heads: Positive = 2
+    max_position_embeddings: Positive = 2048
+    init_std: Annotated[float, Field(gt=0.0)] = 0.05
+    sequence_length: Annotated[int, Field(ge=8)] = 256
+    loss_on: Literal["assistant", "all"] = "assistant"
+    heldout_rows: Positive | None = None
+    candidates: Positive | None = None
+    mixed_precision: Literal["auto", "no", "bf16"] = "no"
+    fused: bool = False
+    optim: OptimConfig
+    seed: int = 0
+    device: str = "cpu"
+    threads: Positive | None = None
+    checkpoint_every: Positive | None = None
+
+    @field_validator("mixed_precision", mode="before")
+    @classmethod
+    def _no_is_no(cls, value: object) -> object:
+        return "no" if value is False else value  # YAML reads a bare no as false
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> TinyTargetConfig:
+        if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
+            raise ValueError("vocab_size is that of a tokenizer that is made: with tokenizer, give rows")
+        if self.sequence_length > self.max_position_embeddings:
+            raise ValueError("sequence_length is longer than max_position_embeddings")
+        names = Counter(path.stem for path in self.heldout_files)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"held-out files need names of their own, not twice {', '.join(twice)}")
+        return self
+
+    @property
+    def heldout_files(self) -> tuple[Path, ...]:
+        """Every held-out file."""
+        return (self.heldout,) if isinstance(self.heldout, Path) else self.heldout
+
+    def decides(self) -> dict[str, Any]:
+        """The settings that, with the content of the files, decide the weights."""
+        return self.model_dump(mode="json", exclude=_APART)
