@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,20 @@ def written(layout: Layout) -> dict[str, str]:
 
 def own_rows(layout: Layout) -> list[dict[str, Any]]:
     return [json.loads(line) for line in layout.own_texts.read_text("utf-8").splitlines()]
+
+
+def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: Layout, tmp_path: Path) -> None:
+    """Else every answer would begin with the same tokens, whatever is asked."""
+    folder = tmp_path / "target"
+    shutil.copytree(layout.target, folder)
+    template = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{% if enable_thinking is defined and enable_thinking is false %}[no thoughts]{% endif %}"
+    )
+    (folder / "chat_template.jinja").write_text(template, "utf-8")
+    tokenizer = load_tokenizer(folder)
+    found = fit_prompt(tokenizer, [{"role": "user", "content": "Hello"}], 60)
+    assert tokenizer.decode(list(found.ids)) == "Hello[no thoughts]"
 
 
 def test_answers_are_plain_decodings(layout: Layout) -> None:

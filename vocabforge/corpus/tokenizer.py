@@ -109,11 +109,16 @@ class TextTokenizer:
         )
 
 
-def encode_prompt(tokenizer: TextTokenizer, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
+def encode_prompt(
+    tokenizer: TextTokenizer, prompt: str | Sequence[Mapping[str, Any]], **variables: Any
+) -> list[int]:
     """Token ids that a target reads before it answers.
 
     A text gets the tokenizer's own prefix (BOS where its post-processor or ``add_bos_token`` says so, never
     twice). A conversation is rendered with the header of the assistant's turn; its template adds specials.
+
+    Args:
+        **variables: further names that the chat template reads.
 
     Raises:
         DataError: a conversation without a chat template, or nothing to read at all.
@@ -121,7 +126,7 @@ def encode_prompt(tokenizer: TextTokenizer, prompt: str | Sequence[Mapping[str, 
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt, add_special=True)
     else:
-        ids = tokenizer.encode(tokenizer.render(prompt, add_generation_prompt=True))
+        ids = tokenizer.encode(tokenizer.render(prompt, add_generation_prompt=True, **variables))
     if not ids:
         raise DataError(
             "the prompt has no tokens", got=repr(prompt), remedy="give a prompt of at least one token"

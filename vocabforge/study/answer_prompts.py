@@ -15,6 +15,9 @@ from ..corpus.tokenizer import TextTokenizer, encode_prompt
 from ..evaluate.benchmarks import Question
 
 GAP = " … "  # stands where the middle of a text was
+# A template that lets its model think opens an answer without thoughts with an empty block. It belongs to the prompt:
+# else the first tokens of every answer would be the same, and accepted for nothing.
+TEMPLATE = {"enable_thinking": False}
 _FOR_LEARNERS = ("cut", "loss_weight")  # of a message; no template reads them
 
 
@@ -48,6 +51,10 @@ class TrainingPrompt:
     line: int
 
 
+def _encoded(tokenizer: TextTokenizer, messages: Sequence[Message]) -> list[int]:
+    return encode_prompt(tokenizer, messages, **TEMPLATE)
+
+
 def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int) -> FittedPrompt:
     """A prompt of at most ``limit`` tokens.
 
@@ -59,14 +66,14 @@ def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int
         DataError: there is no chat template, or it refuses the conversation.
     """
     kept = list(messages)
-    ids = encode_prompt(tokenizer, kept)
+    ids = _encoded(tokenizer, kept)
     if len(ids) <= limit:
         return FittedPrompt(tuple(kept), tuple(ids))
     system = 1 if kept[0]["role"] == "system" else 0
     for start in range(system + 1, len(kept)):
         if kept[start]["role"] == "user":
             fewer = [*kept[:system], *kept[start:]]
-            ids = encode_prompt(tokenizer, fewer)
+            ids = _encoded(tokenizer, fewer)
             if len(ids) <= limit:
                 return FittedPrompt(tuple(fewer), tuple(ids), True)
     last = next((at for at in reversed(range(len(kept))) if kept[at]["role"] == "user"), len(kept) - 1)
@@ -78,7 +85,7 @@ def _without_middle(tokenizer: TextTokenizer, messages: list[Message], limit: in
     text = str(messages[-1]["content"])
     _, offsets = tokenizer.encode_with_offsets(text)
     keep = len(offsets)
-    excess = len(encode_prompt(tokenizer, messages)) - limit
+    excess = len(_encoded(tokenizer, messages)) - limit
     while excess > 0:
         keep -= excess  # the gap's own tokens, and those that form around it, take further rounds
         if keep < 1:
@@ -93,7 +100,7 @@ def _without_middle(tokenizer: TextTokenizer, messages: list[Message], limit: in
         front = text[: offsets[head - 1][1]]
         back = text[offsets[len(offsets) - tail][0] :] if tail else ""
         shorter = [*messages[:-1], {**messages[-1], "content": front + GAP + back}]
-        ids = encode_prompt(tokenizer, shorter)
+        ids = _encoded(tokenizer, shorter)
         excess = len(ids) - limit
     return FittedPrompt(tuple(shorter), tuple(ids), True)
 

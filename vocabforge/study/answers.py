@@ -29,7 +29,7 @@ from ..evaluate.benchmarks import Question, read_questions
 from ..evaluate.replay_types import Continuation
 from ..vocab.special import SpecialTokens
 from ..vocab.table import FrequencyTable, save_counts
-from .answer_prompts import FittedPrompt, fit_prompt, question_prompt, training_prompts
+from .answer_prompts import TEMPLATE, FittedPrompt, fit_prompt, question_prompt, training_prompts
 from .answering import AnsweringTarget, Job
 from .config import StudyConfig
 from .layout import Layout
@@ -163,7 +163,7 @@ def _key(
     own = config.answers
     return {
         **target.facts,
-        "template": hashlib.sha256(canonical(target.tokenizer.chat_template)).hexdigest(),
+        "template": hashlib.sha256(canonical([target.tokenizer.chat_template, TEMPLATE])).hexdigest(),
         "texts": sha256_file(layout.train_texts) if layout.train_texts.is_file() else None,
         "questions": {name: sha256_file(path) for name, path in sets.items() if path.is_file()},
         "train": [own.train_prompts, own.train_tokens],
