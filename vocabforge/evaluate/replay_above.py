@@ -6,11 +6,13 @@ answers them a row at a time, ten times as fast as the same operations of PyTorc
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from ..models.heads import topk_lowest_id
 
 _SAMPLE = 4096  # scores of a row that its pivot is read from
 _Row = np.ndarray[Any, Any]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,37 @@ def _above_on_device(scores: Tensor, wanted: Tensor) -> Pairs:
 
 
 def _above_on_host(scores: Tensor, wanted: Tensor) -> Pairs:
-    found: list[_Row] = [np.empty(0, np.int64)]
-    sizes = []
-    for row, place in zip(scores.numpy(), wanted.tolist()):
-        if place < 0:
-            sizes.append(0)
-            continue
-        lower = np.flatnonzero(row[:place] >= row[place])
-        higher = np.flatnonzero(row[place + 1 :] > row[place]) + (place + 1)
-        found += [lower, higher]
-        sizes.append(len(lower) + len(higher))
+    table, places = scores.numpy(), wanted.tolist()
+
+    def some(rows: range) -> list[_Row]:
+        return [_above_in_row(table[row], places[row]) for row in rows]
+
+    found = [one for part in _in_threads(some, len(places)) for one in part]
+    sizes = [len(one) for one in found]
     rows = np.repeat(np.arange(len(sizes)), sizes)
+    columns = np.concatenate([np.empty(0, np.int64), *found])
     ends = np.cumsum([0, *sizes])
-    return Pairs(torch.from_numpy(rows), torch.from_numpy(np.concatenate(found)), torch.from_numpy(ends))
+    return Pairs(torch.from_numpy(rows), torch.from_numpy(columns), torch.from_numpy(ends))
+
+
+def _above_in_row(row: _Row, place: int) -> _Row:
+    """Ascending columns above one; none above -1."""
+    if place < 0:
+        return np.empty(0, np.int64)
+    higher = np.flatnonzero(row > row[place])
+    tied = np.flatnonzero(row[:place] == row[place])
+    return np.union1d(higher, tied) if len(tied) else higher
+
+
+def _in_threads(work: Callable[[range], _T], rows: int) -> list[_T]:
+    """``work`` on all rows, in as many parts as PyTorch has threads: numpy lets others run while it works on a row."""
+    parts = max(1, min(torch.get_num_threads(), rows))
+    bounds = [rows * number // parts for number in range(parts + 1)]
+    shares = [range(begin, end) for begin, end in itertools.pairwise(bounds)]
+    if parts == 1:
+        return [work(share) for share in shares]
+    with ThreadPoolExecutor(parts) as pool:
+        return list(pool.map(work, shares))
 
 
 @dataclass(frozen=True)
@@ -142,14 +163,20 @@ def _borders_on_host(scores: Tensor, lists: Sequence[Shortlist]) -> list[Border]
     kept = [None if one.without is None else ~one.without.numpy() for one in lists]
     score = np.empty((len(lists), len(scores)), np.float32)
     last = np.empty((len(lists), len(scores)), np.int64)
-    for place, row in enumerate(scores.numpy()):
-        pool = _pool(row, most)
-        for numbers in by_without.values():
-            keep = kept[numbers[0]]
-            columns = pool if keep is None else pool[keep[pool]]
-            sizes = [lists[number].size for number in numbers]
-            for number, (value, column) in zip(numbers, _last_ones(row[columns], columns, sizes)):
-                score[number, place], last[number, place] = value, column
+    table = scores.numpy()
+
+    def some(rows: range) -> None:
+        for place in rows:
+            row = table[place]
+            pool = _pool(row, most)
+            for numbers in by_without.values():
+                keep = kept[numbers[0]]
+                columns = pool if keep is None else pool[keep[pool]]
+                sizes = [lists[number].size for number in numbers]
+                for number, (value, column) in zip(numbers, _last_ones(row[columns], columns, sizes)):
+                    score[number, place], last[number, place] = value, column
+
+    _in_threads(some, len(scores))
     return [Border(torch.from_numpy(one), torch.from_numpy(other)) for one, other in zip(score, last)]
 
 
