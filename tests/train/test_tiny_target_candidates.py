@@ -171,16 +171,17 @@ class Wide(TorchDispatchMode):
 def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
     model, rows = model_of(), rows_of()
     optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3), fused=True)
-    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60))
+    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60), rows.counts())
     step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
     batch = rows.batch(torch.arange(4))
     with Wide() as wide:
         step(1, batch)
     # In place on the one gradient, in place on the table: nothing else of that width is written.
-    assert wide.making == {"detach": 1, "index_copy_": 1, "index_fill_": 1}
+    assert wide.making == {"detach": 1, "index_copy_": 2, "index_fill_": 1}
     reading = {name: count for name, count in wide.reading.items() if name != "detach"}
     assert reading.pop("_fused_adamw_") == 1
-    assert reading == {"index_select": 1, "index_copy_": 1, "index_fill_": 1}
+    assert reading.pop("index") == 1  # which candidates never occur: a byte each
+    assert reading == {"index_select": 1, "index_copy_": 2, "index_fill_": 1}
 
 
 def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
@@ -188,8 +189,10 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
     rows, optim = rows_of(), OptimConfig(steps=3, lr=1e-2, clip=0.05, weight_decay=0.1)
     ours, theirs = model_of(), model_of()
     optimizer = make_optimizer(ours.parameters(), optim, fused=True)
-    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60))
+    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60), rows.counts())
     plain = make_optimizer(theirs.parameters(), optim)
+    never = torch.arange(V) >= len(rows.counts())
+    never[: len(rows.counts())] = torch.from_numpy(rows.counts() == 0)
     for number in range(3):
         batch = rows.batch(torch.arange(4) + 2 * number)
         _, norm = step(number, batch)
@@ -199,11 +202,13 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
         logits = hidden @ table[candidates.ids].T + candidates.offset
         F.cross_entropy(logits, torch.searchsorted(candidates.ids, batch.labels)).backward()
         expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), optim.clip)
+        assert table.grad is not None
+        table.grad[never] = table.grad[never].mean(0)  # ids that never occur share their mean
         plain.step()
         plain.zero_grad()
         assert float(norm) == pytest.approx(float(expected), rel=1e-5)
         assert float(norm) > optim.clip
-    assert not step._gradient.any()
+    assert not step._gradient[~never].any()  # the others' is written anew in every step
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter, theirs.get_parameter(name), rtol=2e-3, atol=2e-5)
 
@@ -243,6 +248,26 @@ def test_the_estimate_teaches_what_the_exact_loss_teaches(tmp_path: Any, precisi
     before, number = heldout_loss(model_of().eval(), rows, spread(len(rows), None))
     assert losses[None] < 0.6 * before / number
     assert losses[80] == pytest.approx(losses[None], abs=0.15 * before / number)
+
+
+def test_tokens_that_never_occur_are_unlearnt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share one gradient; alone they would be drawn a few times in a run, and keep their mass."""
+    rows = rows_of(8)
+    batch = rows.batch(spread(len(rows), None))
+    unseen = {}
+    for shared in (True, False):
+        if not shared:
+            monkeypatch.setattr(tiny_target_run.np, "asarray", np.ones_like)
+        model = model_of()
+        began = model.lm_head.weight[40:].detach().clone()
+        train_model(model.train(), rows, config_of(candidates=48), tmp_path / str(shared), None)
+        with torch.no_grad():
+            shares = model(input_ids=batch.input_ids).logits.softmax(-1)
+        unseen[shared] = float(shares[..., 40:].sum(-1).mean())
+        if shared:  # all of them moved alike
+            moved = model.lm_head.weight[40:].detach() - began
+            assert torch.allclose(moved, moved[:1].expand_as(moved), atol=1e-4)
+    assert unseen[True] < 0.5 * unseen[False]
 
 
 def test_more_candidates_than_rows_are_refused(tmp_path: Any) -> None:

@@ -50,6 +50,7 @@ class StudyDataConfig(StrictModel):
         sources: see above; held-out text is held out by source.
         benchmarks: sets of questions: a named benchmark (``evaluate.benchmarks``) and how many of its questions, evenly
             spread (0: all of them).
+        rare_questions: of a category (a language, or code) of the set ``rare`` at most.
         overlap: a training conversation that shares this many words in a row with a question or a held-out text is
             left out.
         answer_characters: plain text is cut into answers of about this length.
@@ -60,6 +61,7 @@ class StudyDataConfig(StrictModel):
     tokenizer_size: Annotated[int, Field(ge=300)] = 1024
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
     benchmarks: dict[str, Annotated[int, Field(ge=0)]]
+    rare_questions: Positive = 36
     overlap: Positive = 24
     answer_characters: Positive = 900
 

@@ -27,7 +27,6 @@ KIND = "study-data"
 RARE = "rare"
 SUMMARY = "summary.json"
 _VERSION = 1  # counts up where the same inputs are made into other texts
-_RARE_MOST = 36  # questions of a language
 _SHUFFLE_SEED = 0
 
 Row = dict[str, Any]
@@ -91,8 +90,8 @@ def make(
 
     Conversations are ``{"messages": [...], "source": NAME}`` with the tool list beside where there is one, questions as
     Spec-Bench writes them with all turns; beside these a benchmark's own system message stands as ``system``, which
-    Spec-Bench's reader passes over. The questions ``rare`` are the prompts of the sources of that role, a few dozen
-    of a language at most, evenly spread.
+    Spec-Bench's reader passes over. The questions ``rare`` are the prompts of the sources of that role, at most
+    ``rare_questions`` of a category, evenly spread.
 
     Raises:
         DataError: see :func:`run`.
@@ -103,7 +102,7 @@ def make(
     ]
     asked = {name: benchmark.questions for name, benchmark in benchmarks.items()}
     made.questions = {name: [_question(one) for one in questions] for name, questions in asked.items()}
-    if rare := _rare([one for one in read if one.source.role == RARE]):
+    if rare := _rare([one for one in read if one.source.role == RARE], config.rare_questions):
         made.questions[RARE] = rare
     others = [one for one in read if one.source.role != "train"]
     made.heldout = {one.source.name: _rows(one, one.talks) for one in others}
@@ -190,13 +189,13 @@ def _question(question: Question) -> Row:
     return row
 
 
-def _rare(sources: Sequence[SourceTexts]) -> list[Row]:
-    """Questions from rare sources, by category."""
+def _rare(sources: Sequence[SourceTexts], most: int) -> list[Row]:
+    """Questions from rare sources, at most so many of a category."""
     talks: defaultdict[str, list[Talk]] = defaultdict(list)
     for source in sources:
         for talk in source.talks:
             talks[talk.category].append(talk)
-    chosen = [talk for category in sorted(talks) for talk in spread(talks[category], _RARE_MOST)]
+    chosen = [talk for category in sorted(talks) for talk in spread(talks[category], most)]
     return [
         {"question_id": number, "category": talk.category, "turns": talk.prompts}
         for number, talk in enumerate(chosen, start=1)

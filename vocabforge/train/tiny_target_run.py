@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import batch_loss, candidate_loss
 from .tiny_target_rows import Batch, Rows, batches
 
+Counts = npt.NDArray[np.int64]
 METRICS = "metrics.jsonl"
 _LOG_EVERY, _KEEP, _RECENT = 10, 2, 20
 
@@ -127,12 +130,22 @@ class _Sampled:
 
     The table's gradient is one (V, H) tensor for the whole run: a step writes the rows of its candidates and clears
     them again, so that nothing V wide is made, filled or clipped. AdamW alone reads all of it.
+
+    Ids that never occur are drawn a few times in a run, too seldom to be unlearnt one by one, and a hundred thousand of
+    them together hold much of the mass. Their gradients hardly differ, so all of them take the estimate of the mean.
+
+    Args:
+        counts: (V',) how often each id occurs; ids from V' on never do.
     """
 
-    def __init__(self, exact: _Exact, sampler: CandidateSampler) -> None:
+    def __init__(self, exact: _Exact, sampler: CandidateSampler, counts: Counts) -> None:
         self._exact, self._sampler = exact, sampler
         self._table = exact.model.get_input_embeddings().weight  # (V, H), the LM head, too
         self._gradient = torch.zeros_like(self._table)
+        never = torch.ones(len(self._table), dtype=torch.bool)
+        never[: len(counts)] = torch.from_numpy(np.asarray(counts)[: len(never)] == 0)
+        self._never = never.to(self._table.device)
+        self._never_ids = self._never.nonzero()[:, 0]
         self._others = [p for p in exact.model.parameters() if p is not self._table]
 
     def __call__(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -145,6 +158,9 @@ class _Sampled:
         norm = torch.nn.utils.clip_grad_norm_([*self._others, rows], own.clip)
         assert rows.grad is not None
         self._table.grad = self._gradient.index_copy_(0, candidates.ids, rows.grad)
+        if len(self._never_ids):
+            together = rows.grad[self._never[candidates.ids]].sum(0) / len(self._never_ids)  # (H,)
+            self._gradient.index_copy_(0, self._never_ids, together.expand(len(self._never_ids), -1))
         own.optimizer.step()
         own.optimizer.zero_grad(set_to_none=True)
         self._gradient.index_fill_(0, candidates.ids, 0.0)
@@ -172,7 +188,9 @@ def train_model(
     take: _Step = exact
     if config.candidates is not None:
         table = len(model.get_input_embeddings().weight)
-        take = _Sampled(exact, CandidateSampler(rows.counts(), config.candidates, table, config.seed))
+        counts = rows.counts()
+        sampler = CandidateSampler(counts, config.candidates, table, config.seed)
+        take = _Sampled(exact, sampler, counts)
     start, losses = (0, Losses()) if work is None else _resume(work, model, optimizer, optim.steps)
     run = _Run(model, optimizer, config, MetricsLog(log, keep_until=start), losses, work)
     tokens = optim.batch_size * rows.length
