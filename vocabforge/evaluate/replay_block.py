@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from ..core.errors import MismatchError
 from ..models.heads import DraftState, HeadBase
 from ..models.heads_selector import Selector
-from .replay_above import Border, Pairs, Shortlist, above, borders
+from .replay_above import Pairs, above
+from .replay_lists import OnList, Shortlist, on_lists
 
 _T = TypeVar("_T")
 
@@ -86,31 +87,27 @@ class ByScorer:
     Args:
         selector: its scores, of the head rows in order.
         project: W_down.
+        width: ranks that are told apart.
     """
 
-    def __init__(self, selector: Selector, project: Callable[[Tensor], Tensor]) -> None:
-        self._selector, self._project = selector, project
+    def __init__(self, selector: Selector, project: Callable[[Tensor], Tensor], width: int) -> None:
+        self._selector, self._project, self._width = selector, project, width
         self._lists: list[Shortlist] = []
         self._block: Block | None = None
+        self._found: list[OnList] = []
 
     def want(self, shortlist: Shortlist) -> int:
         """Ask for one more shortlist; its number."""
         self._lists.append(shortlist)
         return len(self._lists) - 1
 
-    def members(self, block: Block, number: int) -> tuple[Tensor, Tensor]:
-        """Which pairs (n,) and which wanted tokens (B,) of a block are on a shortlist."""
+    def asked(self, block: Block, number: int) -> OnList:
+        """What of a shortlist stands above a block's wanted tokens."""
         if self._block is not block:
             self._block = block
             scores = self._selector.scores(self._project(block.hidden))  # (B, R)
-            pairs = block.pairs
-            self._of_pairs = scores[pairs.rows, pairs.columns]
-            self._of_wanted = scores.gather(-1, block.places[:, None])[:, 0]
-            self._borders = borders(scores, self._lists)
-        border: Border = self._borders[number]
-        pairs = block.pairs
-        inside = border.holds(self._of_wanted, block.places)
-        return border.holds(self._of_pairs, pairs.columns, pairs.rows), inside
+            self._found = on_lists(scores, block.pairs, block.wanted, self._lists, self._width)
+        return self._found[number]
 
 
 @dataclass
@@ -149,7 +146,8 @@ class Parts:
         selector = part_of(head, Selector)
         key = (id(scorer), selector.scale is None)
         if key not in self.scorers:
-            self.scorers[key] = ByScorer(selector, scorer.project)  # type: ignore[arg-type]
+            project: Callable[[Tensor], Tensor] = scorer.project  # type: ignore[assignment]
+            self.scorers[key] = ByScorer(selector, project, self.width)
         return self.scorers[key]
 
 

@@ -27,8 +27,9 @@ from ..models.heads import (
     StaticHead,
 )
 from ..models.heads_core import ContextTail, CoreAndTail, HotCore, RankerTail
-from .replay_above import Shortlist, above
+from .replay_above import above
 from .replay_block import Block, Parts, Placed, part_of
+from .replay_lists import Shortlist
 
 
 class Support(Protocol):
@@ -120,8 +121,8 @@ class Ranked:
         self._number = self._scorer.want(Shortlist(self._size))
 
     def place(self, block: Block) -> Placed:
-        member, inside = self._scorer.members(block, self._number)
-        return block.placed(member, inside, block.constant(self._size))
+        found = self._scorer.asked(block, self._number)
+        return Placed(found.above, found.inside, block.constant(self._size))
 
 
 class LowRank:
@@ -180,11 +181,11 @@ class RankerBeside:
 
     def place(self, block: Block) -> Placed:
         core = self._core.inside
-        member, inside = core[block.pairs.columns], core[block.places]
-        if self._number is not None:
-            beside, wanted = self._scorer.members(block, self._number)
-            member, inside = member | beside, inside | wanted
-        return block.placed(member, inside, block.constant(self._size))
+        found = block.placed(core[block.pairs.columns], core[block.places], block.constant(self._size))
+        if self._number is None:
+            return found
+        beside = self._scorer.asked(block, self._number)
+        return Placed(found.rank + beside.above, found.inside | beside.inside, found.scored)
 
 
 def _hybrid(head: HybridHead, parts: Parts) -> Support:
