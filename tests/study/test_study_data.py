@@ -8,6 +8,7 @@ import lzma
 import random
 import re
 import zipfile
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study import source_texts
-from vocabforge.study.config import SourceConfig, StudyConfig
-from vocabforge.study.data import KIND, run
+from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
+from vocabforge.study.data import KIND, make, run
 from vocabforge.study.layout import Layout
 from vocabforge.study.source_cutting import clean, joined, parted, passages, sentences, weight
 from vocabforge.study.source_languages import language_of
+from vocabforge.study.source_quotes import quoted
 from vocabforge.study.source_types import Talk
 from vocabforge.study.sources import KINDS, read_source, spread
 from vocabforge.study.tokenizer_folder import unpack_tokenizer
@@ -549,3 +551,45 @@ def test_real_data(tmp_path: Path) -> None:
     asked = rows(layout.questions("human-eval"))
     assert len(asked) == 5
     assert all(row["system"].startswith("Please complete") for row in asked)
+
+
+def test_quotes_stand_in_their_prompts() -> None:
+    """Every answer is a part of what was asked about, of each kind of question and in scripts without spaces, too."""
+    texts = {
+        "English": "Ann saw a heron. The river was high. Nobody crossed it, and Bertram went home.",
+        "Chinese": "话说大荒山无稽崖下。有一块顽石落在此处。日夜悲号惭愧。",
+    }
+    whole = set()
+    for text in texts.values():
+        for number in range(60):
+            prompt, answer = quoted(text, 400, random.Random(number))
+            assert text in prompt
+            assert answer
+            assert answer in text
+            whole.add(answer == text)
+    assert whole == {True, False}
+
+
+def test_a_text_is_quoted_in_shorter_passages(tmp_path: Path) -> None:
+    lines = " ".join(f"Sentence number {n} tells of the thing {n * 7}." for n in range(80))
+    (tmp_path / "a.txt").write_text(lines, "utf-8")
+    source = SourceConfig.model_validate({"name": "a", "path": "a.txt", "kind": "text", "task": "quote"})
+    quotes = read_source(source, tmp_path, 400).talks
+    plain = read_source(source.model_copy(update={"task": "continue"}), tmp_path, 400).talks
+    assert len(quotes) > 2 * len(plain)
+    for talk in quotes:
+        prompt, answer = (str(message["content"]) for message in talk.messages)
+        assert answer in prompt
+
+
+def test_a_size_may_limit_a_source(tmp_path: Path) -> None:
+    data = StudyDataConfig.model_validate(
+        {
+            "sources": [{"name": "a", "kind": "sample", "documents": 9}, {"name": "b", "kind": "sample"}],
+            "limits": {"a": 3, "b": 5},
+            "benchmarks": {},
+        }
+    )
+    made = make(data, {}, None)
+    counts = Counter(str(row["source"]) for row in made.train)
+    assert counts == {"a": 3, "b": 5}

@@ -170,7 +170,7 @@ class Wide(TorchDispatchMode):
 
 def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
     model, rows = model_of(), rows_of()
-    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3), fused=True)
+    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3, fused=True))
     step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60), rows.counts())
     step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
     batch = rows.batch(torch.arange(4))
@@ -188,7 +188,7 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
     """The whole table moves as if its dense gradient had been made, and the kept gradient is clean again."""
     rows, optim = rows_of(), OptimConfig(steps=3, lr=1e-2, clip=0.05, weight_decay=0.1)
     ours, theirs = model_of(), model_of()
-    optimizer = make_optimizer(ours.parameters(), optim, fused=True)
+    optimizer = make_optimizer(ours.parameters(), optim.model_copy(update={"fused": True}))
     step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60), rows.counts())
     plain = make_optimizer(theirs.parameters(), optim)
     never = torch.arange(V) >= len(rows.counts())
@@ -229,9 +229,9 @@ def test_rows_are_spread_over_a_file() -> None:
 
 
 def config_of(**changes: Any) -> TinyTargetConfig:
-    optim = OptimConfig(steps=60, batch_size=4, lr=1e-2, clip=1.0)
+    optim = OptimConfig(steps=60, batch_size=4, lr=1e-2, clip=1.0, fused=True)
     return TinyTargetConfig.model_validate(
-        {"train": "a", "heldout": "b", "sequence_length": T, "optim": optim, "fused": True, **changes}
+        {"train": "a", "heldout": "b", "sequence_length": T, "optim": optim, **changes}
     )
 
 

@@ -59,9 +59,8 @@ def config(place: Path) -> TinyTargetConfig:
         sequence_length=64,
         loss_on="all",
         candidates=120,
-        fused=True,
         checkpoint_every=4,
-        optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0),
+        optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0, fused=True),
         threads=1,
     )
 

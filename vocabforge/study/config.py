@@ -29,6 +29,8 @@ class SourceConfig(StrictModel):
             beginnings are prompts of the set of questions ``rare``.
         documents: at most so many conversations; None: all.
         members: of an archive, the files that are read (globs).
+        task: what is asked about a passage of plain text (kinds ``text``, ``verses``, ``archive``): to ``continue`` it,
+            or to ``quote`` from it, with shorter passages.
     """
 
     name: str
@@ -38,6 +40,7 @@ class SourceConfig(StrictModel):
     role: Literal["train", "heldout", "rare"] = "train"
     documents: Positive | None = None
     members: tuple[str, ...] = ()
+    task: Literal["continue", "quote"] = "continue"
 
 
 class StudyDataConfig(StrictModel):
@@ -48,6 +51,7 @@ class StudyDataConfig(StrictModel):
         tokenizer: folder of tokenizer.json(.xz) and tokenizer_config.json below ``root``; None makes a small one.
         tokenizer_size: entries of a tokenizer that is made.
         sources: see above; held-out text is held out by source.
+        limits: conversations of a source at most, by its name: what another size of the study asks of it.
         benchmarks: sets of questions: a named benchmark (``evaluate.benchmarks``) and how many of its questions, evenly
             spread (0: all of them).
         rare_questions: of a category (a language, or code) of the set ``rare`` at most.
@@ -60,6 +64,7 @@ class StudyDataConfig(StrictModel):
     tokenizer: Path | None = None
     tokenizer_size: Annotated[int, Field(ge=300)] = 1024
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1)]
+    limits: dict[str, Positive] = Field(default_factory=dict)
     benchmarks: dict[str, Annotated[int, Field(ge=0)]]
     rare_questions: Positive = 36
     overlap: Positive = 24
@@ -115,12 +120,14 @@ class PartConfig(StrictModel):
     Attributes:
         steps, batch_size, lr: see ``OptimConfig``.
         warmup: share of its steps with one TTT step only.
+        fused: see ``OptimConfig``.
     """
 
     steps: Positive
     batch_size: Positive = 8
     lr: Annotated[float, Field(gt=0.0)] = 1e-3
     warmup: Fraction = 0.3
+    fused: bool = True
 
 
 class DraftersConfig(StrictModel):
@@ -132,11 +139,11 @@ class DraftersConfig(StrictModel):
         sequence_length: T of packed rows.
         candidates: tokens that the vocabulary loss of a step is estimated on; None: all of them.
         corpus_share: share of the rows that are texts of the sources; the others are the target's own answers.
-        full: the drafter over all ids with a ranker of each rank and a low-rank head (joint).
+        full: the drafter over all ids, its head its own, with a ranker of each rank and a low-rank head (joint).
         reduced: the same drafter trained over ``reduced_size`` ids.
         alone: rankers alone on the finished drafter.
         router: routers on the finished drafter.
-        mixed_precision: see ``RunConfig``.
+        mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
     """
 
     aux_layers: Annotated[tuple[int, ...], Field(min_length=1)]
@@ -267,6 +274,9 @@ class StudyConfig(StrictModel):
         names = [source.name for source in self.data.sources]
         if len(set(names)) != len(names):
             raise ValueError("two sources have one name")
+        unknown = sorted(set(self.data.limits) - set(names))
+        if unknown:
+            raise ValueError(f"data.limits names no source: {', '.join(unknown)}")
         if not any(source.role == "train" for source in self.data.sources):
             raise ValueError("no source has the role train")
         return self

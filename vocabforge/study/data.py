@@ -16,7 +16,7 @@ from ..core.files import atomic_write_json, sha256_file
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark
-from .config import StudyConfig, StudyDataConfig
+from .config import SourceConfig, StudyConfig, StudyDataConfig
 from .layout import Layout
 from .overlap import Overlap
 from .source_types import Talk
@@ -98,7 +98,8 @@ def make(
     """
     made = Made()
     read = [
-        read_source(source, config.root, config.answer_characters, tokenizer) for source in config.sources
+        read_source(_limited(source, config), config.root, config.answer_characters, tokenizer)
+        for source in config.sources
     ]
     asked = {name: benchmark.questions for name, benchmark in benchmarks.items()}
     made.questions = {name: [_question(one) for one in questions] for name, questions in asked.items()}
@@ -136,6 +137,12 @@ def make(
         "questions": {name: _counted(rows, of.get(name)) for name, rows in made.questions.items()},
     }
     return made
+
+
+def _limited(source: SourceConfig, config: StudyDataConfig) -> SourceConfig:
+    """A source with the limit that the study's size sets it."""
+    limit = config.limits.get(source.name, source.documents)
+    return source.model_copy(update={"documents": limit})
 
 
 def _apart(talks: Sequence[Talk], overlap: Overlap) -> tuple[list[Talk], Counter[str]]:

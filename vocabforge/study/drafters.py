@@ -11,6 +11,7 @@ from ..core.errors import UsageError
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate import bench_heads_make as making
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
+from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..train.config import (
     DrafterConfig,
@@ -28,6 +29,7 @@ from ..train.data_config import DataConfig
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
 from ..train.setup import identity_of
+from ..train.tiny_target_run import uses_bf16
 from .config import PartConfig, StudyConfig
 from .drafter_data import FOLDER, mix, mix_fits, mix_key, packed
 from .layout import Layout
@@ -116,7 +118,9 @@ class Training:
         parts = self.config.methods.ranks
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(parts[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
-        settings = self._part(inputs, self.config.drafters.full, self.place / FULL, heads=heads)
+        # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
+        own = {"head": "own"}
+        settings = self._part(inputs, self.config.drafters.full, self.place / FULL, drafter=own, heads=heads)
         return self._train(inputs, settings, wanted)
 
     def reduced(self, inputs: Inputs) -> None:
@@ -249,7 +253,7 @@ def base_settings(config: StudyConfig, layout: Layout, prepared: Path) -> TrainC
         memory=MemoryConfig(candidates=own.candidates),
         run=RunConfig(
             device=config.device,
-            mixed_precision=own.mixed_precision,
+            mixed_precision="bf16" if uses_bf16(own.mixed_precision, choose_device(config.device)) else "no",
             threads=config.threads,
             eval_rows=max(1, _EVAL_TOKENS // own.sequence_length),
             keep=1,
@@ -264,7 +268,7 @@ def part_settings(
 ) -> TrainConfig:
     """A run of its own: looked at once, when it ends, and kept three times."""
     run = {"eval_every": part.steps, "checkpoint_every": -(-part.steps // 3)}
-    optim = {"steps": part.steps, "batch_size": part.batch_size, "lr": part.lr}
+    optim = {"steps": part.steps, "batch_size": part.batch_size, "lr": part.lr, "fused": part.fused}
     return making.variant(
         base, output, seed, optim=optim, ttt={"warmup_fraction": part.warmup}, run=run, **sections
     )

@@ -1,4 +1,4 @@
-"""Sources that are plain text: stories, books, verses, archives of files. Their beginnings become prompts."""
+"""Sources that are plain text: stories, books, verses, archives of files. Their beginnings, or all, become prompts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from ..corpus.reading import BOM, DOCUMENT_LIMIT, Span, unreadable
 from ..corpus.sources import iter_documents
 from .source_cutting import clean, joined, parted, passages, sentences
 from .source_languages import language_of
+from .source_quotes import quoted
 from .source_types import Reading, Talk, pair
 
 STORY_END = "<|endoftext|>"
 _BEGINNING = 4 / 3  # of a passage a quarter or so is the prompt's
+_QUOTED = 1 / 2  # a passage that is quoted stands in the prompt and in the answer, and both in one row
 _CONTINUE = (
     "Continue this text in {language}:\n\n{beginning}",
     "Continue this text:\n\n{beginning}",
@@ -45,14 +47,22 @@ def text(reading: Reading) -> Iterator[Talk]:
     """Plain text, and rows with a ``text``, cut into passages."""
     documents = iter_documents([reading.path], SourceOptions(), problems=reading.problems)
     whole = (document.text for document in documents if document.text)
-    cut = (part for one in whole for part in passages(one, round(_BEGINNING * reading.size)))
+    cut = (part for one in whole for part in passages(one, _length(reading)))
     for number, passage in enumerate(cut):
         yield from _continued(reading, number, passage, reading.source.language)
 
 
+def _length(reading: Reading) -> int:
+    """Of a passage."""
+    return round((_QUOTED if reading.source.task == "quote" else _BEGINNING) * reading.size)
+
+
 def _continued(reading: Reading, number: int, passage: str, language: str) -> Iterator[Talk]:
-    """A passage as the answer to its beginning; none where it is too short."""
+    """A passage as the answer to its beginning, or quoted; none where it is too short."""
     chance = reading.chance(number)
+    if reading.source.task == "quote" and len(passage) > reading.size // 16:
+        yield Talk(pair(*quoted(passage, _length(reading), chance)), language)
+        return
     parts = parted(passage, chance) if len(passage) > reading.size // 8 else None
     if parts is None:
         reading.problems.add("the passage is too short", reading.path, number)
@@ -70,7 +80,7 @@ def verses(reading: Reading) -> Iterator[Talk]:
         pieces = (
             piece for line in lines if (bare := " ".join(line.split())) for piece in _pieces(bare, reading)
         )
-        for passage in joined(pieces, round(_BEGINNING * reading.size)):
+        for passage in joined(pieces, _length(reading)):
             yield from _continued(reading, number, passage, reading.source.language)
             number += 1
 
@@ -91,7 +101,7 @@ def archive(reading: Reading) -> Iterator[Talk]:
     for name, content in _members(reading):
         found += 1
         language = language_of(PurePosixPath(name).stem) or reading.source.language
-        for passage in passages(content, round(_BEGINNING * reading.size)):
+        for passage in passages(content, _length(reading)):
             yield from _continued(reading, number, passage, language)
             number += 1
     if not found:

@@ -17,6 +17,7 @@ from ..core.lock import only_writer
 from ..core.progress import say
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
+from ..train.machine import keep_freed_memory
 from .config import StudyConfig
 from .layout import Layout
 
@@ -80,6 +81,8 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
     device = choose_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    if device.type == "cpu":
+        keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
     layout = Layout(config.output)
     layout.root.mkdir(parents=True, exist_ok=True)
     with only_writer(layout.root):

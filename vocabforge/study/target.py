@@ -49,7 +49,6 @@ def target_config(config: StudyConfig, layout: Layout) -> TinyTargetConfig:
         **tokenizer,
         **{name: getattr(own, name) for name in type(own).model_fields},
         heldout_rows=HELDOUT_ROWS,
-        fused=True,
         seed=SEED,
         device=config.device,
         threads=config.threads,

@@ -170,6 +170,8 @@ class OptimConfig(StrictModel):
         batch_size: packed rows a step, over all processes.
         micro_batch_size: packed rows a forward pass of one process; None takes its whole share at once.
         min_lr_fraction: where the cosine ends, as a share of ``lr``.
+        fused: update each tensor in one pass over it, on a CPU or on CUDA, instead of one pass an operation: quicker
+            where heads have many rows. The last bits differ. In one process or with DDP, and with fp32 weights.
     """
 
     steps: Positive
@@ -182,6 +184,7 @@ class OptimConfig(StrictModel):
     clip: Annotated[float, Field(gt=0.0)] = 0.5
     warmup_fraction: Fraction = 0.015
     min_lr_fraction: Fraction = 0.0
+    fused: bool = False
 
 
 class LiveConfig(StrictModel):
@@ -265,4 +268,6 @@ class TrainConfig(StrictModel):
             raise ValueError(
                 "memory.weights bf16 needs bf16 passes: leave run.mixed_precision at auto, or set bf16"
             )
+        if self.memory.weights == "bf16" and self.optim.fused:
+            raise ValueError("optim.fused updates fp32 weights: leave it out with memory.weights bf16")
         return self

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .config import OptimConfig
 from .master_weights import MasterAdamW
@@ -18,15 +18,12 @@ def make_optimizer(
     *,
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
-    fused: bool = False,
 ) -> torch.optim.Optimizer:
     """AdamW, without weight decay on vectors (norms).
 
     Args:
         lower: cast the parameters to this type and keep fp32 masters; see :class:`MasterAdamW`.
         fp32_gradients: add gradients up in fp32 although parameters are lower.
-        fused: update each tensor in one pass over it, on a CPU and on CUDA, instead of one pass an operation; without
-            ``lower``. The last bits differ.
     """
     trained = [p for p in parameters if p.requires_grad]
     groups = [
@@ -35,7 +32,7 @@ def make_optimizer(
     ]
     groups = [group for group in groups if group["params"]]
     if lower is None:
-        one_pass: dict[str, bool] = {"fused": True} if fused else {"foreach": True}
+        one_pass: dict[str, bool] = {"fused": True} if config.fused else {"foreach": True}
         return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, **one_pass)
     return MasterAdamW(
         groups,
@@ -46,6 +43,14 @@ def make_optimizer(
         fp32_gradients=fp32_gradients,
         foreach=True,
     )
+
+
+def restored(
+    optimizer: torch.optim.Optimizer, values: Mapping[str, Tensor], device: torch.device
+) -> dict[str, Tensor]:
+    """The state of one parameter from a checkpoint's, where the optimiser keeps it."""
+    fused = bool(optimizer.defaults.get("fused"))  # only then steps are counted on the device
+    return {key: value if key == "step" and not fused else value.to(device) for key, value in values.items()}
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:

@@ -32,7 +32,7 @@ from .data import TrainData, batch_rows, to_tensors
 from .draft_states import DraftingRows, drafting_rows
 from .head_report import head_report, router_schedules
 from .machine import Clock, stop_requested
-from .optim import learning_rate, make_optimizer, set_learning_rate
+from .optim import learning_rate, make_optimizer, restored, set_learning_rate
 from .router_config import RouterTrainConfig
 from .router_labels import average_precision, best_columns, labels_of, router_loss
 from .strategy import entries, full_state
@@ -227,9 +227,7 @@ class RouterTrainer:
             for name, parameter in self.router.named_parameters():
                 parameter.copy_(state.weights[name])
                 values = entries(state.optimizer, name)
-                optimizer.state[parameter] = {
-                    key: value if key == "step" else value.to(parameter) for key, value in values.items()
-                }
+                optimizer.state[parameter] = restored(optimizer, values, parameter.device)
         checkpoints.restore_rng(state.rng, 0)
         say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
         return step

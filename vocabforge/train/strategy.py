@@ -122,8 +122,16 @@ def make_strategy(
     """Wrap a training step.
 
     Raises:
-        UsageError: the strategy cannot run here.
+        UsageError: the strategy cannot run here, or not with ``optim.fused``.
     """
+    if config.optim.fused and name in ("fsdp", "deepspeed"):
+        raise UsageError(
+            "optim.fused needs whole tensors",
+            got=f"strategy {name}",
+            expected="one process, or DDP",
+            source="optim.fused",
+            remedy="leave optim.fused out",
+        )
     strategy: Strategy = resolve(STRATEGIES, name, "strategy")(name, step, config, group, device)
     return strategy
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.distributed import Group
 from .config import TrainConfig
 from .master_weights import clip_global_norm
-from .optim import make_optimizer, set_learning_rate
+from .optim import make_optimizer, restored, set_learning_rate
 from .step import TrainStep
 from .strategy import Check, entries, full_state, nothing, trained
 
@@ -74,10 +74,7 @@ class Replicated:
             for name, parameter in self.parameters.items():
                 parameter.copy_(weights[name])
                 if found := entries(state, name):
-                    self.optimizer.state[parameter] = {
-                        key: value if key == "step" else value.to(parameter.device)
-                        for key, value in found.items()
-                    }
+                    self.optimizer.state[parameter] = restored(self.optimizer, found, parameter.device)
 
     def gathered(self) -> AbstractContextManager[None]:
         return nothing()

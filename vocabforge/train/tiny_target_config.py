@@ -35,7 +35,6 @@ class TinyTargetConfig(StrictModel):
         candidates: tokens that the loss of a step is estimated on (``train.candidates``), beside those of its
             batch; None: all V. Held-out losses are always over all V.
         mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
-        fused: AdamW in one pass over each tensor; the last bits differ from those of the usual one.
         threads: CPU threads; None leaves torch's choice.
         checkpoint_every: steps. Packed rows and checkpoints are then kept beside the output, in
             ``NAME.checkpoints``, until it is finished, and a run that was stopped goes on. None keeps nothing.
@@ -58,7 +57,6 @@ class TinyTargetConfig(StrictModel):
     heldout_rows: Positive | None = None
     candidates: Positive | None = None
     mixed_precision: Literal["auto", "no", "bf16"] = "no"
-    fused: bool = False
     optim: OptimConfig
     seed: int = 0
     device: str = "cpu"

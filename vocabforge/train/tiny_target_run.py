@@ -22,7 +22,7 @@ from ..core.progress import ProgressBar, say
 from . import checkpoint as checkpoints
 from .candidates import CandidateSampler
 from .machine import StopFlag, stop_requested
-from .optim import learning_rate, make_optimizer, set_learning_rate
+from .optim import learning_rate, make_optimizer, restored, set_learning_rate
 from .strategy import entries, full_state
 from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import batch_loss, candidate_loss
@@ -183,7 +183,7 @@ def train_model(
         UsageError: more candidates than rows.
     """
     optim, device = config.optim, model.device
-    optimizer = make_optimizer(model.parameters(), optim, fused=config.fused)
+    optimizer = make_optimizer(model.parameters(), optim)
     exact = _Exact(model, optimizer, optim.clip, uses_bf16(config.mixed_precision, device))
     take: _Step = exact
     if config.candidates is not None:
@@ -286,15 +286,11 @@ def _resume(work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, step
     if found is None:
         return 0, Losses()
     step, state = found
-    fused = bool(optimizer.defaults.get("fused"))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state.weights[name])
-            # Only the fused AdamW counts its steps on the device.
-            optimizer.state[parameter] = {
-                key: value if key == "step" and not fused else value.to(parameter.device)
-                for key, value in entries(state.optimizer, name).items()
-            }
+            values = entries(state.optimizer, name)
+            optimizer.state[parameter] = restored(optimizer, values, parameter.device)
     checkpoints.restore_rng(state.rng, 0)
     say(f"Resuming at step {step} of {steps} ({work.steps})")
     return step, Losses(**state.facts)
