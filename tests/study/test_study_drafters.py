@@ -101,7 +101,7 @@ def test_settings_of_the_runs(study: tuple[StudyConfig, Layout]) -> None:
         json.loads((layout.seed(0) / name / "config.json").read_text())
         for name in ("full", "runs/rankers", "runs/router-8")
     )
-    assert full["drafter"]["head"] == "target"
+    assert full["drafter"]["head"] == "own"
     assert full["memory"]["candidates"] == 120
     assert full["optim"]["steps"] == 4
     assert alone["optim"]["steps"] == 2

@@ -80,7 +80,7 @@ def test_the_target_has_the_studys_tokenizer_and_sizes(layout: Layout, capsys: A
     assert load_tokenizer(layout.target).fingerprint == load_tokenizer(layout.tokenizer).fingerprint
     assert made.meta["vocab_size"] == 512
     record = made.manifest["config"]
-    assert (record["seed"], record["candidates"], record["fused"]) == (0, 60, True)
+    assert (record["seed"], record["candidates"]) == (0, 60)
     assert record["loss_on"] == "all"
     losses = stage.losses_by_source(config, made.meta)
     assert set(losses) == {"later", "far"}
