@@ -1,0 +1,49 @@
+"""The vocabulary study from end to end at its smallest size, by its command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.cli_support import invoke
+from vocabforge.study.results import read_results
+from vocabforge.study.stages import STAGES
+
+
+def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
+    output = tmp_path / "study"
+    command = ("study", "all", "--size", "ci", "--output", output, "seeds=[0]")
+    first = invoke(*command)
+    assert first.exit_code == 0, first.output
+    record = json.loads((output / "stages.json").read_text())
+    assert list(record) == list(STAGES)
+    assert all(row["finished"] for row in record.values())
+    checked = json.loads((output / "check.json").read_text())
+    assert checked["lossless"]
+    assert checked["as_replayed"]
+    results = read_results(output / "report")
+    assert {
+        "full",
+        "fr",
+        "trim",
+        "pa-fr",
+        "ranker",
+        "low-rank",
+        "router",
+        "context",
+        "hybrid",
+        "reduced",
+    } == {method.family for method in results.methods}
+    page = (output / "report" / "report.html").read_text()
+    assert "<svg" in page
+    made = {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")}
+    again = invoke(*command)
+    assert again.exit_code == 0, again.output
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*.safetensors")} == made
+
+
+def test_a_stage_says_which_one_comes_before(tmp_path: Path) -> None:
+    found = invoke("study", "vocab", "--size", "ci", "--output", tmp_path / "study")
+    assert found.exit_code == 1
+    assert "answers" in found.output
+    assert "study answers" in found.output
