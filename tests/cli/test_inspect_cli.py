@@ -174,6 +174,9 @@ def made(tmp_path_factory):
     save_checkpoint(folder / "run", 7, state, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
     (folder / "run" / "step-00000007").rename(folder / "checkpoint")
     make_evaluation(folder / "evaluation")
+    for part in ("data", "answers", "replay", "report"):
+        with write_artifact(folder / f"study-{part}", f"study-{part}", {"questions": 3}) as inside:
+            (inside / "rows.jsonl").write_text("{}\n", "utf-8")
     make_prepared(folder / "prepared-data", tokenizer)
     make_responses(folder / "responses")
     job = make_job(folder / "capture", HFTarget.load(model), splits())

@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .app import print_json
+from .app import JsonOption, print_json
 
 RECIPE = "study/study.yaml"
 
@@ -40,6 +40,7 @@ def study(
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Print the resolved configuration and the stages, then stop.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a target and drafters, and compare all draft vocabularies: accepted length, time, claims.
 
@@ -48,6 +49,7 @@ def study(
 
     Example: `vocabforge study all --size cpu`, or one by one: `vocabforge study data target --size cpu`
     """
+    from ..core.files import read_json
     from ..study.config import load_study
     from ..study.stages import ALL, STAGES, check_names, perform
     from .demo import recipe
@@ -64,3 +66,6 @@ def study(
         print_json({"stages": about, "config": settings.model_dump(mode="json")})
         return
     perform(settings, names, seed)
+    if as_json:
+        record = read_json(settings.output / "stages.json", "record of stages")
+        print_json({"output": str(settings.output), "stages": record})

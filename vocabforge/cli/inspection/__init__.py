@@ -20,5 +20,9 @@ VIEWS: dict[str, str] = {
     "export-speculators-eagle3": "vocabforge.cli.inspection.model:serving_view",
     "export-eagle": "vocabforge.cli.inspection.model:serving_view",
     "export-fr-spec": "vocabforge.cli.inspection.model:serving_view",
+    "study-data": "vocabforge.cli.inspection.study:view",
+    "study-answers": "vocabforge.cli.inspection.study:view",
+    "study-replay": "vocabforge.cli.inspection.study:view",
+    "study-report": "vocabforge.cli.inspection.study:view",
     "evaluation": "vocabforge.cli.inspection.results:evaluation_view",
 }
