@@ -201,17 +201,3 @@ def test_looking_costs_no_head_and_is_exact(target: HFTarget, batch: CapturedBat
         torch.testing.assert_close(ours.overlap_sum, theirs.overlap_sum)
     expected = sum(DECAY**k * float(f.loss_sum) / float(counts[k]) for k, f in enumerate(figures))
     assert float(loss) == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("reduced", [None, 700])
-@pytest.mark.parametrize("compiled", [False, None])
-def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
-    for size in (2000, 1900):  # another number of candidates every step
-        x = sampled(3, 300, 60, size, reduced=reduced, hidden=64)
-        x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
-        ours, theirs = run(x, LossOptions("fused", chunk_mb=1, compiled=compiled)), run(x, NAIVE)
-        torch.testing.assert_close(ours[0].losses, theirs[0].losses, rtol=1e-4, atol=1e-4)
-        for a, b in zip(ours[1:], theirs[1:]):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

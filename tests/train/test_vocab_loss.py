@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
+from vocabforge.train.vocab_loss import LossOptions, RowLoss, row_loss, vocab_loss
+from vocabforge.train.vocab_loss_fused import Inputs
 from vocabforge.train.vocab_loss_plan import Costs, make_plan
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
@@ -339,6 +340,23 @@ def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
     torch.testing.assert_close(ours[0].losses, truth[0].losses, rtol=1e-3, atol=1e-3)
     for a, b in zip(ours[1:], truth[1:]):
         assert float((a.double() - b).norm() / b.norm()) < 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("reduced", [None, 700])
+@pytest.mark.parametrize("compiled", [False, None])
+def test_estimated_on_cuda(reduced: int | None, compiled: bool | None) -> None:
+    for size in (2000, 1900):  # another number of candidates every step
+        x = case(3, 300, 60, size, reduced=reduced, hidden=64)
+        x["offset"] = torch.rand(size, generator=torch.Generator().manual_seed(4)) * 6
+        x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
+        ours, theirs = (
+            row_loss(Inputs(**x), options)
+            for options in (LossOptions("fused", chunk_mb=1, compiled=compiled), NAIVE)
+        )
+        torch.testing.assert_close(ours.losses, theirs.losses, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours.total, theirs.total, rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_sizes_are_named() -> None:
