@@ -32,6 +32,7 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
             "reduced_size": 40,
             **dict.fromkeys(("full", "reduced", "alone", "router"), part),
         },
+        "check": {"tokens": 4},
     }
     for name, section in sections.items():
         values[name] = values[name] | section if isinstance(section, dict) and name in values else section

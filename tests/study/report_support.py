@@ -48,6 +48,9 @@ SETS: Mapping[str, Mapping[str, int]] = {
 RARE_CATEGORIES = {"human-eval", "french", "german", "japanese", "coding"}
 
 
+TOKENS = 40  # of an answer at most: all end before
+
+
 def report_config(root: Path, *, small: bool = True) -> StudyConfig:
     """A few methods of every family, or those of the recipe."""
     few: dict[str, Any] = {
@@ -60,7 +63,11 @@ def report_config(root: Path, *, small: bool = True) -> StudyConfig:
         "schedules": ("decay",),
         "cores": (1024,),
     }
-    sections: dict[str, Any] = {"replay": {"levels": 6, "width": 10, "trees": (30, 60)}, "seeds": (0, 1, 2)}
+    sections: dict[str, Any] = {
+        "replay": {"levels": 6, "width": 10, "trees": (30, 60)},
+        "seeds": (0, 1, 2),
+        "answers": {"tokens": TOKENS},
+    }
     config = study_config(root, **sections, **({"methods": few} if small else {}))
     target = config.target.model_copy(update={"rows": ROWS, "hidden_size": HIDDEN})
     drafters = config.drafters.model_copy(update={"reduced_size": 32_768})
@@ -114,7 +121,8 @@ def made_up_questions(share: float) -> list[Asked]:
         for category, count in categories.items():
             for _ in range(max(2, round(share * count))):
                 tokens = tuple(range(int(rng.integers(12, 33))))
-                found.append(Asked(name, category, Continuation((1,), tokens)))
+                limited = len(tokens) >= TOKENS
+                found.append(Asked(name, category, Continuation((1,), tokens), limited))
     return found
 
 
@@ -280,6 +288,7 @@ def made_up_check(ways: Sequence[Method]) -> Checked:
             not_judged=0,
             cycles=0 if mode.startswith("dynamic") else 2_400,
             equal_cycles=0 if mode.startswith("dynamic") else 2_400,
+            compared=0 if mode.startswith("dynamic") else 120,
         )
         for mode in ("chain, greedy", "chain, temperature 1", "dynamic tree, greedy")
     ]
@@ -329,5 +338,7 @@ def write_stages(layout: Layout, config: StudyConfig, inputs: Inputs) -> None:
     atomic_write(layout.times, inputs.times.model_dump_json())
     subset = {"own": 0.97, "heldout": {"french": 0.71, "nothing": None}}
     names = [way.vocab.name for way in inputs.ways if way.vocab is not None]
-    atomic_write_json(layout.vocab / "coverage.json", {"subsets": dict.fromkeys(names, subset)})
+    subsets: dict[str, Any] = dict.fromkeys(names, subset)
+    subsets["trim-32768"] = {**subset, "filled": 24_000}
+    atomic_write_json(layout.vocab / "coverage.json", {"subsets": subsets})
     atomic_write_json(layout.root / "stages.json", {"data": {"seconds": 3.2, "environment": {"threads": 2}}})

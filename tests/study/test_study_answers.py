@@ -174,6 +174,22 @@ def test_long_prompts_lose_their_middle(layout: Layout) -> None:
     assert text.count(GAP) == 1
 
 
+def test_a_short_last_turn_behind_a_long_one_can_be_fitted(layout: Layout) -> None:
+    tokenizer = load_tokenizer(layout.target)
+    talk = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "a" * 90},
+        {"role": "tool", "content": "t"},
+    ]
+    limit = len(fit_prompt(tokenizer, talk, 1000).ids) - 40
+    found = fit_prompt(tokenizer, talk, limit)
+    assert len(found.ids) <= limit
+    assert found.messages[-1] == talk[-1]
+    assert found.shortened
+    lonely = fit_prompt(tokenizer, [{"role": "system", "content": "s" * 90}], 60)
+    assert len(lonely.messages) == 1
+
+
 def test_fitting_drops_early_turns_first_and_keeps_the_system_message(layout: Layout) -> None:
     tokenizer = load_tokenizer(layout.target)
     talk = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tests.study.drafted_support import SEED, drafted_config, make_drafted, with_planted
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
@@ -229,9 +230,12 @@ def test_an_output_that_ends_elsewhere_is_a_fault(layout: Layout) -> None:
 @pytest.mark.usefixtures("two")
 def test_what_cannot_be_held_together_is_refused(layout: Layout, tmp_path: Path) -> None:
     again = elsewhere(layout, tmp_path)
-    with pytest.raises(UsageError, match=r"shorter than its outputs"):
-        check.run(drafted_config(tmp_path, check={"tokens": 13}), again)
     config = drafted_config(tmp_path)
+    longer = config.model_copy(update={"check": config.check.model_copy(update={"tokens": 13})})
+    with pytest.raises(UsageError, match=r"shorter than its outputs"):
+        check.run(longer, again)
+    with pytest.raises(ValidationError, match=r"check\.tokens 13 is more than answers\.tokens 12"):
+        drafted_config(tmp_path, check={"tokens": 13})
     with pytest.raises(ArtifactError, match="replay is not of these answers"):
         check.perform(config, again, lambda seed, which: {})
     short = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from vocabforge.study.joined import COLUMNS, GREEDY
 from vocabforge.study.layout import Layout
 from vocabforge.study.plots import Panel, study_panels
 from vocabforge.study.report import KIND, render_study, run, write_report
-from vocabforge.study.report_inputs import read_check, read_inputs
+from vocabforge.study.report_inputs import OWN_TEXT, read_check, read_inputs
 from vocabforge.study.results import RARE, StudyResults, read_results
 from vocabforge.study.verdict import verdict
 
@@ -106,7 +107,7 @@ class TestFigures:
         full = Replayed(right, (9.0, 9.0))
         none = Replayed(np.full((5, 2), MISSED, np.uint8), (3.0, float("nan")))
         form = shapes(ReplayConfig(levels=2, trees=()))["chain"]
-        sums = question_sums([{"f": full, "n": none}], ["f", "n"], offsets, form)
+        sums = question_sums([{"f": full, "n": none}], ["f", "n"], both, form)
         assert sums.committed[:, :, 0].tolist() == [[4, 4], [1, 1]]
         assert sums.cycles[:, :, 0].tolist() == [[2, 4], [1, 1]]
         whole = cells(sums, np.array([True, True]), 0, intervals=False)
@@ -119,6 +120,16 @@ class TestFigures:
         assert conditional([full], offsets, mask, 2) == [0.5, 1.0]
         assert conditional([none], offsets, mask, 2) == [0.0, None]
         assert mean_scored([full, none]) == [6.0, 9.0]
+
+    def test_cycles_that_a_limit_may_have_cut_do_not_count(self) -> None:
+        """An answer of 8 tokens, always right, chain of 3: cycles begin at 0 and 4; behind 4 three tokens are left."""
+        one = Asked("a", "x", Continuation((1,), tuple(range(8))), limited=True)
+        right = Replayed(np.zeros((7, 3), np.uint8), (9.0, 9.0, 9.0))
+        form = shapes(ReplayConfig(levels=3, trees=()))["chain"]
+        limited = question_sums([{"f": right}], ["f"], [one], form)
+        ended = question_sums([{"f": right}], ["f"], [replace(one, limited=False)], form)
+        assert (limited.committed.sum(), limited.cycles.sum()) == (4, 1)
+        assert (ended.committed.sum(), ended.cycles.sum()) == (7, 2)
 
     def test_the_bootstrap_is_that_of_intervals(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 80)
@@ -201,7 +212,10 @@ class TestResults:
         assert best.dynamic
         assert best.exact <= 0.02
         assert best.at("tree 60").share.value >= 0.985  # type: ignore[union-attr]
-        assert best.label in verdict(results)
+        said = verdict(results)
+        assert best.label in said
+        assert re.search(r"95% interval \d+\.\d% to \d+\.\d%", said)
+        assert re.search(r"static vocabulary of another size|times as fast as that and keeps", said)
         assert results.recommended is not None
         assert results.recommended.places["machine"] == 1
 
@@ -273,13 +287,16 @@ class TestReport:
         run(config, layout)
         found = read_results(layout.report)
         assert found.methods[0].cells == results.methods[0].cells
-        assert found.claims == results.claims
+        assert [one.held for one in found.claims] == [one.held for one in results.claims]
+        filled = found.method("vocabtrim-r-32-768")
+        assert filled is not None
+        assert filled.setting == "R = 32,768 (24,000 never counted)"
         assert found.checked is None
         assert any("stage check" in one for one in found.missing)
-        assert found.coverage_texts == ["the target's own answers", "french"]
+        assert found.coverage_texts == [OWN_TEXT, "french"]
         reduced = found.method("eagle-3-reduced-r-32-768")
         assert reduced is not None
-        assert reduced.coverage == {"the target's own answers": 0.97, "french": 0.71}
+        assert reduced.coverage == {OWN_TEXT: 0.97, "french": 0.71}
         assert found.facts["stage data"].startswith("3 s")
         assert "1 prompts shortened" in found.facts["answers, greedy"]
         other = config.model_copy(update={"seeds": (7,)})
@@ -337,13 +354,13 @@ def test_the_check_is_summed_by_mode(tmp_path: Path) -> None:
 
     by_seed = {
         "0": {
-            "chain": figures([], cycles=30, equal=30),
-            "drawn": figures(["near-tied", "fault", "not judged"], cycles=20, equal=19),
+            "chain": figures([], cycles=30, equal=30, outputs=8),
+            "drawn": figures(["near-tied", "fault", "not judged"], cycles=20, equal=19, outputs=5),
             "tree": figures([]),
         },
         "1": {
-            "chain": {**figures([], cycles=10, equal=10), "accepted_length": 3.0},
-            "drawn": figures([], cycles=10, equal=10),
+            "chain": {**figures([], cycles=10, equal=10, outputs=8), "accepted_length": 3.0},
+            "drawn": figures([], cycles=10, equal=10, outputs=8),
             "tree": {**figures([]), "accepted_length": None},
         },
     }
@@ -364,6 +381,7 @@ def test_the_check_is_summed_by_mode(tmp_path: Path) -> None:
     assert (chain.outputs, chain.identical, chain.cycles, chain.equal_cycles) == (16, 16, 40, 40)
     assert (drawn.identical, drawn.near_tied, drawn.faults, drawn.not_judged) == (13, 1, 1, 1)
     assert (drawn.cycles, drawn.equal_cycles, tree.cycles) == (30, 29, 0)
+    assert (chain.compared, drawn.compared, tree.compared) == (16, 13, 0)
     assert found.faults == 1
     assert found.lengths["full"] == {
         "chain, greedy": 2.5,

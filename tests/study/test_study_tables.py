@@ -81,13 +81,13 @@ def test_the_main_table_has_every_method(results: StudyResults) -> None:
 def test_rows_by_category_are_the_groups(results: StudyResults) -> None:
     part = category_part(results)
     assert len(part.rows) == len(results.groups)
-    assert part.rows[0][0] == "all questions"
+    assert part.rows[0][0] == "the benchmark"
     assert "· writing" in {row[0] for row in part.rows}
 
 
 def test_rare_data_stand_beside_all(results: StudyResults) -> None:
     part = rare_part(results)
-    assert part.columns[1:3] == ["all questions, %", "rare data, %"]
+    assert part.columns[1:3] == ["the benchmark, %", "rare data, %"]
     assert {"human-eval, %", "rare, %", "coding, %"} <= set(part.columns)
     static = next(row for row in part.rows if row[0] == "FR-Spec, R = 32,768")
     assert float(static[-1]) < -5  # the made-up static vocabularies lose there
@@ -107,7 +107,7 @@ def test_speeds_have_ratios_to_the_faster_static_one(results: StudyResults) -> N
 def test_goal_and_claims(results: StudyResults) -> None:
     rows = goal_part(results).rows
     assert rows[0][0] == "tree 60, greedy"
-    assert {row[-1] for row in rows} <= {"held", "not held", "not tried"}
+    assert {row[-1] for row in rows} <= {"held", "not held", "not judged"}
     part = claim_part(results)
     assert len(part.rows) == len(results.claims)
     held = sum(row[1] == "held" for row in part.rows)
@@ -121,7 +121,7 @@ def test_the_check(results: StudyResults) -> None:
         "chain, temperature 1",
         "dynamic tree, greedy",
     ]
-    assert part.rows[0][-1] == "2,400 of 2,400"
+    assert part.rows[0][-1] == "2,400 of 2,400 (120 outputs)"
     assert part.rows[2][-1] == "–"
     assert len(decoded_part(results).rows) == len(results.methods)
     bare = results.model_copy(update={"checked": None})

@@ -39,7 +39,8 @@ def study(output: Path, *, target: dict[str, Any] | None = None, **data: Any) ->
                 "num_heads": 2,
                 "num_kv_heads": 1,
                 "sequence_length": 64,
-                "mixed_precision": "no",
+                "induction": False,  # there is no room for it
+                "mixed_precision": False,  # as YAML reads a bare no
                 "checkpoint_every": 3,
                 "optim": {"steps": 6, "batch_size": 2, "lr": 1e-2},
                 **(target or {}),

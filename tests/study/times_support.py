@@ -88,8 +88,14 @@ def row(family: str, name: str, setting: str, accepted: float, exact: float, **c
         "accepted": accepted,
         "share": accepted / 5.0,
         "exact": exact,
+        "by_seed": seeds_of(accepted),
     }
     return Row(**{**values, **changes})
+
+
+def seeds_of(accepted: float) -> tuple[float, ...]:
+    """Three seeds around a mean."""
+    return accepted - 0.01, accepted, accepted + 0.01
 
 
 def speed(value: float, plain: float = 100.0, head_s: float = 1e-4) -> Predicted:

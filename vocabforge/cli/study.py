@@ -56,9 +56,9 @@ def study(
 
     names = [word for word in stages if "=" not in word]
     overrides = [word for word in stages if "=" in word]
-    if output is not None:
-        overrides.append(f"output={output}")
     settings = load_study(config or recipe(RECIPE), size, overrides)
+    if output is not None:
+        settings = settings.model_copy(update={"output": output})
     wanted = list(STAGES) if ALL in names else names
     check_names(wanted)
     if plan_only:

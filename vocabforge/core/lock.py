@@ -1,4 +1,4 @@
-"""One writer a folder."""
+"""One writer a folder, or several that keep out of each other's way."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from .files import disk_errors
 
 
 @contextlib.contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
     """Hold ``folder`` for this process; it need not exist. A killed process lets go by itself.
 
     The lock is a hidden file beside the folder, removed at the end. Where the system knows no file locks, nothing
     is held.
+
+    Args:
+        shared: others may hold it, too, if they share it as well.
+        wait: until it is free, in place of the error.
 
     Raises:
         UsageError: another living process holds it.
@@ -27,13 +31,14 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
         return
     path = folder.parent / f".{folder.name}.lock"
+    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with disk_errors(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, how)
         except OSError as error:
             os.close(handle)
             raise UsageError(
@@ -48,5 +53,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # others share it: the last one removes it
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
         os.close(handle)

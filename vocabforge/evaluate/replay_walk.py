@@ -15,6 +15,7 @@ from .replay_types import MISSED, Ranks
 from .results import Figure
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Group = TypeVar("Group", bound=str)
 
 
@@ -25,7 +26,7 @@ class Walked:
     Attributes:
         lengths: of every answer the tokens that each of its cycles commits, the target's own included; the last
             cycle is cut at the answer's end. The first token of an answer is no cycle's.
-        committed, cycles: (Q,) int64 their sums and numbers.
+        committed, cycles: (Q,) int64 their sums and numbers; see ``walk`` for what counts.
         reached: (levels,) int64 cycles that accept draft token 1, 2, ….
         offered: (levels,) int64 cycles that accept the tokens before it, with a token of the answer to follow.
     """
@@ -64,13 +65,16 @@ def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
     return length
 
 
-def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape) -> Walked:
+def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mask | None = None) -> Walked:
     """Run the cycles of all answers: from the first token, a accepted, on behind the target's own one.
 
     Args:
         ranks: (P, levels) of :class:`~.replay_types.Replayed`.
         offsets: (Q + 1,) where each answer's rows begin, and their number (``replay.cycle_offsets``).
         shape: what every cycle drafts.
+        limited: (Q,) answers that a limit of tokens ended, not the target. Of those ``committed`` and ``cycles`` leave
+            out the cycles that the limit may have cut (no more tokens are left than the shape has levels): short
+            answers would else make long drafts look shorter, and draft vocabularies more alike. None: all count.
     """
     begins, ends = np.asarray(offsets[:-1], np.int64), np.asarray(offsets[1:], np.int64)
     found = accepted(ranks, shape)
@@ -84,12 +88,16 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape) -> Walked:
         at = at + lengths[at]
         at, stop = at[at < stop], stop[at < stop]
     taken = [lengths[begin:end][begun[begin:end]] for begin, end in zip(begins, ends)]
+    whole = begun
+    if limited is not None:
+        whole = begun & ~(np.repeat(limited, ends - begins) & (left <= min(ranks.shape[1], shape.levels)))
+    counted = [lengths[begin:end][whole[begin:end]] for begin, end in zip(begins, ends)]
     depth, offered = found[begun], left[begun]
     steps = np.arange(1, min(ranks.shape[1], shape.levels) + 1)
     return Walked(
         tuple(tuple(one.tolist()) for one in taken),
-        np.array([one.sum() for one in taken], np.int64),
-        np.array([len(one) for one in taken], np.int64),
+        np.array([one.sum() for one in counted], np.int64),
+        np.array([len(one) for one in counted], np.int64),
         (depth[:, None] >= steps).sum(0),
         ((depth[:, None] >= steps - 1) & (offered[:, None] >= steps)).sum(0),
     )

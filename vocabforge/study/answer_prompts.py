@@ -58,8 +58,9 @@ def _encoded(tokenizer: TextTokenizer, messages: Sequence[Message]) -> list[int]
 def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int) -> FittedPrompt:
     """A prompt of at most ``limit`` tokens.
 
-    A longer one loses its earliest turns (never the system message), then the middle of its last message, so that
-    the template's own tokens, the beginning of the text and its end stay.
+    A longer one loses its earliest turns (never the system message), then the middle of its last message (of the
+    longest one, where that is not enough), so that the template's own tokens, the beginning of the text and its end
+    stay.
 
     Raises:
         UsageError: even the template's tokens with a token of text are more than ``limit``.
@@ -77,31 +78,39 @@ def fit_prompt(tokenizer: TextTokenizer, messages: Sequence[Message], limit: int
             if len(ids) <= limit:
                 return FittedPrompt(tuple(fewer), tuple(ids), True)
     last = next((at for at in reversed(range(len(kept))) if kept[at]["role"] == "user"), len(kept) - 1)
-    return _without_middle(tokenizer, [*kept[:system], *kept[last:]], limit)
+    return _without_middle(tokenizer, [*kept[:system], *kept[max(last, system) :]], limit)
 
 
 def _without_middle(tokenizer: TextTokenizer, messages: list[Message], limit: int) -> FittedPrompt:
-    """The last message of a conversation cut until its prompt fits."""
-    text = str(messages[-1]["content"])
+    """The last message of a conversation cut until its prompt fits, or the longest one, where that is not enough."""
+    longest = max(range(len(messages)), key=lambda at: len(str(messages[at]["content"] or "")))
+    for at in dict.fromkeys((len(messages) - 1, longest)):
+        if (found := _cut(tokenizer, messages, at, limit)) is not None:
+            return found
+    raise UsageError(
+        "a prompt cannot be made short enough",
+        got=f"more than {limit:,} tokens with hardly any of its text",
+        expected="room for the chat template and a text",
+        source=f"prompt {str(messages[-1]['content'])[:60]!r}",
+        remedy="raise answers.prompt_tokens, or target.max_position_embeddings",
+    )
+
+
+def _cut(tokenizer: TextTokenizer, messages: list[Message], at: int, limit: int) -> FittedPrompt | None:
+    """The conversation without the middle of one message; None where that alone is not enough."""
+    text = str(messages[at]["content"] or "")
     _, offsets = tokenizer.encode_with_offsets(text)
     keep = len(offsets)
-    excess = len(_encoded(tokenizer, messages)) - limit
-    while excess > 0:
+    shorter, ids = messages, _encoded(tokenizer, messages)
+    while (excess := len(ids) - limit) > 0:
         keep -= excess  # the gap's own tokens, and those that form around it, take further rounds
         if keep < 1:
-            raise UsageError(
-                "a prompt cannot be made short enough",
-                got=f"more than {limit:,} tokens with hardly any of its text",
-                expected="room for the chat template and a text",
-                source=f"prompt {text[:60]!r}",
-                remedy="raise answers.prompt_tokens, or target.max_position_embeddings",
-            )
+            return None
         head, tail = (keep + 1) // 2, keep // 2
         front = text[: offsets[head - 1][1]]
         back = text[offsets[len(offsets) - tail][0] :] if tail else ""
-        shorter = [*messages[:-1], {**messages[-1], "content": front + GAP + back}]
+        shorter = [*messages[:at], {**messages[at], "content": front + GAP + back}, *messages[at + 1 :]]
         ids = _encoded(tokenizer, shorter)
-        excess = len(ids) - limit
     return FittedPrompt(tuple(shorter), tuple(ids), True)
 
 

@@ -64,6 +64,7 @@ class Inputs:
         seeds: that were replayed.
         vocab_size: V, rows of the target's LM head.
         coverage: method key -> text -> share of its tokens inside the draft vocabulary.
+        filled: ids of a static vocabulary that were never counted, by method key.
         times: None where nothing was measured.
         checked: None where the decoder itself was not asked.
         facts, command, missing: see ``StudyResults``.
@@ -74,6 +75,7 @@ class Inputs:
     seeds: Sequence[int]
     vocab_size: int
     coverage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    filled: Mapping[str, int] = field(default_factory=dict)
     times: StudyTimes | None = None
     checked: Checked | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -91,13 +93,14 @@ def assemble(config: StudyConfig, inputs: Inputs) -> StudyResults:
     rows: list[Row] = []
     figures: list[MethodFigures] = []
     for place, way in enumerate(inputs.ways):
+        filled = inputs.filled.get(way.key, 0)
         scored = mean_scored([one[way.key] for part in inputs.replays.values() for one in part.seeds])
         known = [size for size in scored if size is not None]
         one = MethodFigures(
             key=way.key,
             family=way.family,
             name=way.name,
-            setting=way.setting,
+            setting=f"{way.setting} ({filled:,} never counted)" if filled else way.setting,
             dynamic=way.dynamic,
             scored=scored,
             exact=float(np.mean(known)) / inputs.vocab_size if known else 0.0,
@@ -151,7 +154,7 @@ def _all_cells(
         offsets = cycle_offsets([one.continuation for one in part.asked])
         steps[temperature] = _steps(part, keys, offsets, members[0][1], config.replay.levels)
         for name, form in forms.items():
-            sums = question_sums(part.seeds, keys, offsets, form)
+            sums = question_sums(part.seeds, keys, part.asked, form)
             for group, mask in members:
                 made = cells(sums, mask, full, intervals=group.kind in MAIN_KINDS)
                 for own, cell in zip(found, made, strict=True):
@@ -205,6 +208,7 @@ def row_of(method: MethodFigures, shape: str, temperature: str, group: str) -> R
         exact=method.exact,
         accepted_sd=cell.accepted.sd,
         share_sd=cell.share.sd,
+        by_seed=tuple(cell.accepted_by_seed),
         low=cell.accepted.low,
         high=cell.accepted.high,
         scored=tuple(float("nan") if size is None else size for size in method.scored),

@@ -133,8 +133,8 @@ class _Check:
             "plain": plain["beside_answers"],
             "methods": found,
             "totals": totals,
-            "lossless": totals["identical"] + totals["near_tied"] == totals["outputs"],
-            "as_replayed": totals["cycles"] == totals["equal_cycles"],
+            "lossless": 0 < totals["identical"] + totals["near_tied"] == totals["outputs"],
+            "as_replayed": 0 < totals["cycles"] == totals["equal_cycles"],
         }
 
 

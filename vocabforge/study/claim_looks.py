@@ -19,8 +19,8 @@ def share(family: str, size: int, name: str | None = None) -> Look:
     def look(table: Table) -> Looked:
         row = table.find(family, size, name)
         if row is None:
-            return None, f"no {name or family} of {size:,}"
-        return row.share, f"{row.label}: {row.share:.1%} of the full head's {table.length('full')}"
+            return Looked(None, f"no {name or family} of {size:,}")
+        return Looked(row.share, f"{row.label}: {row.share:.1%} of the full head's {table.length('full')}")
 
     return look
 
@@ -29,36 +29,41 @@ def lengths(one: tuple[str, int, str | None], other: tuple[str, int, str | None]
     """Accepted length of one row over another's."""
 
     def look(table: Table) -> Looked:
-        return ratio(table.find(*one), table.find(*other), lambda row: row.accepted, "tokens a cycle")
+        return ratio(
+            table.find(*one), table.find(*other), lambda row: row.accepted, "tokens a cycle", lengths=True
+        )
 
     return look
 
 
 def pruned(table: Table) -> Looked:
+    """The full drafter cut to the tokens that the reduced one was trained over."""
     reduced = table.first("reduced")
-    trim = None if reduced is None else table.find("trim", table.size_of(reduced))
-    return ratio(trim, reduced, lambda row: row.accepted, "tokens a cycle")
+    cut = None if reduced is None else table.find("fr", table.size_of(reduced))
+    return ratio(cut, reduced, lambda row: row.accepted, "tokens a cycle", lengths=True)
 
 
 def trained(table: Table) -> Looked:
     ranker = table.find("ranker", 2048, "ranker d/8, joint")
-    return ratio(ranker, table.first("reduced"), lambda row: row.accepted, "tokens a cycle")
+    return ratio(ranker, table.first("reduced"), lambda row: row.accepted, "tokens a cycle", lengths=True)
 
 
 def router(table: Table) -> Looked:
     """The best router with no more of the vocabulary than the paper's."""
     allowed = [row for row in table.of_family("router") if row.exact <= DYNASPEC_SHARE]
     if not allowed:
-        return None, "no router with so few tokens"
+        return Looked(None, "no router with so few tokens")
     best = max(allowed, key=lambda row: row.share)
-    return best.share, f"{best.label}: {best.share:.1%} with {best.exact:.1%} of the vocabulary"
+    return Looked(best.share, f"{best.label}: {best.share:.1%} with {best.exact:.1%} of the vocabulary")
 
 
 def router_beside_static(table: Table) -> Looked:
     static = table.find("fr", 32_768)
     allowed = [row for row in table.of_family("router") if static is not None and row.exact < static.exact]
     best = max(allowed, key=lambda row: row.share, default=None)
-    return ratio(best, static, lambda row: row.share, "of the full head's accepted length", percent=True)
+    return ratio(
+        best, static, lambda row: row.share, "of the full head's accepted length", percent=True, lengths=True
+    )
 
 
 def rare(table: Table) -> Looked:
@@ -79,7 +84,7 @@ def schedule(table: Table) -> Looked:
     """The best schedule that begins with 32,768 tokens."""
     found = [row for row in table.of_family("pa-fr") if table.size_of(row) == 32_768]
     best = max(found, key=lambda row: row.share, default=None)
-    return ratio(best, table.find("fr", 32_768), lambda row: row.accepted, "tokens a cycle")
+    return ratio(best, table.find("fr", 32_768), lambda row: row.accepted, "tokens a cycle", lengths=True)
 
 
 def low_rank_head(table: Table) -> Looked:
@@ -113,14 +118,13 @@ def own(table: Table) -> Looked:
     found = frugal(table)
     static = table.fastest([row for name in ("fr", "trim") if (row := table.find(name, 32_768)) is not None])
     if static is None:
-        return None, "no static vocabulary of 32,768 with a predicted speed"
+        return Looked(None, "no static vocabulary of 32,768 with a predicted speed")
     if found:
         return table.speeds(found[0], static)
     near = [row for row in table.dynamic() if row.exact <= EXACT]
     best = max(near, key=lambda row: row.share, default=None)
     if best is None:
-        return None, f"no dynamic head with at most {EXACT:.0%} of exact logits"
-    return (
-        0.0,
-        f"none keeps {KEPT:.1%}; {best.label} keeps {best.share:.1%} with {best.exact:.2%} of the logits",
+        return Looked(None, f"no dynamic head with at most {EXACT:.0%} of exact logits")
+    return Looked(
+        0.0, f"none keeps {KEPT:.1%}; {best.label} keeps {best.share:.1%} with {best.exact:.2%} of the logits"
     )

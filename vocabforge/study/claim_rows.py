@@ -5,10 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from .joined import CHAIN, EVERYTHING, ROOFLINE, SHAPE, Row
 
-Looked = tuple[float | None, str]  # a figure and its words; without a figure, what is missing
+
+class Looked(NamedTuple):
+    """A figure and its words; without a figure, what is missing.
+
+    ``told``: the seeds tell the two rows of a comparison apart (a paired difference of two standard errors).
+    """
+
+    value: float | None
+    words: str
+    told: bool = True
+
 
 _COLUMN_WORDS = {SHAPE: "8B shape", ROOFLINE: "byte roofline of the 8B shape"}
 _NUMBER = re.compile(r"\d[\d,]*")
@@ -130,24 +143,36 @@ def largest(shapes: Iterable[str]) -> str:
 
 
 def ratio(
-    one: Row | None, other: Row | None, of: Callable[[Row], float | None], what: str, *, percent: bool = False
+    one: Row | None,
+    other: Row | None,
+    of: Callable[[Row], float | None],
+    what: str,
+    *,
+    percent: bool = False,
+    lengths: bool = False,
 ) -> Looked:
-    """A figure of one row over another's, in words with both, and with their deviations where they are lengths."""
+    """A figure of one row over another's, in words with both.
+
+    Args:
+        lengths: it is their accepted length, or its share: whether seeds tell the two apart is said.
+    """
     if one is None or other is None:
-        return None, "a row of the comparison is missing"
+        return Looked(None, "a row of the comparison is missing")
     above, below = of(one), of(other)
     if above is None or not below:
-        return None, "a row of the comparison has no such figure"
+        return Looked(None, "a row of the comparison has no such figure")
     form = (lambda value: f"{value:.1%}") if percent else (lambda value: f"{value:.4g}")
-    return above / below, (
-        f"{above / below:.3f}: {one.label} {form(above)}, {other.label} {form(below)} {what}{_spread(one, other)}"
-    )
+    words = f"{above / below:.3f}: {one.label} {form(above)}, {other.label} {form(below)} {what}"
+    told, apart = _apart(one, other) if lengths else (True, "")
+    return Looked(above / below, words + apart, told)
 
 
-def _spread(one: Row, other: Row) -> str:
-    """Says where two accepted lengths are no further apart than seeds are."""
-    if one.accepted_sd is None or other.accepted_sd is None:
-        return ""
-    apart = abs(one.accepted - other.accepted)
-    noise = (one.accepted_sd**2 + other.accepted_sd**2) ** 0.5
-    return "" if apart > noise else "; their accepted lengths differ by less than seeds do"
+def _apart(one: Row, other: Row) -> tuple[bool, str]:
+    """Whether two accepted lengths differ by more than two standard errors of their difference over seeds, paired."""
+    pairs = [(a, b) for a, b in zip(one.by_seed, other.by_seed) if a is not None and b is not None]
+    if len(pairs) < 2:
+        return False, "; one seed tells no difference"
+    apart = np.array([a - b for a, b in pairs])
+    error = float(apart.std(ddof=1)) / len(pairs) ** 0.5
+    told = abs(float(apart.mean())) > 2 * error
+    return told, f"; {apart.mean():+.4f} ± {error:.4f} over seeds" + ("" if told else ": no difference told")

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from ..core.config import StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import UsageError
-from ..train.config import Fraction, OptimConfig, Positive
+from ..train.config import Fraction, OptimConfig, Positive, Precision
 
 Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
 SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
@@ -86,11 +86,13 @@ class StudyTargetConfig(StrictModel):
     num_heads: Positive = 4
     num_kv_heads: Positive = 2
     max_position_embeddings: Positive = 4096
+    rope_theta: Annotated[float, Field(gt=1.0)] = 1.0e6
     sequence_length: Annotated[int, Field(ge=8)] = 512
     init_std: Annotated[float, Field(gt=0.0)] = 0.02
+    induction: bool = True
     loss_on: Literal["assistant", "all"] = "all"
     candidates: Positive | None = None
-    mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+    mixed_precision: Precision = "auto"
     checkpoint_every: Positive = 200
     optim: OptimConfig
 
@@ -138,6 +140,7 @@ class DraftersConfig(StrictModel):
         steps: K of the training-time test.
         sequence_length: T of packed rows.
         candidates: tokens that the vocabulary loss of a step is estimated on; None: all of them.
+        copying: drafters start with a head that copies from the prompt (``train.start_copying``).
         corpus_share: share of the rows that are texts of the sources; the others are the target's own answers.
         full: the drafter over all ids, its head its own, with a ranker of each rank and a low-rank head (joint).
         reduced: the same drafter trained over ``reduced_size`` ids.
@@ -151,13 +154,14 @@ class DraftersConfig(StrictModel):
     steps: Positive = 4
     sequence_length: Annotated[int, Field(ge=8)] = 256
     candidates: Positive | None = None
+    copying: bool = True
     corpus_share: Fraction = 0.5
     reduced_size: Positive
     full: PartConfig
     reduced: PartConfig
     alone: PartConfig
     router: PartConfig
-    mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+    mixed_precision: Precision = "auto"
 
 
 class MethodsConfig(StrictModel):
@@ -177,11 +181,19 @@ class MethodsConfig(StrictModel):
     """
 
     static: Sizes = (8192, 16384, 32768, 65536)
-    position: tuple[str, ...] = ("decay:32768:4096", "linear:32768:8192")
-    ranks: Sizes = (8, 16)
+    position: tuple[Annotated[str, Field(pattern=r"^[a-z]+:\d+:\d+$")], ...] = (
+        "decay:32768:4096",
+        "linear:32768:8192",
+    )
+    ranks: Annotated[Sizes, Field(max_length=2)] = (8, 16)
     shortlists: Sizes = (128, 256, 512, 1024, 2048, 4096)
     clusters: Sizes = (256, 1024)
-    budgets: Annotated[tuple[float, ...], Field(min_length=1)] = (0.02, 0.05, 0.1, 0.2)
+    budgets: Annotated[tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...], Field(min_length=1)] = (
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+    )
     schedules: tuple[str, ...] = ("decay", "linear")
     cores: Sizes = (512, 1024, 2048)
     context: Positive = 1024
@@ -271,6 +283,20 @@ class StudyConfig(StrictModel):
     def _goes_together(self) -> StudyConfig:
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"every seed once, not {list(self.seeds)}")
+        own = self.target
+        if own.hidden_size % own.num_heads or own.num_heads % own.num_kv_heads:
+            raise ValueError(
+                f"target: hidden_size {own.hidden_size} must be a multiple of num_heads {own.num_heads}, and that of "
+                f"num_kv_heads {own.num_kv_heads}"
+            )
+        if max(self.drafters.aux_layers) >= own.num_layers:
+            raise ValueError(
+                f"drafters.aux_layers {list(self.drafters.aux_layers)}: the target has {own.num_layers} layers, from 0"
+            )
+        if self.check.tokens > self.answers.tokens:
+            raise ValueError(
+                f"check.tokens {self.check.tokens} is more than answers.tokens {self.answers.tokens}"
+            )
         names = [source.name for source in self.data.sources]
         if len(set(names)) != len(names):
             raise ValueError("two sources have one name")

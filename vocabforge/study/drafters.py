@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
+from ..core.lock import only_writer
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate import bench_heads_make as making
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
@@ -104,13 +105,14 @@ class Training:
     def inputs(self) -> Inputs:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
-        self._steps.run(
-            layout.root / FOLDER / "mixed.json",
-            mix_key(config, layout, tokenizer),
-            lambda: mix(config, layout, tokenizer),
-            mix_fits,
-        )
-        data = packed(config, layout, tokenizer)
+        with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
+            self._steps.run(
+                layout.root / FOLDER / "mixed.json",
+                mix_key(config, layout, tokenizer),
+                lambda: mix(config, layout, tokenizer),
+                mix_fits,
+            )
+            data = packed(config, layout, tokenizer)
         base = base_settings(config, layout, data.prepared.artifact.path)
         return Inputs(base, data, target_fingerprint(layout.target))
 
@@ -119,13 +121,14 @@ class Training:
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(parts[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
-        own = {"head": "own"}
+        own = {"head": "own", "copying": self.config.drafters.copying}
         settings = self._part(inputs, self.config.drafters.full, self.place / FULL, drafter=own, heads=heads)
         return self._train(inputs, settings, wanted)
 
     def reduced(self, inputs: Inputs) -> None:
         own = self.config.drafters
-        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
+        subset = self.layout.subset("fr", own.reduced_size)
+        vocab = {"head": "own", "vocab": subset, "copying": own.copying}
         self._train(inputs, self._part(inputs, own.reduced, self.place / REDUCED, drafter=vocab), {})
 
     def alone(self, inputs: Inputs, drafter: Path) -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..decode.shapes import TreeShape, chain, default_shape
 from ..evaluate.benchmarks import MT_BENCH
 from ..evaluate.intervals import Array, percentile_interval, ratio, resampled_sums
+from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Continuation, Replayed
 from ..evaluate.replay_walk import walk
 from ..evaluate.results_figures import Figure
@@ -32,11 +33,16 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Asked:
-    """One question with the target's answer to it, all that figures need of it."""
+    """One question with the target's answer to it, all that figures need of it.
+
+    Attributes:
+        limited: its limit of tokens ended the answer, not the target.
+    """
 
     set: str
     category: str
     continuation: Continuation
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,20 +113,22 @@ def _group(key: str, kind: str, sets: list[str], mask: Mask) -> tuple[Group, Mas
 
 
 def question_sums(
-    replayed: Sequence[Mapping[str, Replayed]], keys: Sequence[str], offsets: Sequence[int], shape: TreeShape
+    replayed: Sequence[Mapping[str, Replayed]], keys: Sequence[str], asked: Sequence[Asked], shape: TreeShape
 ) -> Sums:
     """Walk every method of every seed over all answers of one temperature.
 
     Args:
         replayed: of every seed, by method key.
         keys: M of the methods.
-        offsets: (Q + 1,) rows of each answer (``replay.cycle_offsets``).
+        asked: Q questions; of answers that a limit ended only whole cycles count (``replay_walk.walk``).
     """
-    size = len(offsets) - 1, len(keys), len(replayed)
+    offsets = cycle_offsets([one.continuation for one in asked])
+    limited = np.array([one.limited for one in asked], dtype=bool)
+    size = len(asked), len(keys), len(replayed)
     committed, cycles = np.zeros(size), np.zeros(size)
     for seed, found in enumerate(replayed):
         for place, key in enumerate(keys):
-            walked = walk(found[key].ranks, offsets, shape)
+            walked = walk(found[key].ranks, offsets, shape, limited=limited)
             committed[:, place, seed] = walked.committed
             cycles[:, place, seed] = walked.cycles
     return Sums(committed, cycles)

@@ -60,7 +60,7 @@ class Row:
         temperature: ``greedy`` or ``drawn`` (temperature 1).
         group: ``all``, a set of questions, or a category.
         accepted: tokens that a cycle commits (one of them the target's own), mean over seeds; ``accepted_sd`` over
-            seeds, None of one seed; ``low`` and ``high`` its 95% interval over questions.
+            seeds, None of one seed; ``by_seed`` each seed's; ``low`` and ``high`` its 95% interval over questions.
         share: of the full head's accepted length in the same group, shape and temperature, mean over seeds; 1 is all of
             it; ``share_sd`` over seeds.
         exact: share of the V logits that are computed exactly, mean over draft steps (the full head: 1).
@@ -81,6 +81,7 @@ class Row:
     exact: float
     accepted_sd: float | None = None
     share_sd: float | None = None
+    by_seed: tuple[float | None, ...] = ()
     low: float | None = None
     high: float | None = None
     scored: tuple[float, ...] = ()

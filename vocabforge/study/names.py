@@ -10,7 +10,8 @@ COLUMN_NAMES = {
     SHAPE: "8B shape, measured",
     ROOFLINE: "8B shape, roofline",
 }
-_GROUP_NAMES = {EVERYTHING: "all questions", MT_BENCH_TASK: "multi-turn (MT-bench)"}
+# Spec-Bench, or what a study has in its place (figures.groups_of).
+_GROUP_NAMES = {EVERYTHING: "the benchmark", MT_BENCH_TASK: "MT-bench, first turns"}
 
 
 def shown_group(key: str, kind: str) -> str:

@@ -174,12 +174,14 @@ def _cards(results: StudyResults) -> list[Card]:
             note = f"predicted tokens/s over a static 32,768, 8B shape; goal {FASTER:.2f}×"
             cards.append(Card("Faster than static", f"{goal.claim.value:.2f}×", note, reached))
     else:
-        said = {True: "reached", False: "not reached", None: "not tried"}[goal.claim.held]
+        said = {True: "reached", False: "not reached", None: "not judged"}[goal.claim.held]
         cards = [Card("Goal", said, f"{place(goal)}: {goal.claim.found}", goal.claim.held)]
     if results.checked is not None:
         outputs = sum(mode.outputs for mode in results.checked.modes)
         same = sum(mode.identical for mode in results.checked.modes)
         faults = results.checked.faults
-        note = f"{same:,} of {outputs:,} outputs are plain decoding's; {faults} faults"
-        cards.append(Card("Lossless", "yes" if not faults else "no", note, not faults))
+        tied = sum(mode.near_tied for mode in results.checked.modes)
+        note = f"{same:,} of {outputs:,} outputs are plain decoding's, {tied} near-tied; {faults} faults"
+        lossless = 0 < same + tied == outputs
+        cards.append(Card("Lossless", "yes" if lossless else "no", note, lossless))
     return cards

@@ -28,7 +28,7 @@ from .target import losses_by_source
 from .times import StudyTimes, read_times
 from .vocab import COVERAGE, FR
 
-OWN_TEXT = "the target's own answers"
+OWN_TEXT = "the answers that VocabTrim counted"
 _STAGES = "stages.json"
 _MODE_WORDS = {"chain": "chain, greedy", "drawn": "chain, temperature 1", "tree": "dynamic tree, greedy"}
 
@@ -40,13 +40,22 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
         ArtifactError: no seed is replayed, or a replay is not one of these answers and methods.
         DataError: a file is damaged.
     """
+    coverage = _coverage_rows(layout)
     ways = methods(config, layout)
     missing: list[str] = []
     answers = {which: load_answers(layout, which) for which in get_args(Which)}
     seeds = _replayed_seeds(config, layout, missing)
     replays = {
         which: Replays(
-            [Asked(one.set, one.category, one.continuation) for one in found],
+            [
+                Asked(
+                    one.set,
+                    one.category,
+                    one.continuation,
+                    len(one.continuation.tokens) >= config.answers.tokens,
+                )
+                for one in found
+            ],
             [_ranks(layout, seed, which, ways, found) for seed in seeds],
         )
         for which, found in answers.items()
@@ -57,7 +66,12 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
         replays=replays,
         seeds=seeds,
         vocab_size=int(read_json(layout.target / "config.json", "target's configuration")["vocab_size"]),
-        coverage=_coverage(config, layout, ways),
+        coverage=_coverage(config, layout, ways, coverage),
+        filled={
+            way.key: coverage.get(way.vocab.name, {}).get("filled", 0)
+            for way in ways
+            if way.vocab is not None
+        },
         times=times,
         checked=checked,
         facts=_facts(config, layout, answers, times),
@@ -136,6 +150,7 @@ def _decoded(mode: str, ways: Mapping[str, Any]) -> Decoded:
         not_judged=len(judged) - judged.count(NEAR_TIED) - judged.count(FAULT),
         cycles=sum(one["cycles"] for one in replays),
         equal_cycles=sum(one["equal"] for one in replays),
+        compared=sum(one["outputs"] for one in replays),
     )
 
 
@@ -144,6 +159,8 @@ def _times(layout: Layout, missing: list[str]) -> StudyTimes | None:
         missing.append("No head times were measured (stage times): nothing is predicted.")
         return None
     times = read_times(layout.times)
+    left = [*times.latency.notes, *(times.shape.notes if times.shape is not None else ())]
+    missing += [f"Times: {one}." for one in dict.fromkeys(left)]
     gpu = times.latency.environment.get("gpu")
     if gpu is None:
         missing.append("Head times are of a CPU: no GPU was there to measure on.")
@@ -152,12 +169,17 @@ def _times(layout: Layout, missing: list[str]) -> StudyTimes | None:
     return times
 
 
-def _coverage(config: StudyConfig, layout: Layout, ways: Sequence[Method]) -> dict[str, dict[str, float]]:
-    """Shares of texts' tokens inside the static vocabularies, by method."""
+def _coverage_rows(layout: Layout) -> Mapping[str, Any]:
+    """Of every subset its size, how many ids were filled up, and the shares of texts that it covers."""
     file = layout.vocab / COVERAGE
-    if not file.is_file():
-        return {}
-    subsets = read_json(file, "coverage of the study")["subsets"]
+    rows: Mapping[str, Any] = read_json(file, "coverage of the study")["subsets"] if file.is_file() else {}
+    return rows
+
+
+def _coverage(
+    config: StudyConfig, layout: Layout, ways: Sequence[Method], subsets: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Shares of texts' tokens inside the static vocabularies, by method."""
     found = {}
     for way in ways:
         subset = layout.subset(FR, config.drafters.reduced_size) if way.family == REDUCED else way.vocab
@@ -186,6 +208,19 @@ def _facts(
     for which, found in answers.items():
         tokens = sum(len(one.continuation.tokens) for one in found)
         facts[f"answers, {which}"] = f"{tokens:,} tokens to {len(found):,} questions" + _shortened(found)
+    drafters = config.drafters
+    learnt = [
+        f"{what} {part.steps} steps of {part.batch_size} rows"
+        for what, part in (
+            ("full", drafters.full),
+            ("reduced", drafters.reduced),
+            ("rankers alone, on the drafter that learnt with rankers,", drafters.alone),
+            ("routers", drafters.router),
+        )
+    ]
+    facts["drafters learn"] = (
+        f"{'; '.join(learnt)}; rows of {drafters.sequence_length} tokens, K = {drafters.steps}"
+    )
     if times is not None:
         facts["latency table"] = _machine(times.latency.environment) + f", {times.latency.dtype}"
         facts["typical error of its cycles"] = f"{times.latency.error:.1%}"

@@ -163,6 +163,7 @@ class Decoded(Strict):
         outputs: of which ``identical`` are plain decoding's, ``near_tied`` part where rounding decides between two
             tokens, ``faults`` part otherwise, ``not_judged`` were too many.
         cycles: beside the replay's, of which ``equal_cycles`` commit the same; 0 where the replay has none.
+        compared: outputs that these cycles are of: others are not the replayed answer.
     """
 
     mode: str
@@ -173,6 +174,7 @@ class Decoded(Strict):
     not_judged: int
     cycles: int
     equal_cycles: int
+    compared: int = 0
 
 
 class Checked(Strict):

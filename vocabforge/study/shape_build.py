@@ -1,14 +1,14 @@
 """Draft heads, a drafter's layer and a target's layer of a large shape with random weights: time depends on sizes.
 
-What depends on weights is near at best: siblings of a draft step are made alike, so that they name most candidates
-together, and a random router opens clusters evenly.
+What depends on weights is at its dearest: siblings of a draft step have nothing in common, so that their shortlists
+overlap as little as they can; a random router opens clusters evenly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from ..tune.types import HeadSetting
 Call = Callable[[], Any]
 
 _LOGIT = 3.0  # standard deviation of random logits
-_NOISE = 0.1  # of siblings, beside a common part of 1
 _FEW = 64  # rows of an embedding that nothing but a layer's input is read from
 
 
@@ -67,13 +66,13 @@ class ShapeHeads:
         )
         self._text = distinct_ids(rows, (1, min(text, rows)), self._random)  # (1, C)
         self._scorers: dict[int, LowRankScorer] = {}
-        self._routers: dict[int, RouterHead] = {}
+        self._routers: dict[tuple[int, str], RouterHead] = {}
 
     def head(self, setting: HeadSetting) -> DraftHead:
         """A head of these sizes; what several have in common is made once."""
         scored, core = setting.scored[0], setting.core
         if setting.kind == "router":
-            return self._router(setting.clusters, scored)
+            return self._router(setting.clusters, scored, "shared" if setting.shared else "own")
         if setting.kind in ("static", "scheduled"):  # a part of the rows lies in one piece
             base = self._base
             part = HeadBase(base.weight[:scored], base.target_ids[:scored], base.embedding)
@@ -107,8 +106,8 @@ class ShapeHeads:
         return normal(size, self._random, torch.bfloat16, scale)
 
     def _siblings(self, rows: int, width: int) -> Tensor:
-        """(N, H) hidden states of about unit scale that differ a little."""
-        return self._normal((1, width), 1.0) + self._normal((rows, width), _NOISE)
+        """(N, H) hidden states of unit scale."""
+        return self._normal((rows, width), 1.0)
 
     def _spread(self, count: int) -> tuple[int, ...]:
         rows = len(self.weight)
@@ -124,11 +123,11 @@ class ShapeHeads:
             self._scorers[rank] = made
         return self._scorers[rank]
 
-    def _router(self, clusters: int, scored: int) -> RouterHead:
+    def _router(self, clusters: int, scored: int, each: Literal["own", "shared"]) -> RouterHead:
         """One that opens about so many tokens; all of one number of clusters share their rows."""
         rows, hidden = self.weight.shape
         budget = min(clusters, max(1, round(scored * clusters / rows)))
-        if clusters not in self._routers:
+        if (clusters, each) not in self._routers:
             assignment = torch.arange(rows, device=self.weight.device) % clusters
             with torch.device("meta"):
                 router = Router(hidden, torch.zeros(1, dtype=torch.int64), clusters)
@@ -138,10 +137,10 @@ class ShapeHeads:
                 fan = layer.in_features
                 layer.weight = nn.Parameter(self._normal((layer.out_features, fan), fan**-0.5), False)
                 layer.bias = nn.Parameter(self._normal((layer.out_features,), 0.1), False)
-            made = build_head("router", self._base, router, HeadOptions(budgets=(budget,)))
+            made = build_head("router", self._base, router, HeadOptions(budgets=(budget,), rows=each))
             assert isinstance(made, RouterHead)
-            self._routers[clusters] = made
-        return self._routers[clusters].with_budgets((budget,))
+            self._routers[clusters, each] = made
+        return self._routers[clusters, each].with_budgets((budget,))
 
 
 class ShapeLayers:

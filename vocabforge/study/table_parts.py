@@ -9,7 +9,7 @@ from ..evaluate.results_figures import Figure
 from .results import Cell, StudyResults
 
 DASH = "–"
-KINDS = {True: "held", False: "not held", None: "not tried"}
+KINDS = {True: "held", False: "not held", None: "not judged"}
 
 
 @dataclass(frozen=True)

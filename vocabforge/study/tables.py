@@ -12,7 +12,8 @@ from .verdict import verdict
 
 _COLUMN_NOTES = {
     MACHINE: "this study's models, all parts of a cycle measured",
-    SHAPE: "head, drafter's layer and target measured at the larger shape with random weights",
+    SHAPE: "head, drafter's layer and target measured at the larger shape with random weights; siblings have nothing "
+    "in common, so that their shortlists overlap as little as they can",
     ROOFLINE: "arithmetic, nothing of it measured: bytes of each head over the bandwidth, layer and target given",
 }
 
@@ -100,7 +101,8 @@ def category_part(results: StudyResults) -> Part:
     columns = ["questions", "number", "full head: tokens a cycle", *(one.label for one in chosen)]
     note = (
         f"Measured: {shape}, greedy, share of the full head's accepted length in %, {seeds_words(results)}. One method "
-        "a family: static ones of 32,768 tokens, of others the setting that is predicted to be quickest."
+        "a family: static ones of 32,768 tokens; of others the goal's method, else the setting that is predicted to be "
+        "quickest, or keeps most where nothing is predicted."
     )
     return Part("categories", "By category", note, columns, rows if len(rows) > 1 else [])
 
@@ -121,7 +123,7 @@ def rare_part(results: StudyResults) -> Part:
     names = [shown_group(key, "set") for key in keys]
     columns = [
         "draft vocabulary",
-        "all questions, %",
+        f"{shown_group(EVERYTHING, 'all')}, %",
         *(f"{name}, %" for name in names),
         "rare less all, points",
     ]

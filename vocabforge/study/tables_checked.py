@@ -40,8 +40,9 @@ def claim_part(results: StudyResults) -> Part:
     held = sum(one.held is True for one in results.claims)
     failed = sum(one.held is False for one in results.claims)
     note = (
-        f"{held} held, {failed} not held, {len(rows) - held - failed} not tried. Papers measured other targets, "
-        "drafters and machines: a claim holds where this study's figure reaches the published one, or has its order."
+        f"{held} held, {failed} not held, {len(rows) - held - failed} not judged. Papers measured other targets, "
+        "drafters and machines: a claim holds where this study's figure reaches the published one; a plain order holds "
+        "where the difference over seeds, paired, is more than two standard errors, and is not judged where it is less."
     )
     return Part("claims", "Claims", note, ["source", "verdict", "claim", "published", "found here"], rows, 5)
 
@@ -56,7 +57,10 @@ def tuned_part(results: StudyResults) -> Part:
     shown = [*COLUMNS, SHARE]
     places = [f"{found.places[one]}" if one in found.places else DASH for one in shown]
     columns = ["recommended", *(COLUMN_NAMES.get(one, "share of full, its shape") for one in shown)]
-    note = f"Place of tune's recommendation for this machine among {found.of:,} rows. {' '.join(found.why)}"
+    note = (
+        f"Place of tune's recommendation for this machine among {found.of:,} rows (by share: among those of its "
+        f"shape). {' '.join(found.why)}"
+    )
     keys = [] if best is None else [best.key]
     return Part("tuned", "Recommended by tune", note, columns, [[name, *places]], keys=keys)
 
@@ -66,7 +70,10 @@ def coverage_part(results: StudyResults) -> Part:
     covered = [one for one in results.methods if one.coverage]
     texts = results.coverage_texts
     rows = [[one.label, *(percent(one.coverage.get(text)) for text in texts)] for one in covered]
-    note = "Measured: share of the tokens of held-out texts, by source, that lie inside a static draft vocabulary."
+    note = (
+        "Measured: share of tokens that lie inside a static draft vocabulary, of the target's answers to training "
+        "prompts (what VocabTrim counted, so not held out for it) and of held-out texts by source."
+    )
     keys = [one.key for one in covered]
     return Part("coverage", "Coverage", note, ["draft vocabulary", *texts], rows, keys=keys)
 
@@ -81,14 +88,15 @@ def checked_part(results: StudyResults) -> Part:
     note = (
         f"Measured: the real decoder with every method on {checked.questions:,} questions ({checked.where}), its "
         "outputs beside plain decoding's, token by token. Near-tied: the target's own rounding decides between two "
-        "tokens. The last column: cycles that commit as many tokens as the replay foretold."
+        "tokens. The last column: cycles that commit as many tokens as the replay foretold, of outputs that begin "
+        "as the replayed answers do."
     )
     return Part("lossless", "Losslessness", note, columns, rows)
 
 
 def _decoded_row(mode: Decoded) -> list[str]:
     counts = [mode.outputs, mode.identical, mode.near_tied, mode.faults, mode.not_judged]
-    cycles = f"{mode.equal_cycles:,} of {mode.cycles:,}" if mode.cycles else DASH
+    cycles = f"{mode.equal_cycles:,} of {mode.cycles:,} ({mode.compared:,} outputs)" if mode.cycles else DASH
     return [mode.mode, *(f"{count:,}" for count in counts), cycles]
 
 

@@ -43,8 +43,35 @@ def _found(results: StudyResults, goal: Goal) -> str:
     if best is None or cell is None or cell.share.value is None or goal.claim.value is None:
         return goal.claim.found
     column = next((one for one in (SHAPE, ROOFLINE) if one in cell.predicted), ROOFLINE)
+    kept = cell.share
+    between = (
+        "" if kept.low is None or kept.high is None else f", 95% interval {kept.low:.1%} to {kept.high:.1%}"
+    )
+    measured = results.facts.get("8B shape's times") if column == SHAPE else None
     return (
-        f"{best.label} keeps {cell.share.value:.1%} of the full head's accepted length (goal {KEPT:.1%}) with "
+        f"{best.label} keeps {kept.value:.1%} of the full head's accepted length (goal {KEPT:.1%}{between}) with "
         f"{best.exact:.2%} of exact logits, and is predicted to be {goal.claim.value:.2f} times as fast as a static "
-        f"vocabulary of 32,768 at the 8B shape (goal {FASTER:.2f}; {COLUMN_WORDS[column]})"
+        f"vocabulary of 32,768 at the 8B shape (goal {FASTER:.2f}; {COLUMN_WORDS[column]}"
+        f"{f' on {measured}' if measured else ''}){_smaller(results, goal, column)}"
+    )
+
+
+def _smaller(results: StudyResults, goal: Goal, column: str) -> str:
+    """Names a static vocabulary of any size that is predicted to be faster than the goal's method."""
+    speeds = {}
+    for one in results.methods:
+        cell = one.at(goal.shape, EVERYTHING, goal.temperature)
+        if cell is not None and column in cell.predicted:
+            speeds[one.key] = (cell.predicted[column].tokens_per_s, one, cell)
+    mine = speeds.get(goal.method or "")
+    static = [found for found in speeds.values() if found[1].family in ("fr", "trim", "pa-fr")]
+    if mine is None or not static:
+        return ""
+    best = max(static, key=lambda found: found[0])
+    if best[0] <= mine[0]:
+        return "; no static vocabulary of another size is faster"
+    kept = best[2].share.value
+    return (
+        f"; {best[1].label} is {best[0] / mine[0]:.2f} times as fast as that"
+        f"{f' and keeps {kept:.1%}' if kept is not None else ''}"
     )

@@ -6,13 +6,17 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..core.config import StrictModel
 from .data_config import DataConfig
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+# YAML reads a bare no as false.
+Precision = Annotated[
+    Literal["auto", "no", "bf16"], BeforeValidator(lambda value: "no" if value is False else value)
+]
 
 
 class CaptureConfig(StrictModel):
@@ -55,6 +59,7 @@ class DrafterConfig(StrictModel):
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
         intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
+        copying: one head of a fresh EAGLE-3 layer starts as copying from the prompt (``train.start_copying``).
     """
 
     kind: str = "eagle3"
@@ -67,6 +72,7 @@ class DrafterConfig(StrictModel):
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
+    copying: bool = False
 
     @field_validator("kind")
     @classmethod
@@ -87,6 +93,10 @@ class DrafterConfig(StrictModel):
             )
         if self.freeze and self.init is None:
             raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
+        if self.copying and (self.kind != "eagle3" or self.init is not None):
+            raise ValueError(
+                "drafter.copying is a start of a fresh EAGLE-3 drafter: not with another kind or drafter.init"
+            )
         return self
 
 
@@ -224,7 +234,7 @@ class RunConfig(StrictModel):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     device: str = "auto"
-    mixed_precision: Literal["auto", "no", "bf16"] = "auto"
+    mixed_precision: Precision = "auto"
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
     threads: Positive | None = None
     log_every: Positive = 20
@@ -234,11 +244,6 @@ class RunConfig(StrictModel):
     keep: Positive = 2
     trackers: tuple[str, ...] = ("tensorboard",)
     live: LiveConfig = LiveConfig()
-
-    @field_validator("mixed_precision", mode="before")
-    @classmethod
-    def _no_is_no(cls, value: object) -> object:
-        return "no" if value is False else value  # YAML reads a bare no as false
 
 
 class TrainConfig(StrictModel):

@@ -23,6 +23,7 @@ from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target, load_trainable, native_sizes
 from ..models.drafters import check_wishes, drafter_sizes, new_drafter
+from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
 from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
@@ -36,6 +37,7 @@ from .heldout import Live
 from .loop import Trainer
 from .machine import set_threads, uses_bf16
 from .start import start_from_target
+from .start_copying import start_copying
 from .step import StepSettings, TrainStep
 from .strategy import wanted_strategy
 from .tracker_table import check_trackers
@@ -102,7 +104,11 @@ def build_trainer(
     drafter = _drafter(config, sizes, subset, target, fingerprint, device)
     if config.drafter.init is None:
         # Before anything wraps the step, and from the same rows on every process.
-        start_from_target(drafter, _calibration(captured, data, device))
+        rows = _calibration(captured, data, device)
+        start_from_target(drafter, rows)
+        if config.drafter.copying:
+            assert isinstance(drafter, Eagle3Drafter)  # the configuration says so
+            start_copying(drafter, rows, rows.input_ids.shape[1])
     heads = make_heads(config.heads, _factored(drafter, target), seed=config.run.seed)
     kept = captured.key.dtype if isinstance(captured, CachedCapture) else dtype_name(target.dtype)
     identity = {

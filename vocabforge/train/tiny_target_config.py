@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ..core.config import StrictModel
-from .config import OptimConfig, Positive
+from .config import OptimConfig, Positive, Precision
 
 # What does not decide the weights, or is held against hashes of the files instead of their names.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
@@ -27,9 +27,11 @@ class TinyTargetConfig(StrictModel):
         rows: V, rows of the embedding; None: the tokenizer's entries. Beyond these they are padding.
         intermediate_size: width of the SwiGLU MLP.
         max_position_embeddings: longest context that the configuration admits.
+        rope_theta: base of the rotary embedding.
         sequence_length: T, tokens of a packed training row.
         init_std: standard deviation of the initial weights; narrow models learn sooner with more than the
             usual 0.02.
+        induction: start with attention that copies from the prompt, and keep it; see ``train.induction``.
         loss_on: which predictions count: those of assistant tokens, or of all tokens.
         heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
         candidates: tokens that the loss of a step is estimated on (``train.candidates``), beside those of its
@@ -51,22 +53,19 @@ class TinyTargetConfig(StrictModel):
     num_heads: Positive = 4
     num_kv_heads: Positive = 2
     max_position_embeddings: Positive = 2048
+    rope_theta: Annotated[float, Field(gt=1.0)] = 10_000.0
     init_std: Annotated[float, Field(gt=0.0)] = 0.05
+    induction: bool = False
     sequence_length: Annotated[int, Field(ge=8)] = 256
     loss_on: Literal["assistant", "all"] = "assistant"
     heldout_rows: Positive | None = None
     candidates: Positive | None = None
-    mixed_precision: Literal["auto", "no", "bf16"] = "no"
+    mixed_precision: Precision = "no"
     optim: OptimConfig
     seed: int = 0
     device: str = "cpu"
     threads: Positive | None = None
     checkpoint_every: Positive | None = None
-
-    @field_validator("mixed_precision", mode="before")
-    @classmethod
-    def _no_is_no(cls, value: object) -> object:
-        return "no" if value is False else value  # YAML reads a bare no as false
 
     @model_validator(mode="after")
     def _goes_together(self) -> TinyTargetConfig:

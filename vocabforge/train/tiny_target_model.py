@@ -12,6 +12,7 @@ from ..core.errors import DataError
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..corpus.tokenizer_files import find_tokenizer_json, usual_eos_ids
 from ..models.target import check_tokenizer_fits
+from .induction import build_induction
 from .tiny_target_config import TinyTargetConfig
 
 # What AutoTokenizer may read of a folder; those that are there are copied.
@@ -59,6 +60,7 @@ def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
 
     Raises:
         MismatchError: the tokenizer has more entries than ``config.rows``.
+        UsageError: the model is too small for the circuit that ``config.induction`` asks for.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging as hf_logging
@@ -77,6 +79,7 @@ def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
         num_attention_heads=config.num_heads,
         num_key_value_heads=config.num_kv_heads,
         max_position_embeddings=config.max_position_embeddings,
+        rope_theta=config.rope_theta,
         initializer_range=config.init_std,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -87,6 +90,8 @@ def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
     model = LlamaForCausalLM(settings)
     model.generation_config.eos_token_id = ends[0] if len(ends) == 1 else ends
     _start_copying(model)
+    if config.induction:
+        build_induction(model, config.sequence_length)
     return model
 
 

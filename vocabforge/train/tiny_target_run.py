@@ -289,8 +289,8 @@ def _resume(work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, step
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(state.weights[name])
-            values = entries(state.optimizer, name)
-            optimizer.state[parameter] = restored(optimizer, values, parameter.device)
+            if values := entries(state.optimizer, name):  # none of what does not learn
+                optimizer.state[parameter] = restored(optimizer, values, parameter.device)
     checkpoints.restore_rng(state.rng, 0)
     say(f"Resuming at step {step} of {steps} ({work.steps})")
     return step, Losses(**state.facts)

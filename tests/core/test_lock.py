@@ -1,0 +1,55 @@
+"""One writer a folder, or several that share it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from vocabforge.core.errors import UsageError
+from vocabforge.core.lock import only_writer
+
+
+def test_a_second_writer_is_refused_and_nothing_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with only_writer(folder):
+        for shared in (False, True):
+            with (
+                pytest.raises(UsageError, match="another process is working"),
+                only_writer(folder, shared=shared),
+            ):
+                pass
+    assert list(tmp_path.iterdir()) == []
+    with only_writer(folder):
+        pass
+
+
+def test_those_who_share_keep_others_out(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with only_writer(folder, shared=True):
+        with only_writer(folder, shared=True):
+            pass
+        with pytest.raises(UsageError), only_writer(folder):
+            pass
+    assert list(tmp_path.iterdir()) == [], "the last one removes the lock"
+    with only_writer(folder):
+        pass
+
+
+def test_one_can_wait(tmp_path: Path) -> None:
+    order: list[str] = []
+    entered = threading.Event()
+
+    def second() -> None:
+        entered.set()
+        with only_writer(tmp_path / "out", wait=True):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with only_writer(tmp_path / "out"):
+        thread.start()
+        entered.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]

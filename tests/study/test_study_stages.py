@@ -1,0 +1,146 @@
+"""The table of stages: what must be finished before, with which settings, for which seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.study.report_support import report_config
+from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.files import read_json
+from vocabforge.study import stages
+from vocabforge.study.config import StudyConfig
+from vocabforge.study.stages import STAGES, perform
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stages that do nothing but say that they ran."""
+    found: list[str] = []
+
+    def attribute(path: str) -> Any:
+        name = next(name for name, stage in STAGES.items() if stage.run == path)
+        return lambda config, layout, seed=None: found.append(name if seed is None else f"{name} {seed}")
+
+    monkeypatch.setattr(stages, "load_attribute", attribute)
+    return found
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> StudyConfig:
+    return report_config(tmp_path / "study")
+
+
+def changed(config: StudyConfig, section: str, **values: Any) -> StudyConfig:
+    return config.model_copy(update={section: getattr(config, section).model_copy(update=values)})
+
+
+def test_all_run_in_order(config: StudyConfig, ran: list[str]) -> None:
+    perform(config, ["all"])
+    seeds = [f"{name} {seed}" for name in ("drafters", "replay") for seed in (0, 1, 2)]
+    assert ran == ["data", "target", "answers", "vocab", *seeds, "check", "times", "report"]
+    record = read_json(config.output / "stages.json", "record")
+    assert all(row["finished"] for row in record.values())
+    assert record["replay"]["seeds"] == [0, 1, 2]
+
+
+def test_seeds_one_by_one_finish_a_stage(config: StudyConfig, ran: list[str]) -> None:
+    perform(config, ["data", "target", "answers", "vocab"])
+    for seed in (0, 2):
+        perform(config, ["drafters"], [seed])
+    perform(config, ["replay"], [2])  # its own drafter is there
+    with pytest.raises(DataError, match="drafters of seed 1"):
+        perform(config, ["replay"])
+    perform(config, ["drafters"], [1])
+    perform(config, ["replay"])
+    perform(config, ["drafters"], [1])  # once more: nothing else is unfinished by it
+    perform(config, ["check"])
+    assert ran[-1] == "check"
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "stage"),
+    [
+        ("drafters", {"steps": 7}, "drafters"),
+        ("replay", {"levels": 5}, "replay"),
+        ("target", {"num_layers": 6}, "target"),
+    ],
+)
+def test_results_of_other_settings_are_not_taken_over(
+    config: StudyConfig, ran: list[str], section: str, values: dict[str, Any], stage: str
+) -> None:
+    perform(config, ["all"])
+    other = changed(config, section, **values)
+    with pytest.raises(DataError, match=r"check.*other settings"):
+        perform(other, ["report"])
+    before = read_json(config.output / "config.json", "configuration")
+    assert before == config.model_dump(mode="json"), (
+        "a refused command must leave the record of the study alone"
+    )
+    later = [name for name in STAGES if name not in ("data", "report")]
+    perform(other, [name for name in later if later.index(name) >= later.index(stage)])
+    perform(other, ["report"])
+
+
+def test_where_it_runs_is_no_setting(config: StudyConfig, ran: list[str]) -> None:
+    perform(config, ["data", "target"])
+    moved = changed(config, "data", root=Path("elsewhere")).model_copy(update={"threads": 1})
+    perform(moved, ["answers"])
+    assert ran[-1] == "answers"
+
+
+def test_an_interrupted_stage_is_not_finished(
+    config: StudyConfig, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform(config, ["data"])
+
+    def stopped(config: StudyConfig, layout: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "load_attribute", lambda path: stopped)
+        with pytest.raises(KeyboardInterrupt):
+            perform(config, ["target"])
+    with pytest.raises(DataError, match="not finished: target"):
+        perform(config, ["answers"])
+
+
+def test_seeds_can_be_made_side_by_side(
+    config: StudyConfig, ran: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    perform(config, ["data", "target", "answers", "vocab"])
+
+    def first(config: StudyConfig, layout: object, seed: int) -> None:
+        if seed != 0:
+            ran.append(f"beside {seed}")
+            return
+        perform(config, ["drafters"], [2])
+        for names, seeds in ((["drafters"], [0]), (["drafters"], None), (["data"], None)):
+            with pytest.raises(UsageError, match="another process is working"):
+                perform(config, names, seeds)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "load_attribute", lambda path: first)
+        perform(config, ["drafters"], [0])
+    assert ran[-1] == "beside 2"
+    assert read_json(config.output / "stages.json", "record")["drafters"]["seeds"] == [0, 2]
+    assert not list(config.output.parent.glob(".*.lock"))
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds", "said"),
+    [
+        ([], None, "no stage is named"),
+        (["dada"], None, "no such stage"),
+        (["replay"], [7], "no such seed"),
+        (["check"], [1], "none of these stages runs by seed"),
+    ],
+)
+def test_what_cannot_be_run(
+    config: StudyConfig, ran: list[str], names: list[str], seeds: list[int] | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        perform(config, names, seeds)
+    assert ran == []
