@@ -148,7 +148,7 @@ def speed_part(results: StudyResults) -> Part:
             static = statics[at]
             mine, theirs = _speed(one, *at), None if static is None else _speed(static, *at)
             ratio = f" ({mine / theirs:.2f}×)" if mine is not None and theirs else ""
-            row.append(DASH if mine is None else f"{mine:,.1f}{ratio}")
+            row.append(DASH if mine is None else f"{mine:,.{1 if mine >= 10 else 3}f}{ratio}")
         rows.append(row)
     columns = ["draft vocabulary", *(f"{COLUMN_NAMES[column]}: {shape}" for column, shape in places)]
     note = (
