@@ -173,6 +173,7 @@ def _categories(results: StudyResults) -> list[Panel]:
 
     series = {look[one.key]: [kept(one, key) for key in keys] for one in chosen}
     names = {look[one.key]: one.label for one in chosen}
+    short = {look[one.key]: one.name for one in chosen}
     rows = [shown_group(group.key, group.kind) for group in results.groups]
     label = SHARE_LABEL
     return [
@@ -182,7 +183,8 @@ def _categories(results: StudyResults) -> list[Panel]:
             f"Measured, {shape}, greedy; the dashed line is the full head in the same questions",
             tuple(names.items()),
             svg=dot_chart("categories", label, rows, series, reference=100.0),
-            file=standalone(dot_chart("categories-file", label, rows, series, reference=100.0, names=names)),
+            # Settings stand in the table: a name with its own is wider than half the chart.
+            file=standalone(dot_chart("categories-file", label, rows, series, reference=100.0, names=short)),
         )
     ]
 
