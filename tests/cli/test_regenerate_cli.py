@@ -12,6 +12,7 @@ import pytest
 from tests.cli.cli_support import assert_user_error, call
 from tests.cli.regenerate_support import ask, fast, meta, ok, read, write_rows
 from tests.corpus.chat_server import FakeServer, answer_text, completion
+from vocabforge.corpus.regenerate_pool import ServerPool
 from vocabforge.corpus.sources import SourceOptions, iter_documents
 
 
@@ -115,15 +116,13 @@ def test_busy_and_confused_servers_are_asked_again(rows, tmp_path, monkeypatch):
 
 def test_retry_after_is_obeyed(rows, tmp_path, monkeypatch):
     fast(monkeypatch)
-    times: list[float] = []
+    waits: list[float | None] = []
+    monkeypatch.setattr(ServerPool, "_pause", lambda pool, member, attempt, wanted: not waits.append(wanted))
+    replies = iter([(429, {}, {"Retry-After": "0.4"}), (503, {})])
 
-    def busy(body):
-        times.append(time.monotonic())
-        return (429, {}, {"Retry-After": "0.4"}) if len(times) == 1 else (200, completion(body))
-
-    with FakeServer(busy) as server:
+    with FakeServer(lambda body: next(replies, (200, completion(body)))) as server:
         ok(ask(rows, tmp_path / "out", server, concurrency=1, first_turn_only=True))
-    assert times[1] - times[0] >= 0.4
+    assert waits == [0.4, None]
 
 
 def test_a_server_that_dies_is_left_out(rows, tmp_path, monkeypatch):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from vocabforge.core.errors import VocabForgeError
+from vocabforge.corpus import regenerate_pool
 from vocabforge.corpus.regenerate_http import Refused, TryAgain, Unusable
 from vocabforge.corpus.regenerate_pool import PoolOptions, ServerPool
 from vocabforge.corpus.regenerate_rows import Answer, Request
@@ -74,6 +76,29 @@ def test_attempts_are_counted():
 
     assert outcomes([Plain("a", third)], 1)[0].answer is not None
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize(
+    ("attempt", "wanted", "low", "high"),
+    [(0, None, 0.75, 1.25), (2, None, 3, 5), (9, None, 6, 10), (0, 7.0, 7, 7)],
+)
+def test_a_pause_doubles_up_to_a_limit_and_is_no_shorter_than_the_server_wants(
+    monkeypatch, attempt, wanted, low, high
+):
+    options, now = PoolOptions(concurrency=1, retries=1, first_wait=1.0, longest_wait=8.0), [50.0]
+    with ServerPool([Plain("a", fine)], options) as pool:
+        idle = pool._changed.wait  # of the thread that has no task
+
+        def wait(left=None):
+            if left is None:
+                return idle()
+            now[0] += left
+            return True
+
+        monkeypatch.setattr(pool._changed, "wait", wait)
+        monkeypatch.setattr(regenerate_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        assert pool._pause(pool._members[0], attempt, wanted)
+    assert low <= now[0] - 50.0 <= high
 
 
 def test_what_a_dead_server_held_goes_to_the_others(capsys):

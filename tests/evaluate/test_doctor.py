@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,17 +162,24 @@ def test_slow_bf16_is_a_warning() -> None:
     assert environment.judge_bf16(0.001, 0.0008).state == "ok"
 
 
-def test_a_measurement_is_bounded_in_time_and_leaves_the_first_run_out() -> None:
-    pauses = iter([0.05, 0.001, 0.002])
-    assert environment.shortest(lambda: time.sleep(next(pauses)), 60, most=3) < 0.04
-    calls: list[int] = []
+def test_a_measurement_is_bounded_in_time_and_leaves_the_first_run_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(environment.time, "perf_counter", lambda: now[0])
 
-    def slow() -> None:
-        calls.append(1)
-        time.sleep(0.03)
+    def runs(seconds: list[float], budget: float, most: int) -> tuple[float, int]:
+        left = iter(seconds)
 
-    assert environment.shortest(slow, 0.01) >= 0.03
-    assert len(calls) == 1
+        def run() -> None:
+            now[0] += next(left)
+
+        shortest = environment.shortest(run, budget, most=most)
+        return shortest, len(seconds) - len(list(left))
+
+    assert runs([0.25, 1.0, 0.5, 8.0], 60, 3) == (0.5, 3)  # the first is not counted
+    assert runs([4.0, 1.0], 2.0, 20) == (4.0, 1)  # unless it takes all the time there is
+    assert runs([0.5, 1.0, 0.75, 0.25], 2.0, 20) == (0.75, 3)
 
 
 def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:

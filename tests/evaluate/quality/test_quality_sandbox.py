@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,9 +107,7 @@ def test_failures_and_early_ends(box: Sandbox, program: str, says: str) -> None:
     ],
 )
 def test_time_is_limited(short: Sandbox, program: str) -> None:
-    start = time.monotonic()
-    assert short.run(program) == TIMED_OUT
-    assert time.monotonic() - start < 15
+    assert short.run(program) == TIMED_OUT  # none of them ends by itself
 
 
 def test_files_stay_as_they_are(box: Sandbox, tmp_path: Path) -> None:
