@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +22,8 @@ RAISES = {
 }
 ASSERTS = {"raises", "warns", "fail", "assert_close", "assert_allclose", "assert_array_equal", "assert_equal"}
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "perf_counter_ns", "monotonic_ns", "time_ns"}
+CLOCK = re.compile(rf"\btime\.({'|'.join(CLOCKS)})\b")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def called(node: ast.AST) -> set[str]:
-    """Names of what is called inside of ``node``, without what they are attributes of."""
-    calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
-    return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
 
 
 def functions(source: str) -> Iterator[Function]:
@@ -36,23 +32,33 @@ def functions(source: str) -> Iterator[Function]:
             yield node
 
 
-def asserts(function: Function) -> bool:
-    return bool(called(function) & ASSERTS) or any(isinstance(one, ast.Assert) for one in ast.walk(function))
+def calls_of(function: Function) -> tuple[set[str], bool]:
+    """Names of what is called, without what they are attributes of; whether anything is asserted."""
+    names, found = set(), False
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            names.add(
+                node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            )
+        found |= isinstance(node, ast.Assert)
+    return names, found or bool(names & ASSERTS)
 
 
 def idle_tests(sources: list[str]) -> list[str]:
     """Tests that neither assert nor call a function of the tests that does, however far away."""
     calls: dict[str, set[str]] = defaultdict(set)
-    sound, tests = set(), []
+    sound: set[str] = set()
+    tests: list[tuple[str, set[str]]] = []
     for function in (one for source in sources for one in functions(source)):
-        calls[function.name] |= called(function)
-        if asserts(function):
+        names, found = calls_of(function)
+        calls[function.name] |= names
+        if found:
             sound.add(function.name)
         elif function.name.startswith("test"):
-            tests.append(function)
+            tests.append((function.name, names))
     while more := {name for name in calls if name not in sound and calls[name] & sound}:
         sound |= more
-    return [one.name for one in tests if not called(one) & sound]
+    return [name for name, names in tests if not names & sound]
 
 
 def reads_clock(node: ast.AST) -> bool:
@@ -69,7 +75,9 @@ def reads_clock(node: ast.AST) -> bool:
 
 def timed_tests(source: str) -> list[str]:
     """Functions with an assertion on a clock, read in it or into a name that it holds."""
-    found = []
+    found: list[str] = []
+    if not CLOCK.search(source):
+        return found
     for function in functions(source):
         nodes = list(ast.walk(function))
         names = {
