@@ -92,12 +92,11 @@ def test_compiled_passes_equal_eager_ones(
     wrap = compile_passes()
     passes = Passes(models[0])
     run = wrap("target", passes.forward)
-    for count in (1, 4):
-        for view in (64, 128, CAPACITY):
-            compare(run, passes, count, view)
-    assert [one.name for one in wrap.done] == ["target", "target"], "a view was compiled for"
+    for view in (64, 128, CAPACITY):
+        compare(run, passes, 4, view)
+    assert [one.name for one in wrap.done] == ["target"], "a view was compiled for"
     assert wrap.seconds > 0
-    assert capsys.readouterr().err.count("Compiling target") == 2
+    assert capsys.readouterr().err.count("Compiling target") == 1
 
     other = Passes(models[1])  # the same shapes: nothing of the first model's may be reused
     compare(wrap("target", other.forward), other, 4, 128)

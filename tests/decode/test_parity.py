@@ -119,7 +119,7 @@ def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: i
     return head.logits
 
 
-def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: int = 150) -> None:
+def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: int = 110) -> None:
     batch = capture(target, packed(texts, 96))
     drafter.train()
     optimizer = torch.optim.Adam(drafter.parameters(), lr=5e-3)
@@ -137,8 +137,8 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
     torch.manual_seed(0)
     target, lean = HFTarget.load(folder), load_target(folder)
     plain = Decoder(lean, context=200)
-    prompts = random_documents(8, [6] * 8, target.vocab_size)
-    texts = [p + plain.generate(p, max_new_tokens=80, stop_ids=()).token_ids for p in prompts]
+    prompts = random_documents(8, [6] * 5, target.vocab_size)
+    texts = [p + plain.generate(p, max_new_tokens=60, stop_ids=()).token_ids for p in prompts]
     used = sorted({token for text in texts for token in text})
     ids = torch.tensor(used[: len(used) * 2 // 3]) if restricted else None
     drafter = tiny_drafter(target, own_head=None if ids is None else len(ids), target_ids=ids)
@@ -156,7 +156,7 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
         end = len(text) - 7
         course = walk_chain(hits, len(prompt) - 1, end)
         predicted += course
-        result = decoder.generate(prompt, max_new_tokens=80, stop_ids=())
+        result = decoder.generate(prompt, max_new_tokens=60, stop_ids=())
         assert result.token_ids == text[len(prompt) :], "speculative output differs from plain greedy"
         measured += result.accept_lengths[: len(course)]
     assert np.mean(predicted) > 1.3, "the drafter must have learnt something for this to mean anything"
