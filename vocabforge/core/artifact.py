@@ -219,11 +219,11 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     try:
         _verify_files(path, manifest, hashes=verify)
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError) as error:  # also a name that no file has, a link to itself
         raise ArtifactError(
             "a file of the artefact cannot be read",
-            got=error.strerror or error,
-            source=error.filename or path,
+            got=getattr(error, "strerror", None) or error,
+            source=getattr(error, "filename", None) or path,
         ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 
