@@ -10,7 +10,7 @@ from tests.support import ROOT
 from vocabforge.evaluate.page import render_page
 
 TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate").glob("*.html.j2"))
-# Charts are made by our own code, whose texts are escaped (tests/evaluate/test_plots.py).
+# Charts are made by our own code, whose texts are escaped (test_comparison_report.py, test_coverage_report.py).
 CHARTS = re.compile(r"\b(svg|wide|narrow|check_chart)\|safe|\"<br>held out\"\|safe")
 
 
