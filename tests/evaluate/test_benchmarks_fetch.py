@@ -194,6 +194,14 @@ def test_a_redirect_is_followed(server: FileServer, tmp_path: Path) -> None:
     assert (tmp_path / "q.jsonl").read_bytes() == ROWS
 
 
+def test_a_redirect_leads_to_no_file(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "right").write_bytes(ROWS)
+    server.reply = redirect(f"file://{tmp_path}/right")
+    with pytest.raises(NotFetched):
+        fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "q.jsonl")
+    assert not (tmp_path / "q.jsonl").exists()
+
+
 def test_the_next_source_is_asked_where_one_fails(
     server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

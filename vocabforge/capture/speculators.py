@@ -61,7 +61,7 @@ class SpeculatorsCapture:
         self._post_norm = self._check_samples()
 
     def _index(self) -> dict[bytes, Path]:
-        files = sorted(self.folder.rglob("*.safetensors")) if self.folder.is_dir() else []
+        files = sorted(one for one in self.folder.rglob("*.safetensors") if one.is_file())
         if not files:
             raise DataError(
                 "there are no samples of speculators here",

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
+from ..core.console import spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
 from ..core.progress import console
 
@@ -92,4 +93,9 @@ def _surroundings(error: Exception) -> str | None:
 
 def print_json(value: Any) -> None:
     """A result on stdout as one JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(spelled_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def echo(text: str) -> None:
+    """A line on stdout; names of files and texts in it do not steer the terminal."""
+    typer.echo(spelled_out(text))

@@ -158,7 +158,7 @@ def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
 
 
 def _print_counting(result: dict[str, Any]) -> None:
-    from rich.console import Console
+    from ..core.console import open_console
 
     title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
     shown = _table(title, "method", ("MB/s", "ratio", "seconds", "start, s", "memory, MB"))
@@ -175,7 +175,7 @@ def _print_counting(result: dict[str, Any]) -> None:
             f"{row['start_s']:.1f}",
             f"{row['memory_mb']:,.0f}",
         )
-    out = Console()
+    out = open_console(highlight=True)
     out.print(shown)
     out.print(
         "ratio: to encode_batch, median of the rounds. seconds: reading, tokenizing, counting. start: loading the "
@@ -186,9 +186,9 @@ def _print_counting(result: dict[str, Any]) -> None:
 
 
 def _print_training(result: dict[str, Any]) -> None:
-    from rich.console import Console
+    from ..core.console import open_console
 
-    out = Console()
+    out = open_console(highlight=True)
     out.print(f"{result['device']}, torch {result['torch']}, weights {result['weights']}", style="dim")
     # Only a GPU tells how much of it was allocated in all.
     peak = any(row["peak_mb"] is not None for shape in result["shapes"] for row in shape["step"])
@@ -215,8 +215,7 @@ def _print_training(result: dict[str, Any]) -> None:
 
 
 def _print_decoding(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..evaluate.bench_decoding_table import COLUMNS, cells, remarks
 
     settings = result["settings"]
@@ -226,18 +225,17 @@ def _print_decoding(result: dict[str, Any]) -> None:
     shown = _table(title, COLUMNS[0], COLUMNS[1:])
     for row in result["modes"]:
         shown.add_row(*cells(row))
-    out = Console()
+    out = open_console(highlight=True)
     out.print(shown)
     for line in remarks(result):
         out.print(line, style="dim", markup=False)
 
 
 def _print_kernels(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..evaluate.bench_kernels_table import markdown
 
-    Console(highlight=False, soft_wrap=True).print(markdown(result, brief=True), markup=False)
+    open_console().print(markdown(result, brief=True), soft_wrap=True)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -251,8 +249,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _print_heads(result: dict[str, Any], output: Path | None) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..evaluate.bench_heads_table import COLUMNS, cells
 
     settings = result["settings"]
@@ -261,7 +258,7 @@ def _print_heads(result: dict[str, Any], output: Path | None) -> None:
     shown = _table(title, COLUMNS[0], COLUMNS[1:])
     for row in result["table"]:
         shown.add_row(*cells(row))
-    out = Console()
+    out = open_console(highlight=True)
     out.print(shown)
     identical = sum(row["identical"] for row in result["table"])
     outputs = sum(row["outputs"] for row in result["table"])

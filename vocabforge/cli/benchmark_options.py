@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import guarded
+from .app import echo, guarded
 
 _WANTED = "vocabforge.list_benchmarks"
 
@@ -32,10 +32,10 @@ def _list_benchmarks(data: Path | None) -> None:
 
     for row in describe_benchmarks(data):
         scored = f", scored as {row.scorer}" if row.scorer else ""
-        typer.echo(
+        echo(
             f"{row.name}: {row.questions:,} questions, at most {row.max_new_tokens:,} new tokens a turn{scored}"
         )
-        typer.echo(f"  {row.about}\n  File: {row.where}")
+        echo(f"  {row.about}\n  File: {row.where}")
     raise typer.Exit
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, echo, print_json
 
 if TYPE_CHECKING:
     from ..corpus.sources import Document, SourceOptions
@@ -116,15 +116,14 @@ def compare_vocab(
     if as_json:
         print_json({**overlap.to_json(), "output": str(save) if save is not None else None})
         return
-    from rich.console import Console
-
+    from ..core.console import open_console
     from .compare_tables import overlap_tables
 
-    out = Console()
+    out = open_console(highlight=True)
     for table in overlap_tables(overlap, sides):
         out.print(table)
     if save is not None:
-        typer.echo(f"Written to {save}")
+        echo(f"Written to {save}")
 
 
 def _eos_pair(a: Vocabulary, b: Vocabulary, named: str) -> tuple[int, int]:

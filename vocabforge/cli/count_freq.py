@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from .app import JsonOption, OverwriteOption, echo, print_json
 
 if TYPE_CHECKING:
     from ..vocab.count_run import CountRun
@@ -223,7 +223,7 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
         print_json(facts)
         return
     table = run.table
-    typer.echo(
+    echo(
         f"{table.tokens:,} tokens in {table.documents:,} documents ({table.bytes / 1e6:,.1f} MB, "
         f"{facts['bytes_per_token']} bytes a token); {table.seen:,} of {table.vocab_size:,} ids occur "
         f"({table.seen / table.vocab_size:.1%}). Written to {output}"
@@ -234,9 +234,10 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
 
 def _print_domains(run: CountRun) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from ..core.console import open_console
 
     shown = Table(title="Domains", title_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("domain", overflow="fold")
@@ -247,4 +248,4 @@ def _print_domains(run: CountRun) -> None:
         seen = int((part.counts > 0).sum())
         row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
         shown.add_row(Text(name), *row)
-    Console().print(shown)
+    open_console(highlight=True).print(shown)

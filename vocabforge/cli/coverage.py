@@ -240,11 +240,10 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..evaluate.coverage_terminal import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
-    out = Console(highlight=False)
+    out = open_console()
     out.print(coverage_table(results))
     if results["vocabularies"]:
         out.print(vocabulary_table(results))

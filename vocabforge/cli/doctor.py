@@ -158,9 +158,10 @@ def _server_options(facts: TargetFacts | None, servers: list[str] | None, file: 
 
 def _print_table(report: Report, keys: bool) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from ..core.console import open_console
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("check", no_wrap=True)
@@ -179,7 +180,7 @@ def _print_table(report: Report, keys: bool) -> None:
         if keys and row.details:
             text += "\n" + escape("\n".join(row.details))
         table.add_row(f"  {row.check}", f"[{_STYLES[row.state]}]{row.state}[/]", text)
-    out = Console(highlight=False)
+    out = open_console(markup=True)
     out.print(table)
     counts = {name: report.count(name) for name in ("failed", "warning", "skipped")}
     told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)

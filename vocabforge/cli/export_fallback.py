@@ -91,11 +91,10 @@ class Chosen:
 
     def print(self) -> None:
         """The comparison for people."""
-        from rich.console import Console
-
+        from ..core.console import open_console
         from ..evaluate.fallback_report import tables, verdict
 
-        out = Console(highlight=False)
+        out = open_console()
         for table in tables(self.meta["fallback"]):
             out.print(table)
         out.print(verdict(self.meta["fallback"]), markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.console import spelled_out
 from . import decode_options as decoding
 from .app import JsonOption, print_json
 from .head_options import (
@@ -211,7 +212,9 @@ class _Shown:
         """Print what ``text`` adds."""
         if self._quiet or not text.startswith(self._written):
             return
-        sys.stdout.write(text[len(self._written) :])
+        new = text[len(self._written) :]
+        # A model's text may hold what a terminal obeys; a file or a pipe gets it as it is.
+        sys.stdout.write(spelled_out(new) if sys.stdout.isatty() else new)
         sys.stdout.flush()
         self._written = text
 

@@ -85,11 +85,10 @@ def _header(artifact: Artifact) -> dict[str, Any]:
 
 
 def _print(header: dict[str, Any], view: View) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from .inspection.parts import facts_table
 
-    out = Console()
+    out = open_console(highlight=True)
     command, files = header["command"], header["files"]
     facts = {
         "kind": header["kind"],

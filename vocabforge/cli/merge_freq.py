@@ -136,11 +136,12 @@ def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
 
 def _print(table: FrequencyTable, output: Path) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    out = Console(highlight=False)
+    from ..core.console import open_console
+
+    out = open_console()
     mixed = table.mode == "mixture"
     title = "Mixed frequency tables" if mixed else "Added frequency tables"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

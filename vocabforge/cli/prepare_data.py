@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from .app import JsonOption, OverwriteOption, echo, print_json
 from .count_freq import MoreInputsOption, SeparatorOption, StrictOption, TextFieldOption, TextUnit
 
 if TYPE_CHECKING:
@@ -248,17 +248,16 @@ def _prepared(
 
 
 def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None:
-    from rich.console import Console
-
+    from ..core.console import open_console
     from .inspection.data import data_tables
 
-    out = Console()
+    out = open_console(highlight=True)
     for table in data_tables(prepared):
         out.print(table)
     for number, text in enumerate(_examples(prepared, tokenizer, show, plain=not out.is_terminal), start=1):
         out.rule(f"document {number}")
         out.print(text, soft_wrap=True)
-    typer.echo(f"Written to {prepared.artifact.path}")
+    echo(f"Written to {prepared.artifact.path}")
 
 
 def _examples(prepared: PreparedData, tokenizer: TextTokenizer, number: int, *, plain: bool) -> Any:

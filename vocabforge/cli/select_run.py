@@ -59,10 +59,11 @@ class Result:
     def print(self) -> None:
         """The result for people."""
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
-        out = Console(highlight=False)
+        from ..core.console import open_console
+
+        out = open_console()
         shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
         for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
             shown.add_column(name, justify="right")

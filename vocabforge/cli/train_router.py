@@ -80,9 +80,8 @@ def train_router(
     if as_json:
         print_json({"router": str(path), "report": report})
         return
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..train.head_report_table import report_table
 
-    Console().print(report_table(report))
+    open_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")

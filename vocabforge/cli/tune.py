@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, echo, print_json
 
 if TYPE_CHECKING:
     from ..tune.outcome import TuneResults
@@ -228,20 +228,17 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
     if as_json:
         print_json(table.model_dump(mode="json"))
         return
-    typer.echo(
-        f"Latency: {output / LATENCY}, typical error of cycles {table.error:.1%}, {table.rounds} rounds"
-    )
-    typer.echo(f"There: vocabforge tune ... --what-if {output / LATENCY}")
+    echo(f"Latency: {output / LATENCY}, typical error of cycles {table.error:.1%}, {table.rounds} rounds")
+    echo(f"There: vocabforge tune ... --what-if {output / LATENCY}")
 
 
 def _print(results: TuneResults, output: Path) -> None:
     """Recommendations, the best ways, the check."""
-    from rich.console import Console
-
+    from ..core.console import open_console
     from ..tune.outcome import RECIPE, REPORT
     from ..tune.terminal import check_table, headline, others_table, ways_table
 
-    out = Console(highlight=False)
+    out = open_console()
     for one in results.recommendations:
         out.print(ways_table(results, one.batch))
         out.print(others_table(one))

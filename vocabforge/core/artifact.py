@@ -201,7 +201,7 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         ArtifactError: no manifest, unreadable manifest, wrong kind, missing or altered file.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
-    wanted = " or ".join(kinds) if kinds else "any kind"
+    wanted = " or ".join(kinds or ("any kind",))
     if not (path / MANIFEST).is_file():
         raise _no_artifact(path, wanted)
     manifest = _read_manifest(path)
@@ -219,11 +219,9 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     try:
         _verify_files(path, manifest, hashes=verify)
-    except OSError as error:
+    except (OSError, ValueError, RuntimeError) as error:  # also a name that no file has, a link to itself
         raise ArtifactError(
-            "a file of the artefact cannot be read",
-            got=error.strerror or error,
-            source=error.filename or path,
+            "a file of the artefact cannot be read", got=error, source=getattr(error, "filename", path)
         ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 

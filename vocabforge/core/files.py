@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,26 @@ _REMEDIES = {
 }
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is no plain file: a pipe would be waited for, and some devices never end.
+
+    Raises:
+        OSError: a pipe, device, socket or folder; or the file is missing.
+    """
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
+    """Hex SHA-256 of a file's bytes.
+
+    Raises:
+        OSError: it is missing, unreadable, or no plain file.
+    """
+    check_regular(path)
     digest = hashlib.sha256()
     with open(path, "rb") as handle:
         while chunk := handle.read(_CHUNK):
@@ -147,9 +166,10 @@ def read_json(path: Path, what: str = "file") -> Any:
     """Read a JSON file.
 
     Raises:
-        DataError: the file is missing, unreadable, not UTF-8, or not JSON (with line and column).
+        DataError: the file is missing, unreadable, no plain file, not UTF-8, or not JSON (with line and column).
     """
     try:
+        check_regular(path)
         return json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise DataError(f"the {what} is missing", expected=path, remedy="check the path") from error

@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .console import open_console, spelled_out
 from .distributed import rank
 
 if TYPE_CHECKING:  # rich is only needed where a bar is drawn
@@ -21,15 +22,13 @@ _LINE_EVERY_S = 15.0
 
 def console() -> Console:
     """The console for messages to people (stderr)."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return open_console(stderr=True, soft_wrap=True)
 
 
 def say(message: str) -> None:
     """One line to stderr, from rank 0 only."""
     if rank() == 0:
-        print(message, file=sys.stderr, flush=True)  # noqa: T201
+        print(spelled_out(message), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def human_rate(value: float, unit: str) -> str:
@@ -60,14 +59,14 @@ def _bar(out: Console) -> Progress:
             return Text(human_rate(speed, task.fields["unit"]) if speed else "", style="cyan")
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=28),
         TextColumn("{task.percentage:>3.0f}%"),
         RateColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", style="dim"),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
         console=out,
     )
 
@@ -122,7 +121,7 @@ class ProgressBar:
             parts.append(f"{(self.total - self._done) / speed:.0f} s left")
         if self._note:
             parts.append(self._note)
-        print(" | ".join(parts), file=sys.stderr, flush=True)  # noqa: T201 (progress off a terminal)
+        print(spelled_out(" | ".join(parts)), file=sys.stderr, flush=True)  # noqa: T201 (progress off a terminal)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -14,13 +14,22 @@ import jinja2
 import jinja2.ext
 from jinja2 import meta, nodes
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..core.errors import DataError
+from .template_bounds import BoundedEnvironment, bounded
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
-_RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+# Templates nested more deeply than Python's own parser goes.
+_COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
 
 _MARKS = "_generation_marks"
 # Private characters that stand for the tags while a conversation is rendered a second time.
@@ -80,13 +89,14 @@ def _tojson(
     )
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    environment.seal()
     return environment
 
 
@@ -119,7 +129,7 @@ def template_facts(template: str) -> TemplateFacts:
     """
     try:
         tree = _environment().parse(template)
-    except jinja2.TemplateError as error:
+    except _COMPILE_ERRORS as error:
         raise DataError("the chat template cannot be compiled", got=error) from error
     items = (node.arg for node in tree.find_all(nodes.Getitem))
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
@@ -210,15 +220,18 @@ def render_template(
         source: where the template came from, for error messages.
 
     Raises:
-        DataError: the template has a syntax error, or refuses these messages.
+        DataError: the template has a syntax error, refuses these messages, or computes without end.
     """
     try:
         compiled = _compile(template)
-    except jinja2.TemplateError as error:
+    except _COMPILE_ERRORS as error:
         raise DataError("the chat template cannot be compiled", got=error, source=source) from error
     names = {"tools": None, "documents": None, **variables}
     try:
-        return compiled.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **names)
+        with bounded(messages):
+            return compiled.render(
+                messages=list(messages), add_generation_prompt=add_generation_prompt, **names
+            )
     except _RENDER_ERRORS as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(

@@ -84,17 +84,23 @@ class TheirSide:
         transformers.utils.logging.set_verbosity_error()
         self.versions = {"transformers": transformers.__version__}
         dtype = DTYPES[config.dtype]
-        self.model = AutoModelForCausalLM.from_pretrained(config.target, dtype=dtype).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(
+            config.target, dtype=dtype, trust_remote_code=False
+        ).eval()
         self.layers = int(self.model.config.num_hidden_layers)
         self.assistant = None
         if config.draft_model is not None:
-            self.assistant = AutoModelForCausalLM.from_pretrained(config.draft_model, dtype=dtype).eval()
+            self.assistant = AutoModelForCausalLM.from_pretrained(
+                config.draft_model, dtype=dtype, trust_remote_code=False
+            ).eval()
         self.foreign, self.tokenizers = None, dict[str, Any]()
         if config.foreign_drafter is not None:
             from transformers import PreTrainedTokenizerFast
 
             read = PreTrainedTokenizerFast.from_pretrained
-            self.foreign = AutoModelForCausalLM.from_pretrained(config.foreign_drafter, dtype=dtype).eval()
+            self.foreign = AutoModelForCausalLM.from_pretrained(
+                config.foreign_drafter, dtype=dtype, trust_remote_code=False
+            ).eval()
             self.tokenizers["tokenizer"] = read(config.target)
             self.tokenizers["assistant_tokenizer"] = read(config.foreign_drafter)
         self._forwards = 0

@@ -90,7 +90,7 @@ def random_target(shape: Shape, device: torch.device, dtype: torch.dtype) -> HFT
     config = AutoConfig.for_model(shape.model_type, **shape.sizes)
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     return HFTarget(model, source=f"random weights of the shape {shape.model_type}")
 
 

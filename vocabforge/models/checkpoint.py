@@ -59,7 +59,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
                 remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
             )
         files = [folder / name for name in names]
-        absent = [file.name for file in files if not file.is_file()]
+        absent = [file.name for file in files if not _is_there(file)]
         if absent:
             raise DataError(
                 "shards of the checkpoint are missing",
@@ -71,7 +71,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
         return files
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
-    files = sorted(folder.glob("*.safetensors"))
+    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())  # a pipe is none
     if files:
         return files
     others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
@@ -85,6 +85,13 @@ def checkpoint_files(folder: Path) -> list[Path]:
         if others
         else "check the path",
     )
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def read_headers(files: list[Path]) -> dict[str, StoredTensor]:

@@ -123,8 +123,10 @@ def _members(reading: Reading) -> Iterator[tuple[str, str]]:
                 if info.file_size > DOCUMENT_LIMIT:
                     reading.problems.add("the file is too long", reading.path, info.filename)
                     continue
+                with packed.open(info) as member:  # its header may lie about its length
+                    content = member.read(DOCUMENT_LIMIT + 1)
                 try:
-                    yield info.filename, packed.read(info).removeprefix(BOM).decode("utf-8")
+                    yield info.filename, content.removeprefix(BOM).decode("utf-8")
                 except UnicodeDecodeError:
                     reading.problems.add("the file is not UTF-8", reading.path, info.filename)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:

@@ -1,0 +1,89 @@
+"""Texts of files and models on a terminal: nothing in them is obeyed."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tests.support import ROOT
+from vocabforge.cli.app import echo, print_json
+from vocabforge.cli.generate import _Shown
+from vocabforge.core.console import open_console, spelled_out
+from vocabforge.core.progress import say
+
+# Clear the screen, set the title, a link, a clipboard, the 8-bit introducer, a line overwritten, text turned around.
+ATTACKS = (
+    "\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\y", "\x1b]52;c;eA==\x07", "\x9b31m", "safe\rgone",
+    "a\u202eb\u2066c", "\x7f\b\b",
+)  # fmt: skip
+STEERING = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F))}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a\tb\nc", "é 日本語\u3000 עברית 👩\u200d🔬 \u00a0 ﷽", "C:\\x1b", "[bold]x[/nothing]"]
+)
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert spelled_out(text) == text
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("show", [str, Text, Panel, lambda text: _table(text)])
+def test_no_text_steers_the_terminal(attack: str, show: Callable[[str], object]) -> None:
+    out = open_console()
+    out.file = io.StringIO()
+    out.print(show(f"{attack}[/nothing][link=http://x]y[/link]"))
+    written = out.file.getvalue()
+    assert not STEERING & set(written)
+    assert "[link=http://x]y[/link]" in written
+    assert repr(attack)[1:-1][:3] in written
+
+
+def _table(text: str) -> Table:
+    table = Table("name", title=text)
+    table.add_row(text)
+    return table
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_lines_and_json_neither(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
+    echo(attack)
+    say(attack)
+    print_json({attack: attack})
+    out, err = capsys.readouterr()
+    assert not STEERING & set(out + err)
+    assert json.loads(out.partition("\n")[2]) == {attack: attack}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_generated_text_is_whole_where_it_is_no_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", stream)
+    text = "".join(ATTACKS)
+    _Shown(quiet=False).show(text)
+    assert stream.getvalue() == (spelled_out(text) if terminal else text)
+
+
+def test_every_console_is_of_this_kind() -> None:
+    makers = []
+    for path in sorted((ROOT / "vocabforge").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        makers += [
+            f"{path.relative_to(ROOT)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("Console", "print_exception")
+        ]
+    assert makers == []
+    assert (Path(ROOT) / "vocabforge/core/console.py").is_file()

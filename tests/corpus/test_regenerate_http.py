@@ -1,0 +1,97 @@
+"""Servers that mean harm: answers without end, packed ones, redirects, and keys that must not leak."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.corpus.chat_server import FakeServer, Reply, completion
+from vocabforge.core.errors import UsageError
+from vocabforge.corpus import regenerate_http
+from vocabforge.corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
+from vocabforge.corpus.regenerate_rows import Generation, Request
+
+KEY = "sk-very-secret"
+
+
+def ask(url: str) -> Any:
+    generation = Generation(backend={"kind": "server"}, model="tiny")
+    server = ChatServer(base_url(url), generation, key=KEY, timeout=30.0)
+    try:
+        return server.complete(Request("00", ({"role": "user", "content": "hi"},), None, 0))
+    finally:
+        server.close()
+
+
+def answering(reply: Callable[[dict[str, Any]], Reply]) -> FakeServer:
+    return FakeServer(reply)
+
+
+def test_an_ordinary_answer_comes_whole() -> None:
+    with FakeServer() as server:
+        assert ask(server.url).message["content"]
+        assert server.headers[0]["Accept-Encoding"] == "identity"
+        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regenerate_http, "_MOST_BYTES", 10_000)
+    long = answering(lambda body: (200, completion(body, content="x" * 20_000)))
+    with long as server, pytest.raises(TryAgain, match="longer than 10,000 bytes"):
+        ask(server.url)
+
+
+def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(0, 10_000_000, 1000))
+    monkeypatch.setattr(regenerate_http, "time", SimpleNamespace(monotonic=lambda: float(next(times))))
+    with FakeServer() as server, pytest.raises(TryAgain, match="no whole answer in 30 s"):
+        ask(server.url)
+
+
+def test_packed_answers_are_not_unpacked() -> None:
+    bomb = gzip.compress(json.dumps({"choices": "x" * 10_000_000}).encode())
+    packed = answering(lambda body: (200, bomb, {"Content-Encoding": "gzip"}))
+    with packed as server, pytest.raises(TryAgain, match="not JSON"):
+        ask(server.url)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("place", ["{other}/v1/chat/completions", "file:///etc/passwd"])
+def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: str) -> None:
+    with FakeServer() as other:
+        where = place.format(other=other.url)
+        moved = answering(lambda body: (status, {"error": "moved"}, {"Location": where}))
+        with moved as server, pytest.raises(Unusable, match=str(status)):
+            ask(server.url)
+        assert other.headers == []
+
+
+def test_a_key_that_a_server_repeats_is_not_shown() -> None:
+    for status in (400, 401, 500):
+        with answering(lambda body, status=status: (status, {"error": f"bad key {KEY}"})) as server:
+            with pytest.raises(Exception, match=str(status)) as raised:
+                ask(server.url)
+            assert KEY not in str(raised.value)
+            assert "***" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", [f"http://user:{KEY}@host", f"http://host/?key={KEY}", f"http://{KEY}@host:1/v1"]
+)
+def test_no_key_in_an_address(url: str) -> None:
+    with pytest.raises(UsageError, match="no user, key or query") as raised:
+        base_url(url)
+    assert KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://host", "unix:/run/x", "javascript:1", "host:80", ""]
+)
+def test_only_http_addresses(url: str) -> None:
+    with pytest.raises(UsageError, match="not a server's address"):
+        base_url(url)
