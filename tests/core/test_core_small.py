@@ -18,6 +18,8 @@ from vocabforge.core.errors import (
     MismatchError,
     UsageError,
     VocabForgeError,
+    closest,
+    did_you_mean,
 )
 from vocabforge.core.extension import load_attribute, resolve
 from vocabforge.core.metrics_log import MetricsLog, read_jsonl_log
@@ -42,6 +44,12 @@ def test_an_error_survives_the_way_from_a_worker_process() -> None:
     error = pickle.loads(pickle.dumps(MismatchError("no", got="a", remedy="b")))
     assert isinstance(error, MismatchError)
     assert "remedy" in str(error)
+
+
+def test_a_misspelt_name_finds_the_one_that_was_meant() -> None:
+    assert (closest("alpah", ["beta", "alpha"]), closest("zzz", ["beta"])) == ("alpha", None)
+    assert did_you_mean("alpah", iter(["alpha"])) == "did you mean alpha?"
+    assert did_you_mean("alpah", {}) is None
 
 
 TABLE = {"alpha": "json:dumps", "beta": "json:loads"}

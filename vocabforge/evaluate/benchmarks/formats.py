@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import DataError, UsageError
+from ...core.errors import DataError, UsageError, did_you_mean
 from ...core.extension import resolve
 from .rows import first_row
 from .types import Question, Scorer
@@ -70,6 +70,7 @@ def check_format(name: str) -> None:
             got=name,
             expected=", ".join(FORMATS),
             source="--benchmark-format",
+            remedy=did_you_mean(name, FORMATS),
         )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...core.errors import UsageError
+from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...core.progress import say
 from ...corpus.inputs import split_suffix
@@ -106,13 +105,12 @@ def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
 def _from_path(name: str, format: str | None) -> Benchmark:
     path = Path(name)
     if not os.path.isfile(path):
-        close = difflib.get_close_matches(name, BENCHMARKS, n=1)
         raise UsageError(
             "there is no benchmark of this name and no such file",
             got=f"{name}, a folder" if path.is_dir() else name,
             expected=f"{', '.join(BENCHMARKS)}, or the path of a file (JSON, JSON lines, Parquet)",
             source="--benchmark",
-            remedy=f"did you mean {close[0]}?" if close else "check the path",
+            remedy=did_you_mean(name, BENCHMARKS) or "check the path",
         )
     format = format or detect_format(path)
     facts = FORMATS[format]
