@@ -214,8 +214,3 @@ def _tokens(name: str, wanted: int | Mapping[str, int] | None) -> int | None:
     """Draft tokens of a mode's chain; None takes the proposer's default."""
     own = wanted.get(name) if isinstance(wanted, Mapping) else wanted
     return own or MODES[name].tokens
-
-
-def ours(config: Sizes) -> OurSide:
-    """VocabForge's side."""
-    return OurSide(config)

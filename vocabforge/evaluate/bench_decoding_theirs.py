@@ -116,8 +116,3 @@ class TheirSide:
             tokenizers = self.tokenizers if foreign else None
             found.append(TheirRun(self.model, assistant, settings, lambda: self._forwards, tokenizers))
         return found
-
-
-def theirs(config: Sizes) -> TheirSide:
-    """transformers' side."""
-    return TheirSide(config)

@@ -19,6 +19,7 @@ from ...models.drafter import Drafter
 from ...models.drafter_io import TargetTensors, check_target
 from ...models.fingerprint import target_fingerprint
 from ...vocab.subset import VocabSubset, load_subset
+from ..compare import first_difference
 from .checks import Finding, Report
 from .target import TargetFacts, probe_ids
 
@@ -193,9 +194,8 @@ def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
         Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
         for way in (None, proposer)
     )
-    if drafted.token_ids != plain.token_ids:
-        pairs = enumerate(zip(drafted.token_ids, plain.token_ids))
-        place = next(index for index, (ours, theirs) in pairs if ours != theirs)
+    place = first_difference(drafted.token_ids, plain.token_ids)
+    if place is not None:
         return Finding(
             f"token {place + 1} differs from plain decoding",
             "failed",

@@ -14,10 +14,10 @@ from ...corpus.chat import render_with_mask
 from ...corpus.tokenizer import TextTokenizer, load_tokenizer
 from ...corpus.tokenizer_files import eos_ids_in
 from ...models.checkpoint import checkpoint_files, read_headers
-from ...models.kv_cache import causal_mask
 from ...models.lean import LeanModel, load_target
 from ...models.lean_config import LeanConfig
 from ...models.target import HFTarget, check_tokenizer_fits
+from ..whole_pass import whole_pass
 from .checks import Finding, Report
 from .machine import free_memory
 
@@ -117,22 +117,10 @@ def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[
     if free is not None and needed > free:
         return Finding("no memory for a second copy of the target to compare with", "skipped")
     ids = torch.tensor([probe_ids(model, tokenizer or None)])
-    positions = torch.arange(ids.shape[1])
-    window = model.config.sliding_window
-    output = model.forward(
-        ids,
-        positions[None],
-        cache=model.new_cache(len(positions)),
-        slots=positions,
-        mask=causal_mask(positions, positions),
-        window_mask=None if window is None else causal_mask(positions, positions, window),
-    )
-    lean = model.logits(output.hidden)[0]  # (T, V)
+    lean = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
     theirs = HFTarget.load(path).model(input_ids=ids, use_cache=False).logits[0].float()
     difference, size = float((lean - theirs).abs().max()), float(theirs.abs().max())
-    found = (
-        f"within {difference:.1e} of Hugging Face's over {len(positions)} tokens (logits up to {size:.3g})"
-    )
+    found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
     if not difference <= _TOLERANCE * max(1.0, size):
         return Finding(
             found, "failed", "decoding would not be this model's: report the config.json of this target"
