@@ -153,10 +153,7 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # integers of thousands of digits, lists in lists in lists
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
             raise DataError("an answer row cannot be read", got=error, source=source) from error
         _require(row, keys, source)
         if not isinstance(row["choices"], list) or not row["choices"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +116,6 @@ class WatchedProposer:
             for tokens in commit.tokens:
                 _count(self.accepted, tokens[:-1])  # the last is the target's own
         self.inner.commit(commit)
-
-
-def count_tokens(texts: Iterable[Sequence[int]], vocab_size: int) -> Ids:
-    """(V,) how often each id occurs."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for tokens in texts:
-        _count(counts, tokens)
-    return counts
 
 
 def _count(counts: Ids, tokens: Sequence[int]) -> None:

@@ -29,6 +29,7 @@ from .results_figures import (
 )
 
 __all__ = [
+    "ARTIFACT_KIND",
     "RESULTS",
     "SCHEMA_VERSION",
     "BenchmarkFacts",
@@ -54,6 +55,7 @@ __all__ = [
 
 SCHEMA_VERSION = 2
 RESULTS = "results.json"
+ARTIFACT_KIND = "evaluation"
 
 
 class MethodResults(Strict):

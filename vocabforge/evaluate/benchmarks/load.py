@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
@@ -16,7 +17,9 @@ from ...corpus.reading import Span
 from .find import find_file
 from .formats import FORMATS, check_format, detect_format, read_format
 from .table import BENCHMARKS
-from .types import Benchmark, BenchmarkRow, Question, asked_sha256
+from .types import Benchmark, BenchmarkRow, asked_sha256
+
+ItemT = TypeVar("ItemT")
 
 
 def load_benchmark(
@@ -53,11 +56,11 @@ def load_benchmark(
     return replace(whole, questions=asked, of=len(whole.questions))
 
 
-def spread(questions: Sequence[Question], count: int) -> list[Question]:
-    """``count`` questions at even distances, first one included; all of them if there are fewer."""
-    if count >= len(questions):
-        return list(questions)
-    return [questions[index * len(questions) // count] for index in range(count)]
+def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
+    """``count`` items (questions, prompts) at even distances, first one included; all of them if there are fewer."""
+    if count >= len(items):
+        return list(items)
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _from_row(

@@ -10,9 +10,8 @@ from pathlib import Path
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
 from ..answers import MethodRows, read_answers, read_details
-from ..results import RESULTS, MethodResults, Results, read_results
+from ..results import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
-KIND = "evaluation"
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
 TRAINING_LOG = "metrics.jsonl"
@@ -165,4 +164,4 @@ def _open(path: Path) -> Artifact:
                 got=partial,
                 remedy="run its `vocabforge eval` command again: it goes on at the next question",
             )
-    return open_artifact(path, KIND)
+    return open_artifact(path, ARTIFACT_KIND)

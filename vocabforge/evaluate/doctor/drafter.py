@@ -21,7 +21,7 @@ from ...models.fingerprint import target_fingerprint
 from ...vocab.subset import VocabSubset, load_subset
 from ..compare import first_difference
 from .checks import Finding, Report
-from .target import TargetFacts, probe_ids
+from .target import TargetFacts, not_finite, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 _TOKENS = 16
@@ -95,8 +95,7 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
 def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
     tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
     drafter, _ = load_drafter(path, tensors, target.path)
-    broken = [name for name, p in drafter.named_parameters() if not bool(torch.isfinite(p).all())]
-    if broken:
+    if broken := not_finite(drafter.named_parameters()):
         return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
     count = sum(p.numel() for p in drafter.parameters())
     head = "its own head" if drafter.has_own_head else "the target's head"

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from ...core.provenance import program_output
 from .checks import Finding, Report
 from .kernels import check_kernels
 from .machine import free_memory, usable_cores
@@ -129,7 +129,7 @@ def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
 def _driver() -> str | None:
     """The NVIDIA driver in words, None without one."""
     if shutil.which("nvidia-smi"):
-        told = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
         if told and re.match(r"\d+\.\d+", told):
             return f"driver {told.splitlines()[0]}"
     try:
@@ -140,21 +140,13 @@ def _driver() -> str | None:
     return f"driver {found[1]}" if found else "driver of unknown version"
 
 
-def _output(command: list[str]) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
 def check_nvcc(torch: Any) -> Finding[None]:
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
     nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
     if nvcc is None:
         return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
-    told = _output([nvcc, "--version"])
+    told = program_output([nvcc, "--version"])
     release = re.search(r"release (\d+)\.(\d+)", told or "")
     if release is None:
         return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")

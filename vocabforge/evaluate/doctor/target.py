@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.files import read_json
@@ -79,8 +81,7 @@ def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel
             "run the doctor where the target fits into memory",
         )
     model = load_target(path)
-    broken = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
-    if broken:
+    if broken := not_finite(model.named_parameters()):
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
@@ -100,6 +101,11 @@ def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Fin
         + (f", {padded:,} padded rows that no text reaches" if padded else ""),
         value=tokenizer,
     )
+
+
+def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
 
 
 def probe_ids(model: LeanModel, tokenizer: TextTokenizer | None) -> list[int]:
