@@ -49,9 +49,11 @@ class TheirRun:
 
     @property
     def compile_s(self) -> float:
+        """Nothing is compiled."""
         return 0.0
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
+        """Continue a prompt by ``new`` tokens, greedily."""
         ids, before = torch.tensor([list(prompt)]), self._count()
         self._model.generation_config = self._config
         if self._assistant is not None:

@@ -39,6 +39,7 @@ class CountingHead:
 
     @property
     def target_ids(self) -> Tensor:
+        """(R,) target ids of the head's rows."""
         return self.head.target_ids
 
     @property
@@ -47,15 +48,18 @@ class CountingHead:
         return self._scored / self._rows if self._rows else float(self.size)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The head's answers, from its scores, which are counted."""
         logits, ids = self.scores(hidden, k, state)
         self._rows += len(hidden)
         self._scored += int(logits.isfinite().sum())
         return answer(logits, ids, k)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The head's own; not counted."""
         return self.head.scores(hidden, k, state)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """The head's own; not counted."""
         return self.head.log_probs(hidden, state)
 
 

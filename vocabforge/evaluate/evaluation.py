@@ -84,6 +84,7 @@ class Evaluation:
 
     @property
     def names(self) -> list[str]:
+        """Of the methods, in order."""
         return [method.name for method in self.methods]
 
     def identity(self) -> dict[str, Any]:

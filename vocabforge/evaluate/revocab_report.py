@@ -70,6 +70,7 @@ class Measured:
     of_before: Figure | None
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON values for the manifest."""
         against = None if self.of_before is None else self.of_before.model_dump(mode="json")
         return {"rows": self.rows, **self.accepted.figures, "of_before": against}
 
@@ -150,6 +151,7 @@ class RevocabRecord:
     healing: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON values for the manifest."""
         return asdict(self)
 
     def lines(self) -> list[str]:

@@ -44,6 +44,7 @@ def check_environment(report: Report) -> Any:
 
 
 def check_python() -> Finding[None]:
+    """Version, system and path; nothing can be wrong with it here."""
     return Finding(
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     )
@@ -64,6 +65,7 @@ def check_torch() -> Finding[Any]:
 
 
 def check_package(name: str) -> Finding[None]:
+    """A required package is there, in a version inside VocabForge's range."""
     try:
         installed = version(name)
     except PackageNotFoundError:
@@ -141,6 +143,7 @@ def _driver() -> str | None:
 
 
 def check_nvcc(torch: Any) -> Finding[None]:
+    """The CUDA compiler, and whether its major version is that of torch's CUDA."""
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
     nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
@@ -162,6 +165,7 @@ def check_nvcc(torch: Any) -> Finding[None]:
 
 
 def check_faiss() -> Finding[None]:
+    """The optional package for clusters."""
     for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
         try:
             return Finding(f"{name} {version(name)}")
@@ -171,6 +175,7 @@ def check_faiss() -> Finding[None]:
 
 
 def check_threads(torch: Any) -> Finding[None]:
+    """No more threads than usable cores, and no core idle."""
     usable, threads = usable_cores(), torch.get_num_threads()
     setting = os.environ.get("OMP_NUM_THREADS")
     found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
@@ -187,6 +192,7 @@ def check_threads(torch: Any) -> Finding[None]:
 
 
 def check_memory() -> Finding[None]:
+    """Memory that can still be taken."""
     free = free_memory()
     if free is None:
         return Finding("this system does not tell its free memory", "skipped")
@@ -197,6 +203,7 @@ def check_memory() -> Finding[None]:
 
 
 def check_disk() -> Finding[None]:
+    """Space and rights in the working folder."""
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}"

@@ -55,6 +55,7 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
 
 
 def check_config(path: Path) -> Finding[LeanConfig]:
+    """The lean decoder knows the architecture; the value is the configuration."""
     config = LeanConfig.from_hf_config(path)
     return Finding(
         f"{config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
@@ -73,6 +74,7 @@ def check_weights(path: Path) -> Finding[int]:
 
 
 def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
+    """It fits into memory, loads, and every value is finite; the value is the model in fp32."""
     needed, free = count * _FP32, free_memory()
     if free is not None and needed > free:
         return Finding(
@@ -92,6 +94,7 @@ def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel
 
 
 def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Finding[TextTokenizer]:
+    """It loads, and every id has a row in the target's head."""
     tokenizer = load_tokenizer(tokenizer_path)
     rows = config.vocab_size
     check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=path)
@@ -135,6 +138,7 @@ def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[
 
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
+    """End tokens are named, the tokenizer has them, and they are those that the target names."""
     named = _eos_of(path)
     ids = tokenizer.eos_ids
     if not ids:
@@ -169,6 +173,7 @@ def _eos_of(path: Path) -> tuple[int, ...]:
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
+    """It renders one answer and several, and what is rendered first stays the beginning."""
     if tokenizer.chat_template is None:
         return Finding("none: prompts are read as plain text", "skipped")
     first = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]
