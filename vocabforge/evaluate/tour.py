@@ -194,8 +194,8 @@ class Tour:
         base = baseline[1]
         parts = []
         for name, figures in others[:_NOTED_METHODS]:
-            if not figures.steps or not base.tokens:
-                continue
+            if not (figures.steps and figures.seconds and base.tokens and base.seconds):
+                continue  # nothing to divide by, or a clock too coarse
             speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
             parts.append(f"{name} {figures.committed / figures.steps:.2f} tokens/step {speedup:.2f}x")
         if self.kept.failures:
