@@ -139,6 +139,14 @@ def read_details(path: Path) -> list[dict[str, Any]]:
     return _read_rows(path, DETAIL_KEYS, DETAIL_CHOICE_KEYS)
 
 
+def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
+    """A method's rows run by run, from its files relative to an evaluation's folder. Raises as ``read_answers``."""
+    return [
+        MethodRows(read_answers(folder / answer), read_details(folder / detail))
+        for answer, detail in zip(answers, details, strict=True)
+    ]
+
+
 def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> list[dict[str, Any]]:
     try:
         text = path.read_text("utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from .answers import MethodRows, read_answers, read_details
+from .answers import MethodRows, read_method
 from .benchmarks import Benchmark, asked_sha256
 from .compare import Comparison, compare_outputs, outputs_of
 from .divergence import Verdicts, judge
@@ -50,11 +50,7 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
     settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
     files = {kind: run_files(kind, evaluation.names, len(settings.runs)) for kind in ("answers", "details")}
     rows = {
-        name: [
-            MethodRows(read_answers(folder / answer), read_details(folder / detail))
-            for answer, detail in zip(files["answers"][name], files["details"][name], strict=True)
-        ]
-        for name in evaluation.names
+        name: read_method(folder, files["answers"][name], files["details"][name]) for name in evaluation.names
     }
     quality = score_answers(
         benchmark,

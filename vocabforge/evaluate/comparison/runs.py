@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
-from ..answers import MethodRows, read_answers, read_details
+from ..answers import MethodRows, read_method
 from ..results import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
 # Separates run and method in a name such as "A:eagle3".
@@ -35,17 +35,14 @@ class EvaluationRun:
         """The results of a method that the run has."""
         return next(method for method in self.results.methods if method.name == name)
 
-    def rows(self, method: str) -> tuple[MethodRows, ...]:
+    def rows(self, method: str) -> list[MethodRows]:
         """The method's answer and detail rows, run by run.
 
         Raises:
             DataError: a row that cannot be read.
         """
         found = self.method(method)
-        return tuple(
-            MethodRows(read_answers(self.folder / answers), read_details(self.folder / details))
-            for answers, details in zip(found.answers, found.details, strict=True)
-        )
+        return read_method(self.folder, found.answers, found.details)
 
 
 def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
