@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ from vocabforge.core.errors import (
     MismatchError,
     UsageError,
     VocabForgeError,
+    closest,
+    did_you_mean,
 )
 from vocabforge.core.extension import load_attribute, resolve
 from vocabforge.core.metrics_log import MetricsLog, read_jsonl_log
 from vocabforge.core.progress import ProgressBar, human_rate, say
+from vocabforge.core.provenance import program_output
 
 
 def test_an_error_says_got_expected_source_remedy() -> None:
@@ -44,6 +48,12 @@ def test_an_error_survives_the_way_from_a_worker_process() -> None:
     assert "remedy" in str(error)
 
 
+def test_a_misspelt_name_finds_the_one_that_was_meant() -> None:
+    assert (closest("alpah", ["beta", "alpha"]), closest("zzz", ["beta"])) == ("alpha", None)
+    assert did_you_mean("alpah", iter(["alpha"])) == "did you mean alpha?"
+    assert did_you_mean("alpah", {}) is None
+
+
 TABLE = {"alpha": "json:dumps", "beta": "json:loads"}
 
 
@@ -60,6 +70,17 @@ def test_resolve_names_the_rows_there_are() -> None:
     with pytest.raises(UsageError) as caught:
         resolve(TABLE, "zzz", "thing")
     assert caught.value.remedy is None
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [("print(' 12.4 ')", "12.4"), ("", None), ("print('no'); raise SystemExit(3)", None)]
+)
+def test_what_a_program_says(code: str, told: str | None) -> None:
+    assert program_output([sys.executable, "-S", "-c", code]) == told
+
+
+def test_a_program_that_is_absent_says_nothing(tmp_path: Path) -> None:
+    assert program_output([str(tmp_path / "nvcc"), "--version"]) is None
 
 
 def test_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,12 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_decoding import bench_decoding, next_logits
+from vocabforge.evaluate.bench_decoding import bench_decoding
 from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
 from vocabforge.evaluate.bench_decoding_table import remarks
 from vocabforge.evaluate.prompts import Conversation, resolve_format
+from vocabforge.evaluate.whole_pass import next_logits
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.lean import load_target

@@ -134,11 +134,11 @@ class TestRun:
         ("setting", "told"),
         [
             ("shape=small", "did you mean shapes"),
-            ("shapes=nothing", "no such shapes"),
+            ("shapes=nothing", "there are no such shapes"),
             ("rows=ten", "cannot be read"),
-            ("ops=indexed", "no such ops"),
+            ("ops=indexed_logit", "did you mean indexed_logits"),
             ("parts=all", "no such part"),
-            ("device", "no such setting"),
+            ("device", "there is no such setting"),
         ],
     )
     def test_settings_that_there_are_not(self, setting: str, told: str) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vocabforge.evaluate.compare import Comparison, compare_outputs, outputs_of
+import pytest
+
+from vocabforge.evaluate.compare import Comparison, compare_outputs, first_difference, outputs_of
 from vocabforge.evaluate.results import DivergenceRow
 
 
@@ -18,6 +20,14 @@ def at(question_id: int, turn: int, position: int, expected: int | None, got: in
 
 
 PLAIN = [row(1, [[5, 6, 2], [7, 2]]), row(2, [[5, 2]]), row(3, [[9, 9, 9]], ["length"])]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "place"),
+    [([], [], None), ([5, 6], (5, 6), None), ([5, 6], [5, 7, 8], 1), ([5], [5, 7], 1), ([5, 7], [], 0)],
+)
+def test_where_two_outputs_part(one: list[int], other: list[int], place: int | None) -> None:
+    assert first_difference(one, other) == first_difference(other, one) == place
 
 
 def test_equal_outputs() -> None:

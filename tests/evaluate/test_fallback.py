@@ -24,7 +24,6 @@ from vocabforge.evaluate.fallback_counts import (
     UseCounts,
     WatchedHead,
     WatchedProposer,
-    count_tokens,
     default_size,
     distinct,
     subset_ranking,
@@ -148,10 +147,6 @@ def test_counting_changes_nothing_and_counts_what_was_drafted(
     assert (watched.accepted <= watched.proposed).all()
     steps = sum(one.drafted_levels[at] for one in again.made for at in range(len(one.drafted_levels)))
     assert head.mass(VOCAB).sum() == pytest.approx(steps, rel=1e-5), "one a draft step"
-
-
-def test_tokens_are_counted_with_their_repetitions() -> None:
-    assert count_tokens([[1, 3, 1], [], [3]], 5).tolist() == [0, 2, 0, 2, 0]
 
 
 def test_the_parts_share_no_prompt_and_take_turns() -> None:

@@ -242,7 +242,7 @@ def test_a_full_disk_is_no_questions_failure(tmp_path: Path, monkeypatch, whole:
         return real(file, data[:size])
 
     real = os.write
-    monkeypatch.setattr(module.os, "write", write)
+    monkeypatch.setattr("vocabforge.core.row_log.os.write", write)
     with pytest.raises(VocabForgeError, match="cannot write to the disk"):
         run_fakes(tmp_path, pair(), **SAMPLED)
     assert (tmp_path / "out.partial" / ROWS_FILE).stat().st_size == 5000
@@ -306,6 +306,7 @@ def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
     for fresh in (False, True):
         with pytest.raises(UsageError, match=r"holds something else[^$]*thesis.tex"):
             run_fakes(tmp_path, plain_and_tree(), fresh=fresh)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([HEADER, "thesis.tex"])
     Journal.remove(folder)
     assert (folder / "thesis.tex").read_text() == "years"
     (folder / "thesis.tex").unlink()

@@ -72,7 +72,7 @@ def make_drafter(kind: str, place: Path, target: HFTarget, ids: list[int] | None
 
 def spoken(live: LiveAcceptance) -> list[int]:
     """The ids that the target says most on the prompts."""
-    counted = Counter(token for text in live._plain_outputs() for token in text)
+    counted = Counter(token for one in live.meter.plain() for token in one.token_ids)
     return sorted(token for token, _ in counted.most_common(6))
 
 

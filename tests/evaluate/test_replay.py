@@ -15,7 +15,7 @@ from vocabforge.decode.shapes import chain, default_shape, from_paths
 from vocabforge.evaluate.replay import Drafting, cycle_offsets, replay
 from vocabforge.evaluate.replay_supports import SUPPORTS
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.evaluate.replay_walk import accept_lengths, cut_lengths, walk
+from vocabforge.evaluate.replay_walk import cut_lengths, walk
 from vocabforge.models.heads import HEADS, DraftState, FullHead, HeadOptions, base_of, build_head, exact_head
 from vocabforge.models.heads_low_rank import LowRankHead
 from vocabforge.train.draft_states import drafting_rows
@@ -61,7 +61,7 @@ def check_engine(name: str, mode: str, shape: str) -> None:
     made = world().decode(*asked(name), SHAPES[shape], SEEDS[mode])
     assert [tuple(one.token_ids) for one in made] == [one.tokens for one in texts]
     expected = tuple(cut_lengths(one.accept_lengths, len(one.token_ids) - 1) for one in made)
-    assert accept_lengths(replayed(mode)[name].ranks, cycle_offsets(texts), SHAPES[shape]) == expected
+    assert walk(replayed(mode)[name].ranks, cycle_offsets(texts), SHAPES[shape]).lengths == expected
 
 
 @pytest.mark.parametrize("name", [*KINDS, REDUCED])
@@ -91,8 +91,7 @@ def test_these_comparisons_have_power(name: str) -> None:
     assert {0, 1, 2, MISSED} <= set(ranks[:, 0].tolist())
     assert (ranks[:, 1] < WIDTH).sum() > 3
     greedy = walk(replayed("greedy")[name].ranks, cycle_offsets(answers("greedy")), SHAPES["tree"])
-    assert greedy.accepted_length is not None
-    assert greedy.accepted_length > 1.3
+    assert greedy.committed.sum() > 1.3 * greedy.cycles.sum() > 0
     assert len({len(one.tokens) for one in answers("drawn")}) > 1
 
 
@@ -156,7 +155,7 @@ def test_heads_over_a_reduced_drafter_are_those_of_its_rows(kind: str) -> None:
     found = replay(w.lean, [Drafting(w.reduced, {kind: head})], texts, levels=LEVELS, width=WIDTH, rows=16)
     made = w.decode(w.reduced, head, SHAPES["tree"])
     expected = tuple(cut_lengths(one.accept_lengths, NEW - 1) for one in made)
-    assert accept_lengths(found[kind].ranks, cycle_offsets(texts), SHAPES["tree"]) == expected
+    assert walk(found[kind].ranks, cycle_offsets(texts), SHAPES["tree"]).lengths == expected
     lacking = np.concatenate([~np.isin(one.tokens[1:], SUBSET) for one in texts])
     assert lacking.any()
     assert (found[kind].ranks[lacking, 0] == MISSED).all()
@@ -178,7 +177,7 @@ def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> Non
     found = replay(w.lean, [Drafting(w.drafter, {kind: head})], texts, levels=1, width=wide, rows=16)[kind]
     made = w.decode(w.drafter, head, shape)
     expected = tuple(cut_lengths(one.accept_lengths, NEW - 1) for one in made)
-    assert accept_lengths(found.ranks, cycle_offsets(texts), shape) == expected
+    assert walk(found.ranks, cycle_offsets(texts), shape).lengths == expected
     assert found.scored[0] >= wide
 
 
@@ -194,7 +193,7 @@ def test_answers_without_a_cycle_have_no_rows() -> None:
     found = replay(w.lean, [Drafting(w.drafter, heads_)], texts, levels=LEVELS, width=WIDTH, rows=8)["full"]
     assert cycle_offsets(texts) == [0, 0, 0, NEW - 1, NEW]
     assert np.array_equal(found.ranks[:-1], replayed("greedy")["full"].ranks[: NEW - 1])
-    lengths = accept_lengths(found.ranks, cycle_offsets(texts), SHAPES["chain"])
+    lengths = walk(found.ranks, cycle_offsets(texts), SHAPES["chain"]).lengths
     assert (lengths[0], lengths[1], lengths[3]) == ((), (), (1,))
     nothing = replay(w.lean, [Drafting(w.drafter, heads_)], texts[:2], levels=LEVELS, width=WIDTH, rows=8)[
         "full"

@@ -1,4 +1,4 @@
-"""Cycles from ranks: against a walk in plain Python, by hand, and the figures over answers."""
+"""Cycles from ranks: against a walk in plain Python, and by hand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ import pytest
 
 from vocabforge.decode.shapes import TreeShape, chain, default_shape, from_paths
 from vocabforge.evaluate.replay_types import MISSED
-from vocabforge.evaluate.replay_walk import (
-    accept_lengths,
-    accepted,
-    cut_lengths,
-    length_of,
-    lengths_by_group,
-    share_of_length,
-    walk,
-)
+from vocabforge.evaluate.replay_walk import accepted, cut_lengths, walk
 
 M = MISSED
 
@@ -63,10 +55,9 @@ def test_cycles_are_those_of_a_plain_walk(shape: TreeShape) -> None:
     ranks, offsets = random_ranks([12, 0, 1, 40, 7, 0], 5, seed=1)
     expected = plain(ranks, offsets, shape)
     found = walk(ranks, offsets, shape)
-    assert found.lengths == accept_lengths(ranks, offsets, shape) == expected
+    assert found.lengths == expected
     assert found.committed.tolist() == [sum(one) for one in expected] == [12, 0, 1, 40, 7, 0]
     assert found.cycles.tolist() == [len(one) for one in expected]
-    assert found.accepted_length == pytest.approx(60 / sum(map(len, expected)))
     assert max(map(max, filter(None, expected))) > 1
 
 
@@ -81,14 +72,13 @@ def test_a_walk_by_hand() -> None:
     assert found.reached.tolist() == [3, 1, 0]
     assert found.offered.tolist() == [3, 2, 1]
     # Both ends of the same rows: the answers do not run into each other.
-    assert accept_lengths(ranks, [0, 2, 6], chain(3)) == ((2,), (1, 3))
+    assert walk(ranks, [0, 2, 6], chain(3)).lengths == ((2,), (1, 3))
 
 
-def test_no_rows_give_no_figure() -> None:
+def test_no_rows_have_no_cycle() -> None:
     found = walk(np.empty((0, 3), np.uint8), [0, 0], chain(3))
     assert found.lengths == ((),)
-    assert found.accepted_length is None
-    assert length_of(found).value is None
+    assert (found.committed.tolist(), found.cycles.tolist()) == ([0], [0])
 
 
 @pytest.mark.parametrize(
@@ -97,20 +87,3 @@ def test_no_rows_give_no_figure() -> None:
 )
 def test_the_engine_s_last_cycle_is_cut(lengths, total: int, expected) -> None:
     assert cut_lengths(lengths, total) == expected
-
-
-def test_figures_by_answers() -> None:
-    ranks, offsets = random_ranks([20] * 30, 5, seed=2)
-    one, other = walk(ranks, offsets, default_shape(4, 4, 20)), walk(ranks, offsets, chain(4))
-    figure = length_of(one)
-    assert figure.value == pytest.approx(one.accepted_length)
-    assert figure.low < figure.value < figure.high
-    some = length_of(one, [2, 5, 6])
-    assert some.value == pytest.approx(one.committed[[2, 5, 6]].sum() / one.cycles[[2, 5, 6]].sum())
-    share = share_of_length(one, other)
-    assert share.value == pytest.approx(one.accepted_length / other.accepted_length)
-    assert 1 < share.low < share.value < share.high
-    assert share_of_length(one, one, range(9)).low == pytest.approx(1.0)
-    groups = lengths_by_group(one, {"a": [0, 1], "b": [2, 5, 6]})
-    assert list(groups) == ["a", "b"]
-    assert groups["b"].value == some.value

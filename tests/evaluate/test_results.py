@@ -85,7 +85,7 @@ def test_mistakes_name_their_place(
     spoil(spoiled)
     file = tmp_path / RESULTS
     file.write_text(json.dumps(spoiled), "utf-8")
-    with pytest.raises(DataError, match="do not fit their schema") as caught:
+    with pytest.raises(DataError, match="does not fit its schema") as caught:
         read_results(file)
     assert str(caught.value.got).startswith(f"{MISTAKES[spoil]}: ")
     assert caught.value.source == file

@@ -15,7 +15,6 @@ from rich.console import Console
 from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.result import Generation
 from vocabforge.evaluate.acceptance import AcceptanceMeter, Accepted, length_ratio
 from vocabforge.evaluate.live_prompts import LivePrompts
 from vocabforge.evaluate.results import Figure
@@ -29,7 +28,6 @@ from vocabforge.evaluate.revocab_report import (
     helps,
     revocab_table,
     text_coverage,
-    token_counts,
 )
 from vocabforge.evaluate.state_pairs import state_pairs
 from vocabforge.export.revocab import revocab_head
@@ -63,11 +61,6 @@ def test_coverage_counts_tokens_not_ids() -> None:
     found = text_coverage(np.array([1, 2]), np.array([2, 3, 4, 9]), counts)
     assert found == TextCoverage(10, 0.6, 0.4), "padded rows were never counted"
     assert text_coverage(np.array([1]), np.array([3]), np.zeros(5, dtype=np.int64)).before == 0.0
-
-
-def test_tokens_of_answers_are_counted() -> None:
-    made = [Generation(token_ids=[1, 1, 4]), Generation(token_ids=[4]), Generation()]
-    assert token_counts(made, 6).tolist() == [0, 2, 0, 0, 2, 0]
 
 
 def test_end_tokens_by_what_becomes_of_them() -> None:

@@ -318,3 +318,8 @@ def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
         (3, 4, 2),
         (4, 5, 2),
     ]
+
+
+def test_a_clock_too_coarse_for_a_turn_does_not_end_the_run(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("vocabforge.evaluate.asking.time.perf_counter", lambda: 1.0)
+    assert run_fakes(tmp_path, plain_and_tree()).failures == []

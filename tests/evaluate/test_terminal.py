@@ -38,6 +38,12 @@ def test_overview_fits_a_terminal_and_shows_intervals() -> None:
     assert "interval" not in shown(overview_table(sample_results(2, 1, categories={"qa": 1})))
 
 
+def test_a_name_with_brackets_is_no_markup() -> None:
+    results = sample_results(2, 1, categories={"qa": 1})
+    target = results.target.model_copy(update={"name": "my[bold]model"})
+    assert "my[bold]model on" in shown(overview_table(results.model_copy(update={"target": target})))
+
+
 def test_tasks_and_the_categories_of_mt_bench() -> None:
     text = shown(category_table(sample_results(3, 1)))
     for name in ("overall", "mt_bench", "· writing", "translation", "3.86  1.84x"):

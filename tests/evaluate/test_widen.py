@@ -93,3 +93,5 @@ def test_only_what_can_be_widened_is(tmp_path: Path) -> None:
     assert modes_of(config) == ("plain", "eagle3")
     with pytest.raises(UsageError, match="cannot be widened"):
         modes_of(config.model_copy(update={"modes": ("n-gram",)}))
+    with pytest.raises(UsageError, match="cannot be widened"):
+        modes_of(config.model_copy(update={"draft_tokens": {"n-gram": 3}}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .errors import ConfigError
+from .errors import ConfigError, closest
 
 
 class StrictModel(BaseModel):
@@ -131,8 +130,8 @@ def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _fields_at(model, [str(part) for part in problem["loc"][:-1]])
-            close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+            close = closest(str(problem["loc"][-1]), known)
+            hint = f"did you mean {close!r}?" if close else f"known keys: {', '.join(sorted(known))}"
             yield f"unknown key {where!r}; {hint}"
         elif problem["type"] == "missing":
             yield f"missing key {where!r}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class VocabForgeError(Exception):
     """A failure caused by input, environment or configuration, not by a bug.
@@ -52,6 +55,17 @@ def _printable(text: str) -> str:
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text
     )
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like another; None where none is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The remedy for a misspelt name; None where no known one is like it."""
+    close = closest(name, known)
+    return None if close is None else f"did you mean {close}?"
 
 
 class UsageError(VocabForgeError):

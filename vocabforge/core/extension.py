@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, did_you_mean
 
 
 def load_attribute(target: str) -> Any:
@@ -23,13 +22,11 @@ def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
         UsageError: no such row; names the rows that there are.
     """
     if name not in table:
-        close = [row for row in table if name and row.endswith(name)] or difflib.get_close_matches(
-            name, table, n=1
-        )
+        ending = next((row for row in table if name and row.endswith(name)), None)
         raise UsageError(
             f"there is no {what} of this name",
             got=name,
             expected=", ".join(table),
-            remedy=f"did you mean {close[0]}?" if close else None,
+            remedy=f"did you mean {ending}?" if ending else did_you_mean(name, table),
         )
     return load_attribute(table[name])

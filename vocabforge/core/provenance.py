@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from .. import __version__
+
+
+def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
+    """What a program says, without blanks at its ends; None where it is absent, fails, takes longer or says nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 def git_revision() -> str | None:
@@ -16,17 +26,7 @@ def git_revision() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    return program_output(["git", "-C", str(root), "rev-parse", "HEAD"], seconds=5.0)
 
 
 def package_versions() -> dict[str, str]:

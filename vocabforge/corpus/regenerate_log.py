@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..core.differences import differences
-from ..core.errors import DataError, UsageError
+from ..core.errors import UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.progress import say
+from ..core.row_log import Place, RowLog
 from .regenerate_check import check_message, token_count
 from .regenerate_rows import Answer, json_line
 
 ANSWERS = "answers.jsonl"
 SETTINGS = "settings.json"
 _FORMAT = 1
-_SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
 
 
 class AnswerLog:
     """Finished answers by the key of their request.
 
-    Each is one line, written by one call; the lines stay on the disk, only their places are held. A last
-    line that was cut short is removed, a damaged one is passed over: its request is made again.
+    They stay on the disk, only their places are held. A damaged line is passed over: its request is made again.
 
     Args:
         folder: made where absent.
@@ -41,18 +38,18 @@ class AnswerLog:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._places: dict[bytes, tuple[int, int]] = {}
-        self._synced = time.monotonic()
+        self._places: dict[bytes, Place] = {}
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(folder / ANSWERS, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                _lock(self._file, folder)
-                self._agree(settings)
-                self._end = self._read()
-            except BaseException:
-                os.close(self._file)
-                raise
+        self._rows = RowLog(folder / ANSWERS)
+        try:
+            _lock(self._rows.fileno(), folder)
+            self._agree(settings)
+            if damaged := self._rows.read(self._take):
+                say(f"{damaged} damaged lines in {self._rows.path}: their requests are made again")
+        except BaseException:
+            self._rows.close()
+            raise
 
     def __enter__(self) -> AnswerLog:
         return self
@@ -68,32 +65,18 @@ class AnswerLog:
     def get(self, key: str) -> Answer | None:
         """The answer to a request, None while there is none."""
         place = self._places.get(bytes.fromhex(key))
-        if place is None:
-            return None
-        return _answer(json.loads(os.pread(self._file, place[1], place[0])))
+        return None if place is None else _answer(self._rows.get(place))
 
     def add(self, key: str, answer: Answer) -> None:
         """Keep an answer; a second one to the same request is not kept."""
         if bytes.fromhex(key) in self._places:
             return
         line = json_line({"key": key, "message": answer.message, **answer.facts()})
-        with disk_errors(self.folder):
-            written = os.write(self._file, line)
-            while written < len(line):  # a nearly full disk; the next attempt says so
-                written += os.write(self._file, line[written:])
-            self._places[bytes.fromhex(key)] = (self._end, len(line))
-            self._end += len(line)
-            if time.monotonic() - self._synced > _SYNC_S:
-                os.fsync(self._file)
-                self._synced = time.monotonic()
+        self._places[bytes.fromhex(key)] = self._rows.add(line)
 
     def close(self) -> None:
         """Flush to the disk and let go; may be called again."""
-        if self._file >= 0:
-            with disk_errors(self.folder):
-                os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+        self._rows.close()
 
     def remove(self) -> None:
         """Forget all answers: what they were for is written."""
@@ -104,7 +87,7 @@ class AnswerLog:
         file = self.folder / SETTINGS
         mine = json.loads(json.dumps({"format": _FORMAT, **settings}))
         if not file.exists():
-            os.ftruncate(self._file, 0)  # answers to nobody knows what
+            self._rows.clear()  # answers to nobody knows what
             atomic_write_json(file, mine)
             return
         changed = differences(read_json(file, "settings of the unfinished run"), mine)
@@ -117,25 +100,10 @@ class AnswerLog:
                 remedy="give the former settings, choose another --output, or start over with --fresh",
             )
 
-    def _read(self) -> int:
-        """Find the answers' places; returns the length of what is sound."""
-        at = damaged = 0
-        with open(os.dup(self._file), "rb") as lines:
-            lines.seek(0)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    os.ftruncate(self._file, at)  # the line that the killed run was writing
-                    break
-                try:
-                    row = json.loads(line)
-                    _answer(row)
-                    self._places.setdefault(bytes.fromhex(row["key"]), (at, len(line)))
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
-                    damaged += 1
-                at += len(line)
-        if damaged:
-            say(f"{damaged} damaged lines in {self.folder / ANSWERS}: their requests are made again")
-        return at
+    def _take(self, row: Mapping[str, Any], place: Place) -> None:
+        """Hold the place of one answer; what is none raises."""
+        _answer(row)
+        self._places.setdefault(bytes.fromhex(row["key"]), place)
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..decode.engine import Decoder
 from ..decode.proposers import Proposer
@@ -39,6 +40,7 @@ class Accepted:
 
     @property
     def prompts(self) -> int:
+        """How many were decoded."""
         return len(self.made)
 
     @property
@@ -71,6 +73,11 @@ class AcceptanceMeter:
         if self._plain is None:
             self._plain = tuple(self.decode(None))
         return self._plain
+
+    def plain_counts(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """(V,) how often plain decoding wrote each token."""
+        ids = [token for one in self.plain() for token in one.token_ids]
+        return np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocab_size)
 
     def measure(self, proposer: Proposer) -> Accepted:
         """Decode every prompt with a proposer."""

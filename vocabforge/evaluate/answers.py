@@ -139,6 +139,14 @@ def read_details(path: Path) -> list[dict[str, Any]]:
     return _read_rows(path, DETAIL_KEYS, DETAIL_CHOICE_KEYS)
 
 
+def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
+    """A method's rows run by run, from its files relative to an evaluation's folder. Raises as ``read_answers``."""
+    return [
+        MethodRows(read_answers(folder / answer), read_details(folder / detail))
+        for answer, detail in zip(answers, details, strict=True)
+    ]
+
+
 def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> list[dict[str, Any]]:
     try:
         text = path.read_text("utf-8")
@@ -153,10 +161,7 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # integers of thousands of digits, lists in lists in lists
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
             raise DataError("an answer row cannot be read", got=error, source=source) from error
         _require(row, keys, source)
         if not isinstance(row["choices"], list) or not row["choices"]:

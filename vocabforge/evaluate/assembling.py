@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from .answers import MethodRows, read_answers, read_details
+from .answers import MethodRows, read_method
 from .benchmarks import Benchmark, asked_sha256
 from .compare import Comparison, compare_outputs, outputs_of
 from .divergence import Verdicts, judge
@@ -20,6 +20,7 @@ from .results import (
     BenchmarkFacts,
     MethodResults,
     Outputs,
+    Quality,
     Results,
     Settings,
     Target,
@@ -34,16 +35,22 @@ if TYPE_CHECKING:
 
 
 def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, allow_code: bool) -> Results:
-    """``results.json`` from the files that the run wrote; every figure is made from rows read back."""
+    """The content of ``results.json``.
+
+    Args:
+        folder: with the run's ``answers/`` and ``details/``; gets the scorers' files of verdicts.
+        evaluation: what was run.
+        outcome: how the run ended.
+        allow_code: run the programs that a model wrote, in a sandbox.
+
+    Raises:
+        DataError: rows that cannot be read, or a question that lacks what its scorer needs.
+        VocabForgeError: code cannot be run safely here.
+    """
     settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
-    answers = run_files("answers", evaluation.names, len(settings.runs))
-    details = run_files("details", evaluation.names, len(settings.runs))
+    files = {kind: run_files(kind, evaluation.names, len(settings.runs)) for kind in ("answers", "details")}
     rows = {
-        name: [
-            MethodRows(read_answers(folder / answer), read_details(folder / detail))
-            for answer, detail in zip(answers[name], details[name], strict=True)
-        ]
-        for name in evaluation.names
+        name: read_method(folder, files["answers"][name], files["details"][name]) for name in evaluation.names
     }
     quality = score_answers(
         benchmark,
@@ -52,26 +59,7 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
         allow_code=allow_code,
         prompt_format=settings.prompt_format,
     )
-    baseline = rows[evaluation.names[0]]
-    recounted = [retokenised_counts(one.answers, _counter(evaluation.tokenizer)) for one in baseline]
-    entries = []
-    for method in evaluation.methods:
-        summary = summarise_runs(rows[method.name], baseline, recounted, settings.runs)
-        found = {
-            "outputs": _outputs(evaluation, baseline, rows[method.name]),
-            "quality": quality.get(method.name),
-        }
-        entries.append(
-            MethodResults(
-                name=method.name,
-                description=method.description,
-                head=method.head,
-                vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
-                answers=answers[method.name],
-                details=details[method.name],
-                summary=summary.model_copy(update=found),
-            )
-        )
+    methods = _methods(evaluation, files, rows, quality)
     return Results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -82,17 +70,47 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
             dtype=str(provenance.environment.get("dtype", "unknown")),
         ),
         benchmark=_benchmark_facts(benchmark),
-        answered=len(baseline[0].answers),
+        answered=len(rows[evaluation.names[0]][0].answers),
         resumed=outcome.resumed,
         settings=Settings.model_validate(settings.to_dict()),
         parents=dict(provenance.parents),
         run_facts=_run_facts(evaluation),
         environment=dict(provenance.environment),
         command=shlex.join(provenance.command),
-        time_parts=list(dict.fromkeys(part for entry in entries for part in entry.summary.time_s)),
-        methods=entries,
+        time_parts=list(dict.fromkeys(part for one in methods for part in one.summary.time_s)),
+        methods=methods,
         failures=outcome.failures,
     )
+
+
+def _methods(
+    evaluation: Evaluation,
+    files: Mapping[str, Mapping[str, list[str]]],
+    rows: Mapping[str, Sequence[MethodRows]],
+    quality: Mapping[str, Quality],
+) -> list[MethodResults]:
+    """Every method's files and figures, plain decoding first."""
+    baseline = rows[evaluation.names[0]]
+    recounted = [retokenised_counts(one.answers, _counter(evaluation.tokenizer)) for one in baseline]
+    entries = []
+    for method in evaluation.methods:
+        summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
+        found = {
+            "outputs": _outputs(evaluation, baseline, rows[method.name]),
+            "quality": quality.get(method.name),
+        }
+        entries.append(
+            MethodResults(
+                name=method.name,
+                description=method.description,
+                head=method.head,
+                vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
+                answers=files["answers"][method.name],
+                details=files["details"][method.name],
+                summary=summary.model_copy(update=found),
+            )
+        )
+    return entries
 
 
 def _counter(tokenizer: TextTokenizer) -> Callable[[str], int]:

@@ -185,7 +185,8 @@ def _ours(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
         "bytes": run.table.bytes,
         "engine": run.engine,
         "seconds": run.seconds,
-    } | {"start_s": run.start_s}
+        "start_s": run.start_s,
+    }
 
 
 if __name__ == "__main__":

@@ -43,9 +43,11 @@ class CallAgain:
     """A recorder for machines without CUDA graphs: a replay runs the pass again."""
 
     def warm_up(self, run: Callable[[], Any]) -> None:
+        """Run the pass once."""
         run()
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        """The pass over these inputs, to be called again."""
         return lambda: function(*inputs)
 
 
@@ -72,7 +74,7 @@ def _measure_all(pair: Pair, options: Options, journal: Journal) -> None:
         row = _measured(pair, setting, options)
         return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get("ms"))}
 
-    journal.measure(f"{shape.name}: plain", measure_plain)
+    journal.measure(_name(shape, None), measure_plain)
     for setting in head_settings(shape):
         journal.measure(_name(shape, setting), partial(measure, setting))
 
@@ -83,11 +85,11 @@ def cycle_names(options: Options) -> list[str]:
 
 
 def _names(shape: Shape) -> list[str]:
-    return [f"{shape.name}: plain", *(_name(shape, setting) for setting in head_settings(shape))]
+    return [_name(shape, setting) for setting in (None, *head_settings(shape))]
 
 
-def _name(shape: Shape, setting: HeadSetting) -> str:
-    return f"{shape.name}: cycle, {label_of(setting)}"
+def _name(shape: Shape, setting: HeadSetting | None) -> str:
+    return f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")
 
 
 def _measured(pair: Pair, setting: HeadSetting | None, options: Options) -> dict[str, Any]:
@@ -99,9 +101,8 @@ def _measured(pair: Pair, setting: HeadSetting | None, options: Options) -> dict
     graphs = cycle_times(pair, setting, count, new_capture(pair.target.device))
     plainly = cycle_times(pair, setting, -(-count // 2), None)
     ordered = sorted(graphs)
-    label = "plain" if setting is None else f"cycle, {label_of(setting)}"
     return {
-        "name": f"{pair.shape.name}: {label}",
+        "name": _name(pair.shape, setting),
         "model": pair.shape.name,
         "by": "one token a step" if setting is None else label_of(setting),
         "ms": median(graphs) * 1e3,

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.config import apply_overrides, parse_config
 from ..core.progress import ProgressBar, say
-from ..models.kv_cache import causal_mask
-from ..models.lean import LeanModel
-from .bench_decoding_modes import MODES, Run, ours
+from .bench_decoding_modes import MODES, OurSide, Run
 from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
-from .bench_decoding_theirs import theirs
+from .bench_decoding_theirs import TheirSide
+from .compare import first_difference
 from .environment import describe_environment
+from .whole_pass import next_logits
 
 # What a library may raise over settings or a pair of models that it cannot do.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
@@ -96,8 +95,8 @@ class _Bench:
         self.config, self.repeats = config, repeats
         self.names = modes_of(config)
         torch.set_num_threads(config.threads)
-        self.ours = ours(config)
-        self.theirs = theirs(config)
+        self.ours = OurSide(config)
+        self.theirs = TheirSide(config)
         self.prompts = read_prompts(config, self.ours.model)
         self.lengths = config.max_new_tokens
 
@@ -224,9 +223,9 @@ class _Bench:
         """Equal outputs, and for the others the first place that differs with the target's margin there."""
         divergences = []
         for index, (one, two) in enumerate(zip(mine, other)):
-            if list(one) == list(two):
+            at = first_difference(one, two)
+            if at is None:
                 continue
-            at = next((i for i, (a, b) in enumerate(zip(one, two)) if a != b), min(len(one), len(two)))
             margin = self._margin([*self.prompts[index], *one[:at]])
             within = margin <= MARGIN[self.config.dtype] and len(one) == len(two)
             divergences.append({"prompt": index, "token": at, "margin": margin, "tie": within})
@@ -237,21 +236,6 @@ class _Bench:
         """Gap between the target's two best logits behind these tokens."""
         best = next_logits(self.ours.model, ids).float().topk(2).values
         return float(best[0] - best[1])
-
-
-def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
-    """(V,) logits behind some tokens, from one plain pass."""
-    positions = torch.arange(len(ids), device=model.device)
-    window = model.config.sliding_window
-    output = model.forward(
-        torch.tensor([list(ids)], device=model.device),
-        positions[None],
-        cache=model.new_cache(len(ids)),
-        slots=positions,
-        mask=causal_mask(positions, positions),
-        window_mask=None if window is None else causal_mask(positions, positions, window),
-    )
-    return model.logits(output.hidden[0, -1])
 
 
 def _against(name: str) -> str:
@@ -273,6 +257,8 @@ def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     if before != count:
         torch.set_num_threads(count)
-    yield
-    if before != count:
-        torch.set_num_threads(before)
+    try:
+        yield
+    finally:  # a setting that is refused leaves the others their threads
+        if before != count:
+            torch.set_num_threads(before)

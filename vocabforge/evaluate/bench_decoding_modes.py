@@ -42,17 +42,18 @@ class Run(Protocol):
     Attributes:
         settings: as its own documentation names them.
         parts: seconds by part, of all that it generated so far; empty where it does not tell.
-        compile_s: seconds spent compiling so far.
     """
 
     settings: dict[str, Any]
     parts: dict[str, float]
 
     @property
-    def compile_s(self) -> float: ...
+    def compile_s(self) -> float:
+        """Seconds spent compiling so far."""
+        ...
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
-        """Continue a prompt by ``new`` tokens."""
+        """Continue a prompt by ``new`` tokens; no stop token ends it."""
         ...
 
 
@@ -130,9 +131,11 @@ class OurRun:
 
     @property
     def compile_s(self) -> float:
+        """Seconds that compiling took so far; 0 without it."""
         return 0.0 if self._compiler is None else self._compiler.seconds
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
+        """See :meth:`Run.generate`; its seconds by part are added up."""
         made = self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
         for part, seconds in made.timings.items():
             self.parts[part] = self.parts.get(part, 0.0) + seconds
@@ -214,8 +217,3 @@ def _tokens(name: str, wanted: int | Mapping[str, int] | None) -> int | None:
     """Draft tokens of a mode's chain; None takes the proposer's default."""
     own = wanted.get(name) if isinstance(wanted, Mapping) else wanted
     return own or MODES[name].tokens
-
-
-def ours(config: Sizes) -> OurSide:
-    """VocabForge's side."""
-    return OurSide(config)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..core.config import StrictModel
-from ..core.errors import UsageError
+from ..core.errors import UsageError, did_you_mean
 from ..corpus.tokenizer import load_tokenizer
 from ..models.lean import LeanModel
 from .bench_decoding_modes import MODES
@@ -90,15 +90,22 @@ def modes_of(config: DecodingBenchConfig) -> tuple[str, ...]:
         "foreign_drafter": config.foreign_drafter,
     }
     able = [name for name, mode in MODES.items() if mode.needs is None or folders[mode.needs] is not None]
-    if config.widen > 1:
-        able = [name for name in able if name in WIDER]
-        if wrong := [name for name in config.modes or () if name not in WIDER]:
-            raise UsageError("this mode cannot be widened", got=", ".join(wrong), expected=", ".join(WIDER))
     for name in (*(config.modes or ()), *_named(config.draft_tokens)):
         if name not in MODES:
-            raise UsageError("there is no such mode", got=name, expected=", ".join(MODES))
+            raise UsageError(
+                "there is no such mode", got=name, expected=", ".join(MODES), remedy=did_you_mean(name, MODES)
+            )
+        if config.widen > 1 and name not in WIDER:
+            raise UsageError(
+                "this mode cannot be widened",
+                got=name,
+                expected=", ".join(WIDER),
+                remedy="leave widen out, or choose other modes",
+            )
         if name not in able:
             raise UsageError(f"the mode {name} needs a folder", expected=f"{MODES[name].needs}=DIR")
+    if config.widen > 1:
+        able = [name for name in able if name in WIDER]
     return config.modes or tuple(able)
 
 

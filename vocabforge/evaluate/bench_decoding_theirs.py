@@ -49,9 +49,11 @@ class TheirRun:
 
     @property
     def compile_s(self) -> float:
+        """Nothing is compiled."""
         return 0.0
 
     def generate(self, prompt: Sequence[int], new: int) -> Done:
+        """Continue a prompt by ``new`` tokens, greedily."""
         ids, before = torch.tensor([list(prompt)]), self._count()
         self._model.generation_config = self._config
         if self._assistant is not None:
@@ -122,8 +124,3 @@ class TheirSide:
             tokenizers = self.tokenizers if foreign else None
             found.append(TheirRun(self.model, assistant, settings, lambda: self._forwards, tokenizers))
         return found
-
-
-def theirs(config: Sizes) -> TheirSide:
-    """transformers' side."""
-    return TheirSide(config)

@@ -23,7 +23,7 @@ from ..models.fingerprint import target_fingerprint
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits
 from ..train.config import OptimConfig, TrainConfig
-from ..train.data import prepare, with_prepared
+from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.draft_heads import KINDS
 from ..train.machine import set_threads
 from ..train.setup import identity_of
@@ -160,7 +160,7 @@ class _Bench:
         key.pop("prompts")
         trim = self.steps.run(place / "continuations.json", key, self._continuations)
         counts = {
-            "fr": making.corpus_counts(self.data.train, size),
+            "fr": corpus_counts(self.data.train, size),
             "trim": np.asarray(trim["counts"], dtype=np.int64),
         }
         subsets = {

@@ -25,6 +25,7 @@ from ..models.heads_exact import answer
 from ..models.lean import LeanModel
 from .acceptance import AcceptanceMeter, pooled
 from .bench_heads_candidates import Candidate
+from .compare import first_difference
 from .live_prompts import LivePrompts
 
 
@@ -38,6 +39,7 @@ class CountingHead:
 
     @property
     def target_ids(self) -> Tensor:
+        """(R,) target ids of the head's rows."""
         return self.head.target_ids
 
     @property
@@ -46,15 +48,18 @@ class CountingHead:
         return self._scored / self._rows if self._rows else float(self.size)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The head's answers, from its scores, which are counted."""
         logits, ids = self.scores(hidden, k, state)
         self._rows += len(hidden)
         self._scored += int(logits.isfinite().sum())
         return answer(logits, ids, k)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The head's own; not counted."""
         return self.head.scores(hidden, k, state)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """The head's own; not counted."""
         return self.head.log_probs(hidden, state)
 
 
@@ -95,9 +100,9 @@ class HeldoutDecoding:
         proposer = tree_proposer(self.model, drafter, counting, self.tree)
         made = self.meter.decode(proposer)
         different = [
-            [index + 1, _first_difference(one.token_ids, plain[index]) + 1]
+            [index + 1, place + 1]
             for index, one in enumerate(made)
-            if one.token_ids != list(plain[index])
+            if (place := first_difference(one.token_ids, plain[index])) is not None
         ]
         if different:
             say(
@@ -117,8 +122,3 @@ class HeldoutDecoding:
             return drafter, exact_head(drafter)
         loaded = load_head(candidate.head, device=self.model.device, dtype=self.model.dtype)
         return drafter, build_head(loaded.kind, base_of(drafter), loaded.module, candidate.options)
-
-
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    shorter = min(len(one), len(other))
-    return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -20,7 +20,6 @@ from ..models.head_io import drafter_digest
 from ..models.head_rows import check_head_fits, digest_start, open_head
 from ..models.lean import LeanModel
 from ..train.config import OptimConfig, TrainConfig
-from ..train.data import corpus_counts as corpus_counts
 from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
 from ..train.router_setup import build_router_trainer
 from ..train.router_train import BestTokens
@@ -33,6 +32,7 @@ from ..vocab.kmeans_rows import unit_rows
 from ..vocab.special import SpecialTokens
 from ..vocab.subset import Fill, make_subset, save_subset
 from ..vocab.table import FrequencyTable
+from .benchmarks import spread
 
 Counts = npt.NDArray[np.int64]
 ROUTER_LR = 1e-3
@@ -149,8 +149,7 @@ def training_prompts(rows: PackedRows, count: int, length: int) -> list[list[int
             size = before if before > 1 else length
             if size < len(places):
                 found.append(np.asarray(rows.input_ids[row])[places[:size]].tolist())
-    most = min(count, len(found))
-    return [found[place * len(found) // most] for place in range(most)]
+    return spread(found, count)
 
 
 def continuation_counts(

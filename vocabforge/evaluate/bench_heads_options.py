@@ -42,6 +42,7 @@ class HeadBenchOptions:
 
     @property
     def tree(self) -> TreeSettings:
+        """Shape of the draft tree."""
         return TreeSettings(self.topk, self.depth, self.total)
 
     def live(self) -> LiveConfig:
@@ -55,6 +56,7 @@ class HeadBenchOptions:
         )
 
     def budget_texts(self) -> tuple[str, ...]:
+        """``budgets``, or their default."""
         if self.budgets:
             return self.budgets
         return tuple(str(n) for n in sorted({max(1, self.clusters // part) for part in (8, 4, 2)}))

@@ -5,14 +5,13 @@ Needs torch alone, so that it also runs where the package is not installed (``ke
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import UsageError, VocabForgeError
+from ..core.errors import UsageError, VocabForgeError, did_you_mean
 from ..ops.backend import library_facts
 from .bench_kernels_goals import goals
 from .bench_kernels_machine import machine_facts, no_device
@@ -75,7 +74,12 @@ def measure(options: Options, parts: Sequence[str], run: Runner) -> dict[str, An
 
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise UsageError("there is no such part", got=", ".join(unknown), expected=", ".join(PARTS))
+        raise UsageError(
+            "there is no such part",
+            got=", ".join(unknown),
+            expected=", ".join(PARTS),
+            remedy=did_you_mean(unknown[0], PARTS),
+        )
     ceilings = measure_ceilings(options.protocol())
     options = replace(options, ceilings=ceilings)
     end, waiting = time.monotonic() + options.budget, sum(SHARES[part] for part in parts)
@@ -173,19 +177,27 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if key not in known or not equals:
-            close = difflib.get_close_matches(key, known, n=1)
-            remedy = f"did you mean {close[0]}=...?" if close else None
-            raise UsageError("no such setting", got=setting, expected=", ".join(known), remedy=remedy)
+            raise UsageError(
+                "there is no such setting",
+                got=setting,
+                expected=", ".join(f"{name}=..." for name in known),
+                remedy=did_you_mean(key, known),
+            )
         parts = text.split(",") if key in _LISTS else [text]
         try:
             read = tuple(known[key](part) for part in parts)
         except ValueError as error:
-            raise UsageError("a setting cannot be read", got=setting, expected="numbers") from error
+            raise UsageError("a setting cannot be read", got=setting, expected=f"{key}=NUMBER") from error
         values[key] = read if key in _LISTS else read[0]
     for key, table in (("shapes", SHAPES), ("ops", OP_BENCHES)):
         unknown = [name for name in values.get(key, ()) if name not in table]
         if unknown:
-            raise UsageError(f"no such {key}", got=", ".join(unknown), expected=", ".join(table))
+            raise UsageError(
+                f"there are no such {key}",
+                got=", ".join(unknown),
+                expected=", ".join(table),
+                remedy=did_you_mean(unknown[0], table),
+            )
     return values
 
 

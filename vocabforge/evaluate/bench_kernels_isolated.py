@@ -89,6 +89,7 @@ def _add(journal: Path, line: dict[str, str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Measure a part in this process: ``PART JOURNAL OPTIONS``."""
     part, journal, settings = arguments
     values = json.loads(Path(settings).read_text())
     passed = time.time() - values.pop("began")  # importing torch took its time

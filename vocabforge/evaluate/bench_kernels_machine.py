@@ -6,13 +6,11 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ..core.provenance import git_revision
+from ..core.provenance import git_revision, program_output
 from .environment import describe_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +31,9 @@ def machine_facts(device: str) -> dict[str, Any]:
     }
     if device != "cpu":
         facts["gpu_memory"] = torch.cuda.get_device_properties(device).total_memory
-        facts["driver"] = _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        facts["driver"] = program_output(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        )
     return facts
 
 
@@ -58,18 +58,8 @@ def no_device(device: str) -> str | None:
     return None
 
 
-def _said(arguments: Sequence[str]) -> str | None:
-    """What a program says, or None where it is not there or fails."""
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
-
-
 def _nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    found = re.search(
-        r"release ([\d.]+)", _said([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"]) or ""
-    )
+    told = program_output([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"])
+    found = re.search(r"release ([\d.]+)", told or "")
     return found.group(1) if found else None

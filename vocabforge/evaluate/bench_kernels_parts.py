@@ -51,6 +51,7 @@ class Options:
     ceilings: Ceilings | None = None
 
     def protocol(self) -> Protocol:
+        """How these options are timed: on a CPU with few repeats."""
         import torch
 
         if self.device == "cpu":
@@ -58,10 +59,12 @@ class Options:
         return Protocol(torch.device(self.device), self.measure)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, read back by :meth:`from_dict`."""
         return {**vars(self), "ceilings": None if self.ceilings is None else vars(self.ceilings)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Options:
+        """The options that :meth:`to_dict` gave."""
         ceilings = values["ceilings"]
         lists = {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
         return cls(**{**values, **lists, "ceilings": None if ceilings is None else Ceilings(**ceilings)})

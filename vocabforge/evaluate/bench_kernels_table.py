@@ -15,6 +15,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def ceilings_lines(ceilings: Mapping[str, Any]) -> list[str]:
+    """What the device can do, in one sentence."""
     return [
         f"Copy {ceilings['copy_gb_per_s']:,.0f} GB/s (read and written), bf16 product "
         f"{ceilings['bf16_matmul_tflop_per_s']:,.1f} TFLOP/s, smallest kernel {ceilings['graph_node_us']:.2f} us."

@@ -44,6 +44,7 @@ class Protocol:
 
     @property
     def cuda(self) -> bool:
+        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     def cache_bytes(self) -> int:
@@ -64,6 +65,7 @@ class Protocol:
         return max(1, min(wanted, self.most_copies, int(room // max(held, 1.0)) + 1))
 
     def synchronize(self) -> None:
+        """Wait for the device."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
@@ -96,6 +98,7 @@ class Timing:
         return abs(self.again[0] - self.again[1]) / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, times in microseconds."""
         found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem", "noise")}
         return {"us": self.seconds * 1e6, "low_us": self.low * 1e6, "high_us": self.high * 1e6, **found}
 
@@ -132,6 +135,7 @@ class Replay:
         self._graph = graph
 
     def replay(self) -> None:
+        """Make the call once more, into :attr:`outputs`."""
         if self._graph is not None:
             self._graph.replay()
             return
@@ -254,6 +258,7 @@ class Ceilings:
         return (by_bytes, "bytes") if by_bytes >= by_operations else (by_operations, "operations")
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values in the units of tables."""
         return {
             "copy_gb_per_s": self.copy / 1e9,
             "bf16_matmul_tflop_per_s": self.matmul / 1e12,

@@ -103,10 +103,19 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     """
     config = parse_config(TrainingBenchConfig, apply_overrides({}, settings), source="the command line")
     device = choose_device(config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     names = config.shapes or (CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES)
     shapes = {name: _adjusted(find_shape(name), config) for name in names}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(config.threads or threads)
+        return _measure(shapes, config, device, repeats)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(
+    shapes: Mapping[str, Shape], config: TrainingBenchConfig, device: torch.device, repeats: int
+) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),

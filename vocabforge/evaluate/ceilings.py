@@ -10,48 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.errors import DataError, MismatchError
-from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel
+from .whole_pass import whole_pass
 
 ROW_BUDGET = 1 << 24
 """Most logits held at once, in numbers: 64 MiB a copy in fp32, whatever V is."""
 _BATCH_TOKENS = 2048
-
-
-class AcceptanceSplit(NamedTuple):
-    """Where the chance of accepting a drafted token goes; the three add up to 1. Each (...)."""
-
-    actual: Tensor
-    out_of_vocabulary: Tensor
-    drafter_wrong: Tensor
-
-
-def acceptance_split(p: Tensor, q: Tensor, inside: Tensor) -> AcceptanceSplit:
-    """The acceptance of a drafter that draws from q, and what it loses.
-
-    Args:
-        p: (..., V) the target's distribution.
-        q: (..., V) the drafter's, 0 outside the draft vocabulary.
-        inside: (V,) bool, the draft vocabulary S.
-
-    Returns:
-        ``sum_v min(p, q)`` (Leviathan et al. 2023), ``sum_{v not in S} p``, and what is left of the static
-        ceiling: ``sum_{v in S} p - sum_v min(p, q)``.
-
-    Raises:
-        ValueError: q gives mass to tokens outside S.
-    """
-    if bool((q.masked_fill(inside, 0) != 0).any()):
-        raise ValueError("q gives mass to tokens outside the draft vocabulary")
-    actual = torch.minimum(p, q).sum(-1)
-    within = p.masked_fill(~inside, 0).sum(-1)
-    return AcceptanceSplit(actual, p.masked_fill(inside, 0).sum(-1), within - actual)
 
 
 def static_mass(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
@@ -207,15 +176,5 @@ def _hidden(model: LeanModel, windows: Sequence[Sequence[int]]) -> Tensor:
     ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
     for row, window in enumerate(windows):
         ids[row, : len(window)] = torch.tensor(list(window))
-    ids = ids.to(model.device)
-    places = torch.arange(longest, device=model.device)
-    window_size = model.config.sliding_window
-    output = model.forward(
-        ids,
-        places.expand(len(windows), -1),
-        cache=model.new_cache(longest, len(windows)),
-        slots=places,
-        mask=causal_mask(places, places),  # padding stands behind, where no token looks
-        window_mask=None if window_size is None else causal_mask(places, places, window_size),
-    )
-    return torch.cat([output.hidden[row, : len(window)] for row, window in enumerate(windows)])
+    hidden = whole_pass(model, ids).hidden
+    return torch.cat([hidden[row, : len(window)] for row, window in enumerate(windows)])

@@ -11,7 +11,7 @@ shortlist. Three orders, ties to the lower cluster:
 
 Reported for each m, as means over contexts: ``recall``, how often the argmax of z (ties to the lower id) is in
 the shortlist; ``mass``, the probability of the shortlist, which is the acceptance that no drafter limited to it
-can pass (METHODS section 3); ``tokens``, the size of the shortlist.
+can pass (``ceilings.py``); ``tokens``, the size of the shortlist.
 """
 
 from __future__ import annotations

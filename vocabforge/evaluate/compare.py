@@ -51,7 +51,7 @@ def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) 
         if question_id not in expected:
             continue
         compared += 1
-        place, was_cut = _first_difference(expected[question_id], row["choices"][0])
+        place, was_cut = _first_divergence(expected[question_id], row["choices"][0])
         cut += was_cut
         if place is not None:
             turn, position, want, have = place
@@ -63,22 +63,28 @@ def compare_outputs(baseline: Sequence[Row], rows: Sequence[Row], run: int = 1) 
     return Comparison(compared, cut, tuple(divergences))
 
 
-def _first_difference(expected: Row, got: Row) -> tuple[tuple[int, int, int | None, int | None] | None, bool]:
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Where two outputs part first, from 0: the end of the shorter one if it begins the other; None: they are equal."""
+    shared = min(len(one), len(other))
+    place = next((at for at in range(shared) if one[at] != other[at]), shared)
+    return None if place == len(one) == len(other) else place
+
+
+def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | None, int | None] | None, bool]:
     """Turn, position and the two tokens (None: its output had ended); and whether a cache cut the comparison."""
     turns = zip(expected["token_ids"], got["token_ids"], expected["finish"], got["finish"], strict=True)
     for turn, (want, have, want_finish, have_finish) in enumerate(turns):
-        shared = min(len(want), len(have))
-        for position in range(shared):
-            if want[position] != have[position]:
-                return (turn, position, want[position], have[position]), False
-        if len(want) == len(have):
+        position = first_difference(want, have)
+        if position is None:
             continue
+        if position < min(len(want), len(have)):
+            return (turn, position, want[position], have[position]), False
         # An output that met the end of its cache says nothing about what would have followed, and the
         # next turn's prompt differs by it: the comparison ends here.
         if (want_finish if len(want) < len(have) else have_finish) == "cache":
             return None, True
-        ended = (want[shared], None) if len(want) > shared else (None, have[shared])
-        return (turn, shared, *ended), False
+        ended = (want[position], None) if len(want) > position else (None, have[position])
+        return (turn, position, *ended), False
     return None, False
 
 

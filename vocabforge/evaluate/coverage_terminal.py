@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .coverage_results import HELD_OUT
+from .wide_tables import simple_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,18 +88,10 @@ def summary_lines(results: Results) -> list[str]:
 
 
 def _table(title: str, heads: Sequence[str], columns: Sequence[tuple[str, bool]]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=Text(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = simple_table(title)
+    table.padding = (0, 1, 0, 0)
     for head in heads:
         table.add_column(head, justify="left" if head == "vocabulary" else "right", no_wrap=head == "size")
     for name, held_out in columns:
@@ -111,6 +104,5 @@ def _table(title: str, heads: Sequence[str], columns: Sequence[tuple[str, bool]]
 def _percent(value: float | None) -> str:
     if value is None:
         return "–"
-    return (
-        f"{100 * value:.1f}" if value < 0.9995 or value == 1.0 else ">99.9"
-    )  # never 100 where a token is missing
+    # Never 100 where a token is missing.
+    return f"{100 * value:.1f}" if value < 0.9995 or value == 1.0 else ">99.9"

@@ -67,18 +67,14 @@ def _in_order(benchmark: Benchmark) -> list[Question]:
     if benchmark.scorer == "gsm8k":
         return list(benchmark.questions)
     if benchmark.scorer == "human-eval":
-        return sorted(benchmark.questions, key=_text_id)
+        return sorted(benchmark.questions, key=lambda question: question.name)
     return sorted(benchmark.questions, key=lambda question: question.question_id)
-
-
-def _text_id(question: Question) -> str:
-    return question.task_id or str(question.question_id)
 
 
 def _fr_spec_row(row: Row, question: Question, benchmark: Benchmark) -> dict[str, Any]:
     values = dict(row, choices=[_fr_spec_choice(choice) for choice in row["choices"]])
     if benchmark.scorer == "human-eval":
-        values["question_id"] = _text_id(question)
+        values["question_id"] = question.name
     left_out = _LEFT_OUT.get(benchmark.scorer or "", set())
     return {key: values[key] for key in ANSWER_KEYS if key not in left_out}
 
@@ -94,4 +90,4 @@ def _sample(row: Row | None, question: Question) -> dict[str, str]:
     """FR-Spec's sample: the first answer as it is, but for odd indents, which get one more space."""
     text = row["choices"][0]["turns"][0] if row is not None else ""
     even = re.sub(r"^ +", lambda indent: indent[0] + " " * (len(indent[0]) % 2), text, flags=re.MULTILINE)
-    return {"task_id": _text_id(question), "completion": even}
+    return {"task_id": question.name, "completion": even}

@@ -20,15 +20,13 @@ from .dialects import DIALECTS
 from .hf_bench import write_hf_bench
 from .journal import Journal
 from .report import render_report
-from .results import RESULTS, Results
+from .results import ARTIFACT_KIND, RESULTS, Results
 from .runner import run_methods
 from .settings import RunSettings
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
-
-ARTIFACT_KIND = "evaluation"
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class Evaluation:
 
     @property
     def names(self) -> list[str]:
+        """Of the methods, in order."""
         return [method.name for method in self.methods]
 
     def identity(self) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from .fallback_counts import (
     UseCounts,
     WatchedHead,
     WatchedProposer,
-    count_tokens,
     default_size,
     distinct,
     subset_ranking,
@@ -134,9 +133,8 @@ def choose_fallback(
         meter = AcceptanceMeter(model, parts[0], asked.new, partial(bar.update, 1))
         counts = _counts(meter, proposer, dynamic, base)
     rankings = _candidates(counts, asked, size, base)
-    passes = (1 + len(rankings)) * len(parts[1].prompts) + 4 * len(
-        parts[2].prompts
-    )  # plain decoding's among them
+    # Each ranking, or each of the three heads, and plain decoding.
+    passes = (1 + len(rankings)) * len(parts[1].prompts) + 4 * len(parts[2].prompts)
     with ProgressBar("measure static heads", passes, "answers") as bar:
         choose, judge = (
             AcceptanceMeter(model, part, asked.new, partial(bar.update, 1)) for part in parts[1:]
@@ -150,24 +148,25 @@ def choose_fallback(
             judge.measure(proposer(head))
             for head in (exact_head_of(base), dynamic, _static(base, best.ranked))
         )
+    subset = VocabSubset.from_ranked(
+        best.ranked, vocab_size=asked.tokens, fingerprint=asked.fingerprint, forced=asked.forced
+    )
     return Fallback(
-        VocabSubset.from_ranked(
-            best.ranked, vocab_size=asked.tokens, fingerprint=asked.fingerprint, forced=asked.forced
-        ),
-        best.name,
-        rule,
-        candidates,
-        own,
-        moving,
-        static,
-        len(base.weight),
-        length_ratio(static, moving),
-        length_ratio(static, own),
-        describe(asked.head, dynamic),
-        tuple(len(part.prompts) for part in parts),
-        asked.new,
-        tree,
-        str(model.dtype).removeprefix("torch."),
+        subset=subset,
+        name=best.name,
+        rule=rule,
+        candidates=candidates,
+        own=own,
+        dynamic=moving,
+        static=static,
+        own_rows=len(base.weight),
+        of_dynamic=length_ratio(static, moving),
+        of_own=length_ratio(static, own),
+        head=describe(asked.head, dynamic),
+        parts=tuple(len(part.prompts) for part in parts),
+        new=asked.new,
+        tree=tree,
+        dtype=str(model.dtype).removeprefix("torch."),
     )
 
 
@@ -216,8 +215,9 @@ def _counts(
     head = WatchedHead(dynamic, base)
     watched = WatchedProposer(proposer(head), vocab_size)
     meter.measure(watched)
-    own = count_tokens((one.token_ids for one in meter.plain()), vocab_size)
-    return UseCounts(watched.accepted, watched.proposed, own, head.mass(vocab_size))
+    return UseCounts(
+        watched.accepted, watched.proposed, meter.plain_counts(vocab_size), head.mass(vocab_size)
+    )
 
 
 def _candidates(counts: UseCounts, asked: FallbackRequest, size: int, base: HeadBase) -> dict[str, Ids]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +75,16 @@ class WatchedHead:
         return found
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The inner head's answers; the exact head's law is added up."""
         self._mass += F.linear(hidden, self.base.weight).float().softmax(-1).mean(0).double()
         return self.inner.topk(hidden, k, state)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        """The inner head's own."""
         return self.inner.scores(hidden, k, state)
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        """The inner head's own."""
         return self.inner.log_probs(hidden, state)
 
 
@@ -106,24 +109,18 @@ class WatchedProposer:
         self.accepted = np.zeros(vocab_size, dtype=np.int64)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        """The inner proposer's tree; its nodes below the root are counted."""
         tree = self.inner.propose(roots, plan, draws, lap)
         drafted = tree.tokens[:, 1:] if tree.alive is None else tree.tokens[:, 1:][tree.alive[:, 1:]]
         _count(self.proposed, drafted.flatten().tolist())
         return tree
 
     def commit(self, commit: Commit) -> None:
+        """Count what a verification accepted of a draft, and hand it on."""
         if commit.path is not None:
             for tokens in commit.tokens:
                 _count(self.accepted, tokens[:-1])  # the last is the target's own
         self.inner.commit(commit)
-
-
-def count_tokens(texts: Iterable[Sequence[int]], vocab_size: int) -> Ids:
-    """(V,) how often each id occurs."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for tokens in texts:
-        _count(counts, tokens)
-    return counts
 
 
 def _count(counts: Ids, tokens: Sequence[int]) -> None:

@@ -59,6 +59,11 @@ def columns_of_mean(values: Array) -> Array:
     return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
 
 
+def mean_of_runs(figures: Array) -> Array:
+    """(B, R) with NaN for "none" -> (B,): the mean over the runs that have a figure; NaN without any."""
+    return ratio(columns_of_mean(figures).sum(axis=1))
+
+
 def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
     """The figure of each run.
 
@@ -87,11 +92,11 @@ def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
     if pooled:
         columns = columns.sum(axis=1, keepdims=True)  # (Q, 1, C)
         runs = 1
-    value = _mean_of_runs(statistic(columns.sum(axis=0)[None]))[0]
+    value = mean_of_runs(statistic(columns.sum(axis=0)[None]))[0]
     low = high = None
     if np.count_nonzero(columns.any(axis=(1, 2))) > 1:
         sums = resampled_sums(columns.reshape(questions, runs * width)).reshape(-1, runs, width)
-        low, high = percentile_interval(_mean_of_runs(statistic(sums)))
+        low, high = percentile_interval(mean_of_runs(statistic(sums)))
     return Figure(value=_plain(value), sd=sd, low=low, high=high)
 
 
@@ -123,12 +128,6 @@ def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(defined, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _mean_of_runs(figures: Array) -> Array:
-    """(B, R) -> (B,): mean over the runs that have a figure."""
-    there = ~np.isnan(figures)
-    return ratio(np.stack([np.where(there, figures, 0.0).sum(axis=-1), there.sum(axis=-1)], axis=-1))
 
 
 def _plain(value: float) -> float | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -22,11 +21,11 @@ from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
+from ..core.row_log import Place, RowLog
 from .results import FailureRow
 
 HEADER, ROWS = "run.json", "rows.jsonl"
 MARK, FORMAT = "unfinished evaluation", 1
-_SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
 _FRESH = "choose another --output, or start over with --fresh"
 
 
@@ -58,22 +57,22 @@ class Journal:
         self.folder = folder
         self.failures: dict[int, dict[str, Any]] = {}
         self.resumed = 0
-        self._places: dict[Key, tuple[int, int]] = {}
-        self._synced = time.monotonic()
+        self._places: dict[Key, Place] = {}
+        self._starts = 0
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(folder / ROWS, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                header = _read_header(folder)
-                starts = self._read() if header is not None else 0
-                self._agree(header, json.loads(json.dumps(dict(identity))))
-                self.resumed = starts if self else 0
-                self._end = os.fstat(self._file).st_size
-                self.taken_over = len(self._places)
-                self._append({"started": time.time()})
-            except BaseException:
-                os.close(self._file)
-                raise
+        header = _read_header(folder)
+        self._rows = RowLog(folder / ROWS)
+        try:
+            if header is not None and (damaged := self._rows.read(self._take)):
+                say(f"{damaged} damaged lines in {self._rows.path}: what they held is measured again")
+            self._agree(header, json.loads(json.dumps(dict(identity))))
+            self.resumed = self._starts if self else 0
+            self.taken_over = len(self._places)
+            self._append({"started": time.time()})
+        except BaseException:
+            self._rows.close()
+            raise
 
     def __len__(self) -> int:
         """Answers and failures."""
@@ -88,8 +87,7 @@ class Journal:
         Raises:
             KeyError: there are none.
         """
-        start, length = self._places[key]
-        row = json.loads(os.pread(self._file, length, start))
+        row = self._rows.get(self._places[key])
         return Kept(row["answer"], row["detail"])
 
     def add(self, key: Key, kept: Kept) -> None:
@@ -107,9 +105,7 @@ class Journal:
 
     def close(self) -> None:
         """Flush to the disk; a journal without rows leaves nothing behind."""
-        with disk_errors(self.folder):
-            os.fsync(self._file)
-        os.close(self._file)
+        self._rows.close()
         if not self:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -123,19 +119,8 @@ class Journal:
         with contextlib.suppress(UsageError), only_writer(folder):
             _discard(folder)
 
-    def _append(self, row: Mapping[str, Any]) -> tuple[int, int]:
-        """Write one line; returns its place."""
-        line = (json.dumps(row) + "\n").encode("ascii")
-        with disk_errors(self.folder / ROWS):
-            written = os.write(self._file, line)
-            while written < len(line):  # a nearly full disk; the next attempt says so
-                written += os.write(self._file, line[written:])
-            place = self._end, len(line)
-            self._end += len(line)
-            if time.monotonic() - self._synced > _SYNC_S:
-                os.fsync(self._file)
-                self._synced = time.monotonic()
-        return place
+    def _append(self, row: Mapping[str, Any]) -> Place:
+        return self._rows.add((json.dumps(row) + "\n").encode("ascii"))
 
     def _agree(self, header: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> None:
         """Go on only with what the journal was begun for; without rows it may become any other run's."""
@@ -149,40 +134,22 @@ class Journal:
                 remedy=f"give the former settings to go on with it, {_FRESH}",
             )
         if not self:
-            os.ftruncate(self._file, 0)
+            self._rows.clear()
             atomic_write_json(self.folder / HEADER, {"kind": MARK, "format": FORMAT, "identity": identity})
 
-    def _read(self) -> int:
-        """Find the rows' places; returns how often the run was started. A cut last line is removed."""
-        at = damaged = starts = 0
-        with open(os.dup(self._file), "rb") as lines:
-            lines.seek(0)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    os.ftruncate(self._file, at)
-                    break
-                try:
-                    starts += self._take(json.loads(line), (at, len(line)))
-                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-                    damaged += 1
-                at += len(line)
-        if damaged:
-            say(f"{damaged} damaged lines in {self.folder / ROWS}: what they held is measured again")
-        return starts
-
-    def _take(self, row: Mapping[str, Any], place: tuple[int, int]) -> bool:
-        """Take one row over; returns whether it is a start of the run."""
+    def _take(self, row: Mapping[str, Any], place: Place) -> None:
+        """Take one row over; what is none raises."""
         if "started" in row:
-            return True
+            self._starts += 1
+            return
         if "failure" in row:
             failure = FailureRow.model_validate(row["failure"], strict=True)
             self.failures.setdefault(failure.question_id, failure.model_dump())
-            return False
+            return
         key = Key(int(row["run"]), int(row["question_id"]), str(row["method"]))
         for part in Kept._fields:
             _ = row[part]["choices"][0].keys()  # what is no row raises here
         self._places.setdefault(key, place)
-        return False
 
 
 @contextlib.contextmanager

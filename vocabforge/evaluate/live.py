@@ -21,7 +21,6 @@ from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ..models.kv_cache import causal_mask
 from ..models.lean import LeanModel, load_target
 from ..models.lean_shared import share_target
 from ..models.target import HFTarget
@@ -29,8 +28,10 @@ from ..models.target_head import TargetHead
 from ..train.config import LiveConfig
 from ..train.draft_heads import KINDS
 from .acceptance import AcceptanceMeter, pooled, share_of
+from .compare import first_difference
 from .live_copy import divided, for_decoding
 from .live_prompts import LivePrompts, read_prompts
+from .whole_pass import next_logits
 
 _NEAR_TIE = 1e-3  # share of the largest logit
 
@@ -164,25 +165,25 @@ class LiveAcceptance:
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
         made = self.meter.decode(tree_proposer(self.model, drafter, head, settings))
-        plain = self._plain_outputs()
-        different = [index for index, one in enumerate(made) if one.token_ids != plain[index]]
-        if different:
-            self._report(different[0], made[different[0]].token_ids, what, len(different))
-        return pooled(made) | {"identical": len(made) - len(different)}
+        pairs = list(zip(made, self.meter.plain(), strict=True))
+        places = {
+            index: place
+            for index, (one, plain) in enumerate(pairs)
+            if (place := first_difference(one.token_ids, plain.token_ids)) is not None
+        }
+        if places:
+            index, place = next(iter(places.items()))
+            text = (
+                f"Warning: {what} gives another output than plain decoding on {len(places)} of "
+                f"{len(made)} prompts, first prompt {index + 1}, token {place + 1}"
+            )
+            self._report(text, index, place, made[index].token_ids)
+        return pooled(made) | {"identical": len(made) - len(places)}
 
-    def _plain_outputs(self) -> list[list[int]]:
-        return [one.token_ids for one in self.meter.plain()]
-
-    def _report(self, index: int, got: Sequence[int], what: str, count: int) -> None:
+    def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
         """Tell what differs first, and whether two logits of the target lie so close that rounding decides."""
-        plain = self._plain_outputs()[index]
-        shorter = min(len(plain), len(got))
-        place = next((at for at in range(shorter) if plain[at] != got[at]), shorter)
-        text = (
-            f"Warning: {what} gives another output than plain decoding on {count} of "
-            f"{len(self.prompts.prompts)} prompts, first prompt {index + 1}, token {place + 1}"
-        )
-        if place == shorter:
+        plain = self.meter.plain()[index].token_ids
+        if place == min(len(plain), len(got)):
             self._tell("loss", text + ": it ends elsewhere. Decoding is NOT lossless here: please report it.")
             return
         gap, largest = self._gap([*self.prompts.prompts[index], *plain[:place]], plain[place], got[place])
@@ -196,18 +197,7 @@ class LiveAcceptance:
     @torch.inference_mode()
     def _gap(self, ids: Sequence[int], first: int, second: int) -> tuple[float, float]:
         """How far the target's logits of two tokens lie apart behind ``ids``, and the largest magnitude."""
-        model = self.model
-        slots = torch.arange(len(ids), device=model.device)
-        window = model.config.sliding_window
-        output = model.forward(
-            torch.tensor([list(ids)], device=model.device),
-            slots[None],
-            cache=model.new_cache(len(ids)),
-            slots=slots,
-            mask=causal_mask(slots, slots),
-            window_mask=None if window is None else causal_mask(slots, slots, window),
-        )
-        logits = model.logits(output.hidden[0, -1]).float()
+        logits = next_logits(self.model, ids).float()
         return float((logits[first] - logits[second]).abs()), float(logits.abs().max())
 
     def _tell(self, what: str, message: str) -> None:

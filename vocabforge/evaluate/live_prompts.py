@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..corpus.tokenizer import TextTokenizer
 from ..train.config import LiveConfig
-from .benchmarks import read_questions
+from .benchmarks import read_questions, spread
 from .prompts import Conversation, resolve_format
 
 
@@ -41,5 +41,4 @@ def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, conte
             source=path,
             remedy="raise run.live.max_prompt_tokens, or lower run.live.max_new_tokens",
         )
-    count = min(len(fitting), config.prompts)
-    return LivePrompts([fitting[place * len(fitting) // count] for place in range(count)], tokenizer.eos_ids)
+    return LivePrompts(spread(fitting, config.prompts), tokenizer.eos_ids)

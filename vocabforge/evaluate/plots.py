@@ -38,6 +38,20 @@ def method_dash(index: int) -> Any:
     return _DASHES[index // METHOD_COLOURS % len(_DASHES)]
 
 
+def known_points(x: Sequence[float], y: Sequence[float | None]) -> tuple[Sequence[float], Sequence[float]]:
+    """The places and values of a curve where it has one."""
+    known = [(place, value) for place, value in zip(x, y) if value is not None]
+    return [place for place, _ in known], [value for _, value in known]
+
+
+def label_axes(axes: Axes, labels: tuple[str, str]) -> None:
+    """Texts of both axes, and level lines behind the curves."""
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(axis="y", color=RULE, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
 def dot_chart(
     name: str,
     label: str,
@@ -61,25 +75,7 @@ def dot_chart(
     """
 
     def draw(axes: Axes) -> None:
-        places = range(len(rows))
-        for place in places:
-            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-            values = [value for line in series.values() if (value := line[place]) is not None]
-            if len(values) > 1:
-                axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
-        for index, line in series.items():
-            known = [(value, place) for place, value in zip(places, line) if value is not None]
-            axes.scatter(
-                [value for value, _ in known],
-                [place for _, place in known],
-                s=46,
-                color=method_colour(index),
-                marker=method_marker(index),
-                edgecolors=PAPER,
-                linewidths=1.0,
-                zorder=3,
-                label=(names or {}).get(index),
-            )
+        _dots(axes, len(rows), series, names or {})
         if names:
             axes.legend(
                 frameon=False,
@@ -91,7 +87,7 @@ def dot_chart(
             )
         if reference is not None:
             axes.axvline(reference, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
-        axes.set_yticks(list(places), list(rows))
+        axes.set_yticks(range(len(rows)), list(rows))
         axes.get_yticklabels()[0].set_fontweight("bold")
         axes.set_ylim(len(rows) - 0.4, -0.6)
         if from_zero:
@@ -99,6 +95,31 @@ def dot_chart(
         axes.set_xlabel(label)
 
     return render_chart(name, 0.85 + 0.3 * len(rows), draw)
+
+
+def _dots(
+    axes: Axes, rows: int, series: Mapping[int, Sequence[float | None]], names: Mapping[int, str]
+) -> None:
+    """A line a row, the stretch between its lowest and highest value, and the methods' dots on it."""
+    places = range(rows)
+    for place in places:
+        axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
+        values = [value for line in series.values() if (value := line[place]) is not None]
+        if len(values) > 1:
+            axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
+    for index, line in series.items():
+        heights, known = known_points(places, line)
+        axes.scatter(
+            known,
+            heights,
+            s=46,
+            color=method_colour(index),
+            marker=method_marker(index),
+            edgecolors=PAPER,
+            linewidths=1.0,
+            zorder=3,
+            label=names.get(index),
+        )
 
 
 @dataclass(frozen=True)
@@ -136,16 +157,17 @@ def line_chart(
 
     def draw(axes: Axes) -> None:
         for line in lines:
-            known = [(x, y) for x, y in zip(line.x, line.y) if y is not None and (y > 0 or not log_y)]
+            shown = [None if y is not None and y <= 0 and log_y else y for y in line.y]
+            places, values = known_points(line.x, shown)
             axes.plot(
-                [x for x, _ in known],
-                [y for _, y in known],
+                places,
+                values,
                 color=method_colour(line.colour),
                 linewidth=1.8,
                 linestyle=(0, (4, 2)) if line.dashed else "-",
                 marker=method_marker(line.colour) if line.marked else None,
                 markersize=7,
-                markevery=max(1, len(known) // 8),
+                markevery=max(1, len(places) // 8),
                 markeredgecolor=PAPER,
                 label=line.label,
             )
@@ -161,10 +183,7 @@ def line_chart(
             axes.yaxis.minorticks_off()
         else:
             axes.set_ylim(0, ceiling)
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
+        label_axes(axes, labels)
         if legend:
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 

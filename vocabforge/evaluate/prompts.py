@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import DataError, UsageError
+from ..core.errors import DataError, UsageError, did_you_mean
 from ..corpus.tokenizer import TextTokenizer, encode_prompt
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def resolve_format(tokenizer: TextTokenizer, wanted: str) -> PromptFormat:
             got=wanted,
             expected=", ".join(PROMPT_FORMATS),
             source="--prompt-format",
+            remedy=did_you_mean(wanted, PROMPT_FORMATS),
         )
     if wanted == "chat" and tokenizer.chat_template is None:
         raise UsageError(

@@ -35,9 +35,8 @@ from .replay_states import (
 from .replay_supports import Support, support_of
 from .replay_types import MISSED, Continuation, Ranks, Replayed
 
-_BLOCKS = (
-    8  # full blocks of first steps that are drafted before they are scored: deeper steps have fewer rows
-)
+# Full blocks of first steps that are drafted before they are scored: deeper steps have fewer rows.
+_BLOCKS = 8
 
 
 @dataclass(frozen=True)
@@ -162,9 +161,8 @@ class _Tally:
         self._fresh = torch.full(
             (cycles, self._ranks.shape[1]), MISSED, dtype=torch.uint8, device=self._sums.device
         )
-        self.alive = torch.ones(
-            cycles, dtype=torch.bool, device=self._sums.device
-        )  # (cycles,) all found so far
+        # (cycles,) whose tokens were all found so far
+        self.alive = torch.ones(cycles, dtype=torch.bool, device=self._sums.device)
 
     def add(self, step: int, rows: Tensor, placed: Placed) -> None:
         """The answers on some of the batch's cycles; those that are no longer alive are left out."""

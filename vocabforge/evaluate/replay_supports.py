@@ -35,7 +35,9 @@ from .replay_lists import Shortlist
 class Support(Protocol):
     """A head's answers."""
 
-    def place(self, block: Block) -> Placed: ...
+    def place(self, block: Block) -> Placed:
+        """Where the head places the wanted token of each of the block's rows (B,), and how many tokens it scores."""
+        ...
 
 
 def support_of(head: DraftHead, parts: Parts) -> Support:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..decode.shapes import TreeShape
-from .intervals import estimate, ratio, ratio_of_ratios
 from .replay_types import MISSED, Ranks
-from .results import Figure
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Group = TypeVar("Group", bound=str)
 
 
 @dataclass(frozen=True)
@@ -36,11 +32,6 @@ class Walked:
     cycles: Ints
     reached: Ints
     offered: Ints
-
-    @property
-    def accepted_length(self) -> float | None:
-        """Mean tokens that a cycle commits; None without any."""
-        return float(self.committed.sum() / self.cycles.sum()) if self.cycles.any() else None
 
 
 def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
@@ -103,11 +94,6 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mas
     )
 
 
-def accept_lengths(ranks: Ranks, offsets: Sequence[int], shape: TreeShape) -> tuple[tuple[int, ...], ...]:
-    """Of every answer the tokens that each cycle commits; see :class:`Walked`."""
-    return walk(ranks, offsets, shape).lengths
-
-
 def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
     """The engine's ``Generation.accept_lengths`` as a walk counts them: the last cycle ends with the answer.
 
@@ -117,29 +103,3 @@ def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
     """
     before = sum(lengths[:-1])
     return (*lengths[:-1], min(lengths[-1], total - before)) if lengths else ()
-
-
-def length_of(walked: Walked, answers: Sequence[int] | Ints | None = None) -> Figure:
-    """Accepted length with its 95% interval over answers.
-
-    Args:
-        answers: numbers of those that count; None: all.
-    """
-    return estimate(_columns([walked], answers), ratio, pooled=True)
-
-
-def share_of_length(one: Walked, other: Walked, answers: Sequence[int] | Ints | None = None) -> Figure:
-    """Accepted length of one over that of another on the same answers, with its paired interval."""
-    return estimate(_columns([one, other], answers), ratio_of_ratios, pooled=True)
-
-
-def lengths_by_group(walked: Walked, groups: Mapping[Group, Sequence[int]]) -> dict[Group, Figure]:
-    """:func:`length_of` of every group of answers."""
-    return {name: length_of(walked, answers) for name, answers in groups.items()}
-
-
-def _columns(walked: Sequence[Walked], answers: Sequence[int] | Ints | None) -> npt.NDArray[np.float64]:
-    """(answers, 1, 2 a way): committed and cycles."""
-    columns = np.stack([part for one in walked for part in (one.committed, one.cycles)], -1)
-    chosen = columns if answers is None else columns[np.asarray(answers, np.int64)]
-    return chosen.astype(np.float64)[:, None]

@@ -70,11 +70,8 @@ def _time(results: Results) -> list[Panel]:
     if not shown:
         return []
     # Colour 0 is grey: it goes to what is neither draft nor target.
-    colours = {
-        part: 0 if part == "other" else 1 + place
-        for place, part in enumerate(p for p in shown if p != "other")
-    }
-    colours |= {"other": 0}
+    named = [part for part in shown if part != "other"]
+    colours = {"other": 0} | {part: place for place, part in enumerate(named, start=1)}
     svg = stacked_rows(
         "time", "ms for one new token", rows, [(colours[part], columns[part]) for part in shown]
     )

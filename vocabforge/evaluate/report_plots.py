@@ -15,6 +15,8 @@ from .plots import (
     MUTED,
     PAPER,
     RULE,
+    known_points,
+    label_axes,
     method_colour,
     method_dash,
     method_marker,
@@ -176,10 +178,8 @@ def trace_lines(
         if level is not None:
             axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
         for trace in traces:
-            known = [(x, y) for x, y in zip(trace.x, trace.y) if y is not None]
             axes.plot(
-                [x for x, _ in known],
-                [y for _, y in known],
+                *known_points(trace.x, trace.y),
                 color=method_colour(trace.index),
                 marker=method_marker(trace.index),
                 linestyle=method_dash(trace.index),
@@ -191,10 +191,7 @@ def trace_lines(
             axes.set_ylim(0, 102)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, min_n_ticks=1))
         axes.margins(x=0.06)
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
+        label_axes(axes, labels)
 
     return render_chart(name, 3.1, draw)
 
@@ -246,10 +243,7 @@ def size_points(
         axes.minorticks_off()
         axes.set_xlim(min(sizes) / 1.6, max(sizes) * 1.6)
         axes.margins(y=0.12)
-        axes.set_xlabel("tokens scored in a draft step")
-        axes.set_ylabel(label)
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
+        label_axes(axes, ("tokens scored in a draft step", label))
 
     return render_chart(name, 3.1, draw)
 

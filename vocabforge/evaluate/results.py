@@ -13,10 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from ..core.errors import DataError
-from ..core.files import read_json
+from ..core.versioned import read_versioned
 from .results_figures import (
     DepthFigures,
     DivergenceRow,
@@ -32,6 +29,7 @@ from .results_figures import (
 )
 
 __all__ = [
+    "ARTIFACT_KIND",
     "RESULTS",
     "SCHEMA_VERSION",
     "BenchmarkFacts",
@@ -57,6 +55,7 @@ __all__ = [
 
 SCHEMA_VERSION = 2
 RESULTS = "results.json"
+ARTIFACT_KIND = "evaluation"
 
 
 class MethodResults(Strict):
@@ -167,29 +166,14 @@ def read_results(path: Path) -> Results:
     Raises:
         DataError: missing file, another version, or a value that the schema does not allow.
     """
-    path = Path(path)
     file = path / RESULTS if path.is_dir() else path
-    content = read_json(file, "results file")
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise DataError(
-            "the results are of another version",
-            got=f"schema_version {version!r}",
-            expected=SCHEMA_VERSION,
-            source=file,
-            remedy="evaluate again, or read them with the version that wrote them",
-        )
-    try:
-        # As JSON: a text where a number belongs is refused, as other readers of the schema would.
-        return Results.model_validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(
-            "the results do not fit their schema",
-            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            expected=f"schema_version {SCHEMA_VERSION} (results.schema.json)",
-            source=file,
-        ) from error
+    return read_versioned(
+        file,
+        Results,
+        SCHEMA_VERSION,
+        what="results file",
+        remedy="evaluate again, or read it with the version that wrote it",
+    )
 
 
 def schema_text() -> str:

@@ -96,8 +96,9 @@ class DivergenceRow(Strict):
         run, question_id, turn, position: where; ``turn`` and ``position`` count from 0.
         expected, got: token ids of plain decoding and of the method; None: its output had ended.
         expected_text, got_text: those tokens as text.
-        judgement: ``near-tied``: the target's logits of the two tokens are closer than its own rounding; ``fault``:
-            they are not; ``not judged``: the target was not asked (see ``reason``).
+        judgement: ``near-tied``: both tokens lie as near to the target's largest logit as its own rounding may move
+            logits; ``fault``: one does not, or an output ended or went on where it must not; ``not judged``: the target
+            was not asked (see ``reason``).
         gap: difference of the two logits. noise: how much rounding moved logits at this position.
         reason: one sentence.
     """

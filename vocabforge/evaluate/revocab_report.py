@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,13 @@ import torch
 
 from ..decode.policies import tree_settings
 from ..decode.proposers import tree_proposer
-from ..decode.result import Generation
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import exact_head
 from .acceptance import AcceptanceMeter, Accepted, length_ratio
-from .report_text import interval, number
 from .results import Figure
 from .state_pairs import onto
-from .wide_tables import simple_table
+from .wide_tables import figure_cell, simple_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,12 +55,6 @@ def text_coverage(before: Counts, after: Counts, counts: Counts) -> TextCoverage
     return TextCoverage(total, share(before), share(after))
 
 
-def token_counts(made: Iterable[Generation], vocab_size: int) -> Counts:
-    """(V,) how often each token was generated."""
-    ids = [token for one in made for token in one.token_ids]
-    return np.bincount(np.asarray(ids, dtype=np.int64), minlength=vocab_size)
-
-
 @dataclass(frozen=True)
 class Measured:
     """A drafter's accepted length.
@@ -78,6 +70,7 @@ class Measured:
     of_before: Figure | None
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON values for the manifest."""
         against = None if self.of_before is None else self.of_before.model_dump(mode="json")
         return {"rows": self.rows, **self.accepted.figures, "of_before": against}
 
@@ -119,7 +112,7 @@ class RevocabMeter:
 
     def output_counts(self, vocab_size: int) -> Counts:
         """(V,) tokens of the target's own greedy answers to the prompts."""
-        return token_counts(self.meter.plain(), vocab_size)
+        return self.meter.plain_counts(vocab_size)
 
     def to_json(self) -> dict[str, Any]:
         """Prompts, tree, and every version's figures."""
@@ -158,6 +151,7 @@ class RevocabRecord:
     healing: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Plain JSON values for the manifest."""
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -275,12 +269,5 @@ def revocab_table(record: RevocabRecord, title: str) -> Table:
 
 def _accepted_cells(figures: Mapping[str, Any], first: bool) -> list[Text | str]:
     length = Figure(value=figures["accepted_length"], sd=None, low=figures["low"], high=figures["high"])
-    against = "–" if first else _cell(Figure(**figures["of_before"]), 3)
-    return [_cell(length, 2), against, f"{figures['identical']} of {figures['prompts']}"]
-
-
-def _cell(figure: Figure, digits: int) -> Text:
-    from rich.text import Text
-
-    text, between = Text(number(figure.value, digits)), interval(figure, digits)
-    return text.append(f"\n{between}", style="dim") if between else text
+    against = "–" if first else figure_cell(Figure(**figures["of_before"]), 3)
+    return [figure_cell(length, 2), against, f"{figures['identical']} of {figures['prompts']}"]

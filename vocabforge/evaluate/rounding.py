@@ -36,6 +36,7 @@ class Place:
 
     @property
     def length(self) -> int:
+        """Tokens before the position."""
         return len(self.prompt) + len(self.common)
 
 

@@ -69,6 +69,7 @@ class RunSettings:
 
     @property
     def temperature(self) -> float:
+        """Of the sampling; 0 is greedy."""
         return self.sampling.temperature
 
     @property

@@ -21,7 +21,7 @@ LIGHT = {
 
 
 def standalone(svg: str) -> str:
-    """A chart of this module as an SVG file of its own, in the colours of the light page."""
+    """A chart of ``plots.py`` as an SVG file of its own, in the colours of the light page."""
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     width, height = size.groups() if size else ("100%", "100%")
     for variable, colour in LIGHT.items():

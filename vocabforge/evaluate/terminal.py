@@ -5,22 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..decode.drafting_counts import phrase_of
-from .report_text import divergence_line, figure_of, group_of, interval, number, row_keys
-from .results import Figure, Results
-from .wide_tables import Name, TaskTable, simple_table
+from .report_text import divergence_line, figure_of, group_of, number, row_keys
+from .results import Results
+from .wide_tables import Name, TaskTable, figure_cell, simple_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
-
-
-def _cell(figure: Figure, digits: int = 2) -> Text:
-    """The value, and under it the interval."""
-    from rich.text import Text
-
-    text = Text(number(figure.value, digits))
-    between = interval(figure, digits)
-    return text.append(f"\n{between}", style="dim") if between else text
 
 
 def overview_table(results: Results) -> Table:
@@ -41,9 +31,9 @@ def overview_table(results: Results) -> Table:
         same = "–" if outputs is None else f"{outputs.identical} of {outputs.compared}"
         table.add_row(
             Name(method.name),
-            _cell(figures.accepted_length),
-            _cell(figures.tokens_per_s, 1),
-            _cell(figures.speedup) if place else number(figures.speedup.value),
+            figure_cell(figures.accepted_length),
+            figure_cell(figures.tokens_per_s, 1),
+            figure_cell(figures.speedup) if place else number(figures.speedup.value),
             number(figures.speedup_retokenised.value),
             number(figures.forwards_per_token.value, 3),
             same if place else "baseline",
@@ -90,7 +80,7 @@ def quality_table(results: Results) -> Table | None:
             Name(method.name),
             f"{quality.passed:,}",
             f"{quality.attempted:,}",
-            _cell(rate, 1),
+            figure_cell(rate, 1),
             "–" if quality.strict is None else f"{100 * quality.strict:.1f}",
             "–" if quality.same_as_baseline is None else f"{quality.same_as_baseline:,}",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import VocabForgeError
@@ -30,14 +30,15 @@ class _Running:
 
     tokens: int = 0
     seconds: float = 0.0
-    steps: list[int] = field(default_factory=lambda: [0, 0])
+    steps: int = 0
+    committed: int = 0
 
     def add(self, answer: Mapping[str, Any]) -> None:
         choice = answer["choices"][0]
         self.tokens += sum(choice["new_tokens"])
         self.seconds += sum(choice["wall_time"])
-        self.steps[0] += len(choice["accept_lengths"])
-        self.steps[1] += sum(choice["accept_lengths"])
+        self.steps += len(choice["accept_lengths"])
+        self.committed += sum(choice["accept_lengths"])
 
 
 class Tour:
@@ -193,10 +194,10 @@ class Tour:
         base = baseline[1]
         parts = []
         for name, figures in others[:_NOTED_METHODS]:
-            if not figures.steps[0] or not base.tokens:
-                continue
+            if not (figures.steps and figures.seconds and base.tokens and base.seconds):
+                continue  # nothing to divide by, or a clock too coarse
             speedup = (figures.tokens / figures.seconds) / (base.tokens / base.seconds)
-            parts.append(f"{name} {figures.steps[1] / figures.steps[0]:.2f} tokens/step {speedup:.2f}x")
+            parts.append(f"{name} {figures.committed / figures.steps:.2f} tokens/step {speedup:.2f}x")
         if self.kept.failures:
             parts.append(f"{len(self.kept.failures)} left out")
         return ", ".join(parts)

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .plots import INK, MUTED, PAPER, RULE, method_colour, render_chart, stack_bars
+from .plots import (
+    INK,
+    MUTED,
+    PAPER,
+    known_points,
+    label_axes,
+    method_colour,
+    render_chart,
+    stack_bars,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,15 +65,15 @@ def progress_chart(
 
     def draw(axes: Axes) -> None:
         for curve in curves:
-            known = [(x, y) for x, y in zip(curve.x, curve.y) if y is not None]
+            steps, values = known_points(curve.x, curve.y)
             axes.plot(
-                [x for x, _ in known],
-                [y for _, y in known],
+                steps,
+                values,
                 color=method_colour(curve.colour),
                 alpha=curve.strength,
                 linewidth=curve.width,
                 linestyle=(0, (4, 2)) if curve.dashed else "-",
-                marker="o" if curve.dots and len(known) <= 60 else None,
+                marker="o" if curve.dots and len(steps) <= 60 else None,
                 markersize=4.5,
                 markeredgecolor=PAPER,
                 markeredgewidth=0.7,
@@ -76,10 +85,7 @@ def progress_chart(
         axes.margins(x=0.02)
         axes.xaxis.set_major_formatter(lambda value, _: _steps(value))
         axes.locator_params(axis="x", integer=True, nbins=4 if narrow else 6)
-        axes.set_xlabel("step")
-        axes.set_ylabel(label)
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
+        label_axes(axes, ("step", label))
         _label_ends(axes, curves)
 
     return render_chart(name, *((2.5, draw, 3.3) if narrow else (2.9, draw)))
@@ -89,9 +95,9 @@ def _label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     """Write each curve's name at its right end, moved apart where they would overlap."""
     ends = []
     for curve in curves:
-        known = [(x, y) for x, y in zip(curve.x, curve.y) if y is not None]
-        if curve.end and known:
-            ends.append((known[-1][1], known[-1][0], curve))
+        steps, values = known_points(curve.x, curve.y)
+        if curve.end and steps:
+            ends.append((values[-1], steps[-1], curve))
     if not ends:
         return
     low, high = axes.get_ylim()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..capture.online import RowBatch
-from ..core.errors import UsageError
+from ..core.errors import UsageError, did_you_mean
 from ..models.target import HFTarget
 
 
@@ -77,9 +77,18 @@ CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b")
 
 
 def find_shape(name: str) -> Shape:
-    """Raises: UsageError: no such shape; names those that there are."""
+    """The shape of this name.
+
+    Raises:
+        UsageError: there is none; names those that there are.
+    """
     if name not in SHAPES:
-        raise UsageError("there is no shape of this name", got=name, expected=", ".join(SHAPES))
+        raise UsageError(
+            "there is no shape of this name",
+            got=name,
+            expected=", ".join(SHAPES),
+            remedy=did_you_mean(name, SHAPES),
+        )
     return SHAPES[name]
 
 

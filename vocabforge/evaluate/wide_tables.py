@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .report_text import interval, number
+from .results import Figure
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.measure import Measurement
@@ -23,15 +26,24 @@ def simple_table(title: str) -> Table:
     """An empty table in the look of all tables of an evaluation."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     return Table(
-        title=title,
+        title=Text(title),  # the names in it are no markup
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
+
+
+def figure_cell(figure: Figure, digits: int = 2) -> Text:
+    """The value, and under it the interval."""
+    from rich.text import Text
+
+    text, between = Text(number(figure.value, digits)), interval(figure, digits)
+    return text.append(f"\n{between}", style="dim") if between else text
 
 
 def broken(name: str, width: int) -> list[str]:

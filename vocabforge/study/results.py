@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from ..core.errors import DataError
-from ..core.files import read_json
+from ..core.versioned import read_versioned
 from ..evaluate.results_figures import Figure, Strict
 from .joined import CHAIN, EVERYTHING, GREEDY
 
@@ -249,23 +245,10 @@ def read_results(path: Path) -> StudyResults:
         DataError: missing file, another version, or a value that the schema does not allow.
     """
     file = path / RESULTS if path.is_dir() else path
-    content = read_json(file, "results of the study")
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise DataError(
-            "the results are of another version",
-            got=f"schema_version {version!r}",
-            expected=SCHEMA_VERSION,
-            source=file,
-            remedy="run the stage report again",
-        )
-    try:
-        return StudyResults.model_validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(
-            "the results do not fit their schema",
-            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            expected=f"schema_version {SCHEMA_VERSION}",
-            source=file,
-        ) from error
+    return read_versioned(
+        file,
+        StudyResults,
+        SCHEMA_VERSION,
+        what="results file of the study",
+        remedy="run the stage report again",
+    )

@@ -11,11 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from ..core.config import StrictModel
 from ..core.errors import DataError, MismatchError
-from ..core.files import atomic_write, read_json
+from ..core.files import atomic_write
+from ..core.versioned import read_versioned
 from .interpolate import Found, Sample, interpolate
 from .records import AXES, Check, Count, Part, Point, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total
@@ -240,27 +239,10 @@ def read_latency(path: Path) -> LatencyTable:
     Raises:
         DataError: missing file, another version, or a value that the table cannot have.
     """
-    file = Path(path) / LATENCY if Path(path).is_dir() else Path(path)
-    content = read_json(file, "latency file")
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise DataError(
-            "the latency file is of another version",
-            got=f"schema_version {version!r}",
-            expected=SCHEMA_VERSION,
-            source=file,
-            remedy="run tune --measure-only again",
-        )
-    try:
-        table = LatencyTable.model_validate_json(file.read_text("utf-8"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(
-            "the latency file does not fit its schema",
-            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            expected=f"schema_version {SCHEMA_VERSION}",
-            source=file,
-        ) from error
+    file = path / LATENCY if path.is_dir() else path
+    table = read_versioned(
+        file, LatencyTable, SCHEMA_VERSION, what="latency file", remedy="run tune --measure-only again"
+    )
     _check_parts(table, file)
     return table
 

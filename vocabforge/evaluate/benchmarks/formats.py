@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import DataError, UsageError
+from ...core.errors import DataError, UsageError, did_you_mean
 from ...core.extension import resolve
-from .rows import first_row
+from .rows import first_row, no_question
 from .types import Question, Scorer
 
 
@@ -70,6 +70,7 @@ def check_format(name: str) -> None:
             got=name,
             expected=", ".join(FORMATS),
             source="--benchmark-format",
+            remedy=did_you_mean(name, FORMATS),
         )
 
 
@@ -81,7 +82,7 @@ def detect_format(path: Path) -> str:
     """
     row = first_row(path)
     if row is None:
-        raise DataError("the question file holds no question", source=path)
+        raise no_question(path)
     for name in FORMATS:
         if _is_of(name, row, path):
             return name

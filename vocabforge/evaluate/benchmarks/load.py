@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from ...core.errors import UsageError
+from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...core.progress import say
 from ...corpus.inputs import split_suffix
@@ -17,7 +17,9 @@ from ...corpus.reading import Span
 from .find import find_file
 from .formats import FORMATS, check_format, detect_format, read_format
 from .table import BENCHMARKS
-from .types import Benchmark, BenchmarkRow, Question, asked_sha256
+from .types import Benchmark, BenchmarkRow, asked_sha256
+
+ItemT = TypeVar("ItemT")
 
 
 def load_benchmark(
@@ -54,11 +56,11 @@ def load_benchmark(
     return replace(whole, questions=asked, of=len(whole.questions))
 
 
-def spread(questions: Sequence[Question], count: int) -> list[Question]:
-    """``count`` questions at even distances, first one included; all of them if there are fewer."""
-    if count >= len(questions):
-        return list(questions)
-    return [questions[index * len(questions) // count] for index in range(count)]
+def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
+    """``count`` items (questions, prompts) at even distances, first one included; all of them if there are fewer."""
+    if count >= len(items):
+        return list(items)
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _from_row(
@@ -106,13 +108,12 @@ def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
 def _from_path(name: str, format: str | None) -> Benchmark:
     path = Path(name)
     if not os.path.isfile(path):
-        close = difflib.get_close_matches(name, BENCHMARKS, n=1)
         raise UsageError(
             "there is no benchmark of this name and no such file",
             got=f"{name}, a folder" if path.is_dir() else name,
             expected=f"{', '.join(BENCHMARKS)}, or the path of a file (JSON, JSON lines, Parquet)",
             source="--benchmark",
-            remedy=f"did you mean {close[0]}?" if close else "check the path",
+            remedy=did_you_mean(name, BENCHMARKS) or "check the path",
         )
     format = format or detect_format(path)
     facts = FORMATS[format]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...core.errors import DataError
-from .rows import iter_rows, text_of
+from .rows import iter_rows, no_question, text_of
 from .types import Question
 
 CATEGORY = "gsm8k"
@@ -42,5 +42,5 @@ def read_gsm8k(path: Path) -> list[Question]:
             Question(number, CATEGORY, (question,), (answer,), system=SYSTEM, check={"answer": answer})
         )
     if not questions:
-        raise DataError("the question file holds no question", source=path)
+        raise no_question(path)
     return questions

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ...core.errors import DataError
-from .rows import Seen, iter_rows, text_of
+from .rows import Seen, iter_rows, no_question, text_of
 from .types import Question
 
 CATEGORY = "human-eval"
@@ -54,5 +54,5 @@ def read_human_eval(path: Path) -> list[Question]:
             )
         )
     if not questions:
-        raise DataError("the question file holds no question", source=path)
+        raise no_question(path)
     return questions

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from .rows import Row, Seen, iter_rows, text_of, whole
+from .rows import Row, Seen, iter_rows, no_question, text_of, value_of, whole
 from .types import Question
 
 
@@ -20,12 +20,12 @@ def read_questions(path: Path) -> list[Question]:
     """
     questions: list[Question] = []
     seen = Seen()
-    for source, row in iter_rows(Path(path)):
+    for source, row in iter_rows(path):
         question = question_of(row, source)
         seen.add(question.question_id, source)
         questions.append(question)
     if not questions:
-        raise DataError("the question file holds no question", source=path)
+        raise no_question(path)
     return questions
 
 
@@ -45,9 +45,7 @@ def question_of(row: Row, source: str) -> Question:
 
 
 def _number(row: Row, source: str) -> int:
-    if "question_id" not in row:
-        raise DataError("a question lacks a key", got=sorted(row), expected="question_id", source=source)
-    value = row["question_id"]
+    value = value_of(row, "question_id", source)
     if not isinstance(value, int) or isinstance(value, bool):
         raise DataError("question_id has the wrong type", got=repr(value), expected="int", source=source)
     return value
@@ -66,9 +64,7 @@ def _category(row: Row, source: str) -> str:
 
 
 def _turns(row: Row, source: str) -> tuple[str, ...]:
-    if "turns" not in row:
-        raise DataError("a question lacks a key", got=sorted(row), expected="turns", source=source)
-    value = row["turns"]
+    value = value_of(row, "turns", source)
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
         raise DataError(
             "turns has the wrong type",

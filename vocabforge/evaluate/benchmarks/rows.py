@@ -160,15 +160,24 @@ def _text_bytes(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes) else 8
 
 
+def value_of(row: Row, key: str, source: str) -> Any:
+    """A value of a row.
+
+    Raises:
+        DataError: the key is absent.
+    """
+    if key not in row:
+        raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
+    return row[key]
+
+
 def text_of(row: Row, key: str, source: str) -> str:
     """A text of a row that is not empty.
 
     Raises:
         DataError: the key is absent, or holds something else, or half a character.
     """
-    if key not in row:
-        raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
-    value = row[key]
+    value = value_of(row, key, source)
     if not isinstance(value, str) or not value:
         raise DataError(
             f"{key} has the wrong type", got=repr(value)[:80], expected="a non-empty text", source=source
@@ -192,6 +201,15 @@ def whole(text: str, key: str, source: str) -> str:
             source=source,
         ) from error
     return text
+
+
+def no_question(path: Path) -> DataError:
+    """The error for a file without a row."""
+    return DataError(
+        "the question file holds no question",
+        source=path,
+        remedy="the file may be cut short; fetch or make it again",
+    )
 
 
 class Seen:

@@ -35,7 +35,7 @@ class BenchmarkRow:
     """What is known about a named benchmark.
 
     Attributes:
-        files: names that its question file may have below a data folder; the first that is found is read. None
+        files: names that its question file may have below a data folder; the first that is found is read. Empty
             for one that is made here.
         format: name of its reader.
         sources: where it is published, in the order in which they are tried; the address ends with the name of
@@ -76,6 +76,11 @@ class Question:
     task_id: str | None = None
     system: str | None = None
     check: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The benchmark's own name of the question, else its number."""
+        return str(self.question_id) if self.task_id is None else self.task_id
 
 
 @dataclass(frozen=True)

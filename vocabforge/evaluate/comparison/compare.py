@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import __version__
-from ...core.errors import UsageError
+from ...core.errors import UsageError, did_you_mean
 from ..results import Figure
 from ..summary import OVERALL
 from . import checks
@@ -79,13 +78,12 @@ def _check_reference(runs: Sequence[EvaluationRun], wanted: str | None) -> None:
     names = [f"{run.label}{SEPARATOR}{method.name}" for run in runs for method in run.results.methods]
     if wanted is None or wanted in names:
         return
-    close = difflib.get_close_matches(wanted, names, n=1)
     raise UsageError(
         "there is no such method to compare with",
         got=wanted,
         expected=", ".join(names),
         source="--reference RUN:METHOD",
-        remedy=f"did you mean {close[0]}?" if close else None,
+        remedy=did_you_mean(wanted, names),
     )
 
 

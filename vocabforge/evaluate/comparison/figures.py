@@ -22,6 +22,7 @@ from ..intervals import (
     Statistic,
     columns_of_mean,
     estimate,
+    mean_of_runs,
     percentile_interval,
     ratio,
     resampled_sums,
@@ -181,4 +182,4 @@ def _flat(columns: Array, pooled: bool) -> tuple[Array, int]:
 def _value(sums: Array, runs: int, kind: Kind) -> Array:
     """(B, R * C) sums -> (B,): the mean over the runs' figures."""
     figures = kind.statistic(sums.reshape(len(sums), runs, -1))  # (B, R)
-    return ratio(columns_of_mean(figures).sum(axis=1))
+    return mean_of_runs(figures)

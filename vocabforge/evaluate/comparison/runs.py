@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
-from ..answers import MethodRows, read_answers, read_details
-from ..results import RESULTS, MethodResults, Results, read_results
+from ..answers import MethodRows, read_method
+from ..results import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
 
-KIND = "evaluation"
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
 TRAINING_LOG = "metrics.jsonl"
@@ -36,17 +35,14 @@ class EvaluationRun:
         """The results of a method that the run has."""
         return next(method for method in self.results.methods if method.name == name)
 
-    def rows(self, method: str) -> tuple[MethodRows, ...]:
+    def rows(self, method: str) -> list[MethodRows]:
         """The method's answer and detail rows, run by run.
 
         Raises:
             DataError: a row that cannot be read.
         """
         found = self.method(method)
-        return tuple(
-            MethodRows(read_answers(self.folder / answers), read_details(self.folder / details))
-            for answers, details in zip(found.answers, found.details, strict=True)
-        )
+        return read_method(self.folder, found.answers, found.details)
 
 
 def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
@@ -165,4 +161,4 @@ def _open(path: Path) -> Artifact:
                 got=partial,
                 remedy="run its `vocabforge eval` command again: it goes on at the next question",
             )
-    return open_artifact(path, KIND)
+    return open_artifact(path, ARTIFACT_KIND)

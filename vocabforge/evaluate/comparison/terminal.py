@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..report_text import interval, number
 from ..results import Figure
 from ..summary import OVERALL
-from ..wide_tables import Name, TaskTable, simple_table
+from ..wide_tables import Name, TaskTable, figure_cell, simple_table
 from .figures import KINDS
 from .outputs import place_of
 from .results import DifferenceRow, MethodRow, RunComparison
@@ -151,12 +150,8 @@ def facts_table(comparison: RunComparison) -> Table:
 
 
 def figure_text(figure: Figure, name: str) -> Text:
-    """The value, and under it the interval."""
-    from rich.text import Text
-
-    text = Text(number(figure.value, KINDS[name].digits))
-    between = interval(figure, KINDS[name].digits)
-    return text.append(f"\n{between}", style="dim") if between else text
+    """The value, and under it the interval, in the figure's digits."""
+    return figure_cell(figure, KINDS[name].digits)
 
 
 def identical_text(row: MethodRow) -> str:

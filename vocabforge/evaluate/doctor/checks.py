@@ -80,6 +80,7 @@ class Report:
         self.rows.append(Row(group, check, "skipped", "needs a check above that did not pass"))
 
     def count(self, state: State) -> int:
+        """How many rows ended so."""
         return sum(row.state == state for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:

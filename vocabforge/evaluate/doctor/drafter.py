@@ -19,8 +19,9 @@ from ...models.drafter import Drafter
 from ...models.drafter_io import TargetTensors, check_target
 from ...models.fingerprint import target_fingerprint
 from ...vocab.subset import VocabSubset, load_subset
+from ..compare import first_difference
 from .checks import Finding, Report
-from .target import TargetFacts, probe_ids
+from .target import TargetFacts, not_finite, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 _TOKENS = 16
@@ -75,6 +76,7 @@ def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
 
 
 def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]:
+    """The target and tokenizer that it records, against these."""
     recorded, tokenizer = (artifact.meta.get(f"{what}_fingerprint") for what in ("target", "tokenizer"))
     if not recorded:
         return Finding("it does not record its target", "warning", "export it again from the training run")
@@ -92,10 +94,10 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
 
 
 def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
+    """It loads, and every value is finite; the value is the drafter."""
     tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight)
     drafter, _ = load_drafter(path, tensors, target.path)
-    broken = [name for name, p in drafter.named_parameters() if not bool(torch.isfinite(p).all())]
-    if broken:
+    if broken := not_finite(drafter.named_parameters()):
         return Finding(f"values that are not finite in {', '.join(broken[:3])}", "failed", "train it again")
     count = sum(p.numel() for p in drafter.parameters())
     head = "its own head" if drafter.has_own_head else "the target's head"
@@ -106,6 +108,7 @@ def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding
 
 
 def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+    """The auxiliary layers that it reads are layers of this target."""
     layers, count = drafter.config.aux_layers, target.model.config.num_layers
     if drafter.reads == "hidden":
         return Finding("none: it reads the target's last hidden states")
@@ -158,6 +161,7 @@ def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
 
 
 def check_eos_inside(drafter: Drafter, tokenizer: TextTokenizer) -> Finding[None]:
+    """Every end token can be drafted."""
     return _eos_inside(drafter.target_ids.tolist(), tokenizer)
 
 
@@ -193,9 +197,8 @@ def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
         Decoder(target.model, way, context=context).generate(prompt, max_new_tokens=_TOKENS, stop_ids=())
         for way in (None, proposer)
     )
-    if drafted.token_ids != plain.token_ids:
-        pairs = enumerate(zip(drafted.token_ids, plain.token_ids))
-        place = next(index for index, (ours, theirs) in pairs if ours != theirs)
+    place = first_difference(drafted.token_ids, plain.token_ids)
+    if place is not None:
         return Finding(
             f"token {place + 1} differs from plain decoding",
             "failed",
@@ -208,19 +211,23 @@ def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
 
 
 def check_subset(path: Path) -> Finding[VocabSubset]:
+    """The artefact is whole; the value is the draft vocabulary."""
     subset = load_subset(path)
     coverage = "" if subset.coverage is None else f", {subset.coverage:.2%} of the counted tokens"
     return Finding(f"{len(subset):,} of {subset.vocab_size:,} tokens{coverage}", value=subset)
 
 
 def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: Path) -> Finding[None]:
+    """The subset's tokenizer is the target's."""
     subset.check_tokenizer(tokenizer, source=path)
     return Finding("the fingerprints agree")
 
 
 def check_subset_eos(subset: VocabSubset, tokenizer: TextTokenizer) -> Finding[None]:
+    """Every end token is inside."""
     return _eos_inside(subset.ids.tolist(), tokenizer)
 
 
 def check_restricted(path: Path, drafter: Drafter, target: TargetFacts) -> Finding[None]:
+    """As :func:`check_drafting`, with the drafter restricted to the subset."""
     return check_drafting(restrict(drafter, path, None), target)

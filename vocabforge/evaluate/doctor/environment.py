@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from ...core.provenance import program_output
 from .checks import Finding, Report
 from .kernels import check_kernels
 from .machine import free_memory, usable_cores
@@ -44,6 +44,7 @@ def check_environment(report: Report) -> Any:
 
 
 def check_python() -> Finding[None]:
+    """Version, system and path; nothing can be wrong with it here."""
     return Finding(
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     )
@@ -64,6 +65,7 @@ def check_torch() -> Finding[Any]:
 
 
 def check_package(name: str) -> Finding[None]:
+    """A required package is there, in a version inside VocabForge's range."""
     try:
         installed = version(name)
     except PackageNotFoundError:
@@ -129,7 +131,7 @@ def _check_devices(torch: Any, driver: str | None) -> Finding[None]:
 def _driver() -> str | None:
     """The NVIDIA driver in words, None without one."""
     if shutil.which("nvidia-smi"):
-        told = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+        told = program_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
         if told and re.match(r"\d+\.\d+", told):
             return f"driver {told.splitlines()[0]}"
     try:
@@ -140,21 +142,14 @@ def _driver() -> str | None:
     return f"driver {found[1]}" if found else "driver of unknown version"
 
 
-def _output(command: list[str]) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
 def check_nvcc(torch: Any) -> Finding[None]:
+    """The CUDA compiler, and whether its major version is that of torch's CUDA."""
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
     nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
     if nvcc is None:
         return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
-    told = _output([nvcc, "--version"])
+    told = program_output([nvcc, "--version"])
     release = re.search(r"release (\d+)\.(\d+)", told or "")
     if release is None:
         return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")
@@ -170,6 +165,7 @@ def check_nvcc(torch: Any) -> Finding[None]:
 
 
 def check_faiss() -> Finding[None]:
+    """The optional package for clusters."""
     for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
         try:
             return Finding(f"{name} {version(name)}")
@@ -179,6 +175,7 @@ def check_faiss() -> Finding[None]:
 
 
 def check_threads(torch: Any) -> Finding[None]:
+    """No more threads than usable cores, and no core idle."""
     usable, threads = usable_cores(), torch.get_num_threads()
     setting = os.environ.get("OMP_NUM_THREADS")
     found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
@@ -195,6 +192,7 @@ def check_threads(torch: Any) -> Finding[None]:
 
 
 def check_memory() -> Finding[None]:
+    """Memory that can still be taken."""
     free = free_memory()
     if free is None:
         return Finding("this system does not tell its free memory", "skipped")
@@ -205,6 +203,7 @@ def check_memory() -> Finding[None]:
 
 
 def check_disk() -> Finding[None]:
+    """Space and rights in the working folder."""
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}"

@@ -120,12 +120,12 @@ def _texts(
         prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
     prompts = prompts or [probe_ids(target.model, None)]
 
-    def look(model: object) -> Finding[list[Text]]:
+    def look() -> Finding[list[Text]]:
         texts = probe(target.model, prompts, options.new, layers)
         tokens = sum(len(text.ids) - text.start for text in texts)
         return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
 
-    return report.run(GROUP, "texts", look, target.model)
+    return report.run(GROUP, "texts", look)
 
 
 def check_native(drafter: Drafter) -> Finding[None]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...decode.engine import Decoder
-from ...models.kv_cache import causal_mask
 from ...models.lean import LeanModel
+from ..whole_pass import whole_pass
 
 _PROMPTS = (
     "The capital of France is",
@@ -72,19 +72,9 @@ def _text(model: LeanModel, prompt: list[int], new: int, layers: tuple[int, ...]
     made = Decoder(model, None, context=context).generate(
         prompt, max_new_tokens=context - len(prompt) - 1, stop_ids=()
     )
-    ids = torch.tensor([*prompt, *made.token_ids], device=model.device)
-    positions = torch.arange(len(ids), device=model.device)
-    window = model.config.sliding_window
-    output = model.forward(
-        ids[None],
-        positions[None],
-        cache=model.new_cache(len(ids)),
-        slots=positions,
-        mask=causal_mask(positions, positions),
-        window_mask=None if window is None else causal_mask(positions, positions, window),
-        aux_layers=layers,
-    )
+    ids = torch.tensor([*prompt, *made.token_ids])
+    output = whole_pass(model, ids[None], layers)
     hidden = output.hidden[0].float().cpu()
     parts = () if output.aux is None else output.aux[0].float().cpu().chunk(len(layers), -1)
     choices = model.logits(output.hidden)[0].argmax(-1).cpu()
-    return Text(ids.cpu(), len(prompt), hidden, dict(zip(layers, parts)), choices)
+    return Text(ids, len(prompt), hidden, dict(zip(layers, parts)), choices)

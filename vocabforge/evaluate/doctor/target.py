@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.files import read_json
@@ -14,10 +16,10 @@ from ...corpus.chat import render_with_mask
 from ...corpus.tokenizer import TextTokenizer, load_tokenizer
 from ...corpus.tokenizer_files import eos_ids_in
 from ...models.checkpoint import checkpoint_files, read_headers
-from ...models.kv_cache import causal_mask
 from ...models.lean import LeanModel, load_target
 from ...models.lean_config import LeanConfig
 from ...models.target import HFTarget, check_tokenizer_fits
+from ..whole_pass import whole_pass
 from .checks import Finding, Report
 from .machine import free_memory
 
@@ -53,6 +55,7 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
 
 
 def check_config(path: Path) -> Finding[LeanConfig]:
+    """The lean decoder knows the architecture; the value is the configuration."""
     config = LeanConfig.from_hf_config(path)
     return Finding(
         f"{config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
@@ -71,6 +74,7 @@ def check_weights(path: Path) -> Finding[int]:
 
 
 def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
+    """It fits into memory, loads, and every value is finite; the value is the model in fp32."""
     needed, free = count * _FP32, free_memory()
     if free is not None and needed > free:
         return Finding(
@@ -79,8 +83,7 @@ def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel
             "run the doctor where the target fits into memory",
         )
     model = load_target(path)
-    broken = [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
-    if broken:
+    if broken := not_finite(model.named_parameters()):
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
@@ -91,6 +94,7 @@ def check_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel
 
 
 def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Finding[TextTokenizer]:
+    """It loads, and every id has a row in the target's head."""
     tokenizer = load_tokenizer(tokenizer_path)
     rows = config.vocab_size
     check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=path)
@@ -100,6 +104,11 @@ def check_tokenizer(path: Path, tokenizer_path: Path, config: LeanConfig) -> Fin
         + (f", {padded:,} padded rows that no text reaches" if padded else ""),
         value=tokenizer,
     )
+
+
+def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
 
 
 def probe_ids(model: LeanModel, tokenizer: TextTokenizer | None) -> list[int]:
@@ -117,22 +126,10 @@ def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[
     if free is not None and needed > free:
         return Finding("no memory for a second copy of the target to compare with", "skipped")
     ids = torch.tensor([probe_ids(model, tokenizer or None)])
-    positions = torch.arange(ids.shape[1])
-    window = model.config.sliding_window
-    output = model.forward(
-        ids,
-        positions[None],
-        cache=model.new_cache(len(positions)),
-        slots=positions,
-        mask=causal_mask(positions, positions),
-        window_mask=None if window is None else causal_mask(positions, positions, window),
-    )
-    lean = model.logits(output.hidden)[0]  # (T, V)
+    lean = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
     theirs = HFTarget.load(path).model(input_ids=ids, use_cache=False).logits[0].float()
     difference, size = float((lean - theirs).abs().max()), float(theirs.abs().max())
-    found = (
-        f"within {difference:.1e} of Hugging Face's over {len(positions)} tokens (logits up to {size:.3g})"
-    )
+    found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
     if not difference <= _TOLERANCE * max(1.0, size):
         return Finding(
             found, "failed", "decoding would not be this model's: report the config.json of this target"
@@ -141,6 +138,7 @@ def check_logits(path: Path, model: LeanModel, tokenizer: TextTokenizer | tuple[
 
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
+    """End tokens are named, the tokenizer has them, and they are those that the target names."""
     named = _eos_of(path)
     ids = tokenizer.eos_ids
     if not ids:
@@ -175,6 +173,7 @@ def _eos_of(path: Path) -> tuple[int, ...]:
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
+    """It renders one answer and several, and what is rendered first stays the beginning."""
     if tokenizer.chat_template is None:
         return Finding("none: prompts are read as plain text", "skipped")
     first = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]

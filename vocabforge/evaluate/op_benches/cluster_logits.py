@@ -27,9 +27,7 @@ def _sizes(shape: Shape) -> Tensor:
 def _case(shape: Shape, kind: str) -> OpCase:
     rows, vocab, hidden, clusters = shape.rows, shape.vocab, shape.hidden, shape.clusters
     sizes = _sizes(shape)
-    budget = max(
-        1, shape.router_tokens * clusters // vocab
-    )  # clusters that the union of all rows opens, about
+    budget = max(1, shape.router_tokens * clusters // vocab)  # that the union of all rows opens, about
     each = budget if kind == "shared" else max(1, budget // 2)
     union = budget if kind == "shared" else min(clusters, 2 * budget)
     most_tiles = tiles_bound(sizes.tolist(), union)

@@ -48,6 +48,7 @@ Builder = Callable[[Shape, HeadSetting, HeadBase, torch.Generator], Built]
 
 
 def some_ids(shape: Shape, count: int, random: torch.Generator) -> Tensor:
+    """(count,) random ids below V, ascending, each once."""
     order = torch.randperm(shape.vocab, generator=random, device=random.device)
     return order[:count].sort().values
 

@@ -51,9 +51,8 @@ def completion_of(answer: str, check: Mapping[str, Any], form: Literal["chat", "
     if whole is not None:
         return _module(whole)
     start = _MODULE_START.search(text)
-    if start is not None and _defines(
-        text, name
-    ):  # outside of any fence, or before one that the prompt opened
+    # Outside of any fence, or before one that the prompt opened.
+    if start is not None and _defines(text, name):
         return _module(_cut_after_definition(text[start.start() :], name))
     if blocks:
         return _indented(blocks[0], prompt, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # on every architecture
+_CREATE_RULESET = 444  # on every architecture
 _VERSION_FLAG = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 # ABI -> how many of the file rights it knows, counted from bit 0.
@@ -24,7 +24,7 @@ def abi() -> int:
     """The kernel's Landlock version; 0 where it has none, it is switched off, or the system is not Linux."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        return max(0, int(libc.syscall(CREATE_RULESET, None, 0, _VERSION_FLAG)))
+        return max(0, int(libc.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)))
     except (OSError, TypeError, AttributeError):  # no C library by that name: not a Unix
         return 0
 

@@ -23,7 +23,7 @@ def start(report: int, folder: str) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         env={
             "PYTHONHASHSEED": "0"
-        },  # the same verdict each time, also where a program relies on a set's order
+        },  # the same verdict each time, whatever order of a set a program relies on
         cwd=folder,
         pass_fds=(report,),
         start_new_session=True,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.files import atomic_write
-from ..answers import Row
+from ..answers import Row, write_rows
 from ..benchmarks import Benchmark, Question
 from ..names import run_files
 from ..prompts import PromptFormat
@@ -81,27 +79,21 @@ def write_samples(
             [_sample(one, run, prompt_format) for one in benchmark.questions] for run in texts[method]
         ]
         for file, rows in zip(files, samples[method], strict=True):
-            _write(folder / file, rows)
+            write_rows(folder / file, rows)
     return samples
 
 
 def _sample(question: Question, texts: Mapping[int, str], prompt_format: PromptFormat) -> dict[str, str]:
-    name = task_name(question)
-    check = human_eval.require_check(question.check, name)
+    check = human_eval.require_check(question.check, question.name)
     text = texts.get(question.question_id)
     completion = "" if text is None else human_eval.completion_of(text, check, prompt_format)
-    return {"task_id": name, "completion": completion}
-
-
-def task_name(question: Question) -> str:
-    """The benchmark's own name of a question, else its number."""
-    return question.task_id if question.task_id is not None else str(question.question_id)
+    return {"task_id": question.name, "completion": completion}
 
 
 def _score_human_eval(
     benchmark: Benchmark, samples: Mapping[str, list[list[dict[str, str]]]], texts: Texts, folder: Path
 ) -> dict[str, Quality]:
-    checks = {task_name(one): one.check or {} for one in benchmark.questions}
+    checks = {one.name: one.check or {} for one in benchmark.questions}
     # Greedy runs and lossless methods mostly agree: each distinct program runs once, and gets one verdict.
     programs = {
         human_eval.program(checks[row["task_id"]], row["completion"]): ""
@@ -126,7 +118,7 @@ def _score_human_eval(
                 result = results[program] if answered else NO_ANSWER
                 passed.append(result == PASSED)
                 scored.append({**row, "result": result, "passed": passed[-1]})
-            _write(folder / files[method][number], scored)
+            write_rows(folder / files[method][number], scored)
             verdicts[method].append(passed)
     rule = "pass@1: the benchmark's tests, prompt + completion joined as the public scorer does"
     return _qualities("human-eval", verdicts, files, texts, {"rule": rule, **facts})
@@ -148,7 +140,7 @@ def _score_gsm8k(benchmark: Benchmark, texts: Texts, folder: Path) -> dict[str, 
             scored = {
                 key: gsm8k.score(answers.get(key, ""), reference) for key, reference in references.items()
             }
-            _write(folder / file, [_gsm8k_row(key, references[key], one) for key, one in scored.items()])
+            write_rows(folder / file, [_gsm8k_row(key, references[key], one) for key, one in scored.items()])
             verdicts[method].append([one.passed for one in scored.values()])
             marked[method] += sum(one.passed_marked for one in scored.values())
     facts = {
@@ -212,7 +204,3 @@ def _texts(rows: Sequence[Row]) -> dict[int, str]:
 
 def _files(kind: str, texts: Texts) -> dict[str, list[str]]:
     return run_files(kind, list(texts), len(next(iter(texts.values()))))
-
-
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,85 @@
+"""Rows that are kept as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vocabforge.core.errors import DataError, VocabForgeError
+from vocabforge.core.row_log import Place, RowLog
+
+
+def line(row: Any) -> bytes:
+    return (json.dumps(row) + "\n").encode()
+
+
+def held(path: Path) -> tuple[list[Any], int]:
+    rows: list[Any] = []
+    log = RowLog(path)
+    damaged = log.read(lambda row, place: rows.append(row["n"]))
+    log.close()
+    return rows, damaged
+
+
+def test_rows_come_back_from_their_places(tmp_path: Path) -> None:
+    log = RowLog(tmp_path / "rows")
+    places = [log.add(line({"n": number * "a"})) for number in range(4)]
+    assert places[:2] == [Place(0, 10), Place(10, 11)]
+    assert [log.get(place)["n"] for place in places] == ["", "a", "aa", "aaa"]
+    log.close()
+    log.close()
+    assert held(tmp_path / "rows") == (["", "a", "aa", "aaa"], 0)
+
+
+def test_cut_at_any_byte_the_whole_lines_are_left_and_it_goes_on(tmp_path: Path) -> None:
+    whole = line({"n": 1}) + line({"n": 2})
+    for cut in range(len(whole) + 1):
+        path = tmp_path / str(cut)
+        path.write_bytes(whole[:cut])
+        kept, damaged = held(path)
+        assert (kept, damaged) == ([1, 2][: whole[:cut].count(b"\n")], 0)
+        log = RowLog(path)
+        log.read(lambda row, place: None)
+        assert log.get(log.add(line({"n": 3}))) == {"n": 3}
+        log.close()
+        assert held(path) == ([*kept, 3], 0)
+
+
+def test_damaged_lines_are_counted_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(line({"n": 1}) + b"\0\0\n" + b'"x"\n' + b"[" * 10**5 + b"\n" + line({"n": 2}))
+    assert held(path) == ([1, 2], 3)
+    log = RowLog(path)
+
+    def refuse(row: Any, place: Place) -> None:
+        raise DataError("no row of mine")
+
+    assert log.read(refuse) == 5
+    log.clear()
+    assert log.add(line({"n": 9})) == Place(0, 9)
+    log.close()
+    assert held(path) == ([9], 0)
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RowLog(tmp_path / "rows")
+    log.add(line({"n": 1}))
+    real = os.write
+    room = [5]
+
+    def tight(file: int, data: bytes) -> int:
+        size, room[0] = min(room[0], len(data)), max(0, room[0] - len(data))
+        if not size:
+            raise OSError(28, "No space left on device")
+        return real(file, data[:size])
+
+    monkeypatch.setattr("vocabforge.core.row_log.os.write", tight)
+    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
+        log.add(line({"n": 2}))
+    monkeypatch.undo()
+    log.close()
+    assert held(tmp_path / "rows") == ([1], 0)
