@@ -25,7 +25,7 @@ from tests.decode.graph_support import traced
 from tests.models.lean_support import build
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode import engine
+from vocabforge.decode import caches
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
 from vocabforge.decode.result import Generation
@@ -85,7 +85,7 @@ def test_caches_grow_with_the_request_and_keep_the_output(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=500, stop_ids=()).token_ids
-    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
     decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected))
     sizes = []
     for count in (5, 50, 5, 100):
@@ -98,7 +98,7 @@ def test_caches_grow_with_the_request_and_keep_the_output(
 
 
 def test_caches_that_were_reserved_do_not_grow_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
     decoder = Decoder(pair.lean, pair.proposer(SHAPES["tree"]))
     decoder.reserve(100)
     cache = decoder._side.cache.k
@@ -127,7 +127,7 @@ def test_what_an_error_left_is_made_anew_before_the_next_request(
 
 
 def test_memory_made_anew_ends_what_is_being_streamed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "FIRST_POSITIONS", 16)
+    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
     decoder = Decoder(pair.lean)
     stream = decoder.stream(Request(PROMPT, 9, ()), Generation())
     next(stream)

@@ -24,7 +24,8 @@ from tests.support import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.core.extension import resolve
 from vocabforge.decode import proposer_model
-from vocabforge.decode.engine import FIRST_POSITIONS, Decoder
+from vocabforge.decode.caches import FIRST_POSITIONS
+from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
@@ -193,7 +194,7 @@ def test_one_decoder_serves_all_kinds_of_requests(models: Models) -> None:
     long = [Request(one.prompt_ids * 9, 9, ()) for one in requests(2)]
     make = models.parts("draft-model", CHAIN)
     found, eager = Decoder(*make(), rows=2, wrap=traced()), Decoder(*make(), rows=2)
-    found._allocate(32)
+    found._caches.allocate(32)
     for asked in (plain, penalised, long, plain):
         assert outcome(found.generate_batch(asked)) == outcome(eager.generate_batch(asked))
 
@@ -228,7 +229,7 @@ def test_rotary_tables_stay_where_they_were_captured(models: Models) -> None:
     """Another decoder of the same drafter needs longer ones."""
     first, second = (Decoder(*models.parts("eagle3", TREE)(), wrap=traced()) for _ in range(2))
     table = weakref.ref(models.drafters["eagle3"].cos)
-    second._allocate(10 * FIRST_POSITIONS)
+    second._caches.allocate(10 * FIRST_POSITIONS)
     assert len(models.drafters["eagle3"].cos) > 10 * FIRST_POSITIONS
     assert table() is not None
     assert first.proposer is not None

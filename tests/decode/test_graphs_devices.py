@@ -93,7 +93,7 @@ def test_a_cycle_stays_on_its_device(name: str, tmp_path: Any) -> None:
     target = LeanModel(LeanConfig.from_hf_config(LLAMA), dtype=torch.bfloat16, device="meta")
     proposer = None if name == "plain" else proposer_of(name, target, torch.bfloat16, tmp_path)
     decoder = Decoder(target, proposer, rows=2, wrap=GraphCapture(RunsOnce))
-    cycle, capture = decoder._whole, decoder._capture
+    cycle, capture = decoder.device_cycle, decoder._capture
     assert cycle is not None
     assert capture is not None
     capture.recording = True

@@ -183,7 +183,7 @@ def test_cycles_in_parts(name: str) -> None:
 def test_caches_grow_between_requests() -> None:
     short, long = requests(2), [type(one)(one.prompt_ids * 40, 20, ()) for one in requests(2)]
     decoder = Decoder(*make("eagle3", "cuda", torch.float32), rows=2, wrap=capture_passes("cuda"))
-    decoder._allocate(64)
+    decoder._caches.allocate(64)
     eager = Decoder(*make("eagle3", "cpu", torch.float32), rows=2)
     for asked in (short, long, short):
         assert outcome(decoder.generate_batch(asked)) == outcome(eager.generate_batch(asked))

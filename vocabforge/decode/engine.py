@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from weakref import WeakKeyDictionary, ref
 
 import torch
 
 from ..core.errors import UsageError
 from ..core.extension import resolve
 from ..models.lean import LeanModel
+from .caches import Caches
 from .chance import Chance, SeededChance
 from .clock import PREFILL, Clock, total_up
 from .control import Control, CycleFigures, make_control
@@ -30,12 +30,6 @@ from .sampling import TokenHistory
 from .target_side import TargetSide
 from .verifiers import VERIFIERS, RowVerification, verify
 from .work import Waiting, Work, check_layers, check_request, roots_alone
-
-FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
-
-
-# A proposer's memory belongs to the decoder that used it last.
-_OWNERS: WeakKeyDictionary[Proposer, ref[Decoder]] = WeakKeyDictionary()
 
 
 class Decoder:
@@ -80,44 +74,26 @@ class Decoder:
         if verifier is not None:
             resolve(VERIFIERS, verifier, "verifier")
         self._verifier, self._chance = verifier, chance
-        self._plan = proposer.plan if proposer else PLAIN_PLAN
-        self.levels = self._plan.levels
+        self.levels = proposer.plan.levels if proposer else 0
         plans = proposer.plans() if proposer else [PLAIN_PLAN]
         self.control = make_control(control, plans) if isinstance(control, str) else control
         aux = proposer.aux_layers if proposer else ()
         check_layers(aux, target.config.num_layers)
         self._reads = proposer.reads if proposer else "none"
-        self._scratch = max(self._plan.nodes, proposer.scratch if proposer else 0)
         if isinstance(wrap, GraphCapture):
             wrap = wrap.own()  # dropped when the caches move
-            check_window(target, self._plan.levels)
+            check_window(target, self.levels)
         self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self._side = TargetSide(target, aux, rows, wrap)
         if wrap is not None and self._capture is None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
         self._single = roots_alone(1, target.device)
         self._stepped = SteppedCycle(self._side, proposer, verifier)
-        self._whole = device_cycle(self._side, proposer, self.control, self._capture, verifier)
+        # Whole cycles on the device; None where passes are not captured, or not all of them can be.
+        self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier)
         self._cycles: Cycle = self._stepped  # what runs the requests in work
-        self._serial = 0
-        compiled = wrap is not None and self._capture is None  # made for one size of cache
-        self._allocate(self.context if compiled else min(self.context, FIRST_POSITIONS))
-
-    def _allocate(self, positions: int) -> None:
-        """Caches for requests of this many positions; what the old ones hold is lost."""
-        self._serial += 1  # what is being streamed has lost its caches
-        self._damaged = True  # until all of them are there: memory may run out between two
-        if self._capture is not None:
-            self._capture.forget()
-        self._side.allocate(positions, self._scratch)
-        if self.proposer is not None:
-            if self._capture is not None and isinstance(self.proposer, WrapsPasses):
-                self.proposer.wrap(
-                    self._capture
-                )  # it may have been another decoder's, with that one's passes
-            self.proposer.allocate(self.rows, positions, self._side.cache)
-            _OWNERS[self.proposer] = ref(self)
-        self._positions, self._damaged = positions, False
+        grow = wrap is None or self._capture is not None  # compiled passes are made for one size
+        self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow)
 
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
@@ -125,13 +101,7 @@ class Decoder:
         They grow by themselves when a request needs it, and are made anew after an error; asking beforehand keeps
         that out of measured time.
         """
-        size = self._positions
-        if min(positions, self.context) > size:
-            size = min(self.context, 1 << (positions - 1).bit_length())
-        shared = self.proposer is not None and _OWNERS[self.proposer]() is not self
-        if size > self._positions or self._damaged or shared:
-            with torch.inference_mode(False):  # as in the constructor: usable in both modes
-                self._allocate(size)
+        self._caches.reserve(positions)
 
     @property
     def recordings(self) -> int:
@@ -184,15 +154,17 @@ class Decoder:
         if not requests:
             return
         rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
-        whole = self._whole if serves(requests, self._verifier, self._chance) else None
+        whole = self.device_cycle if serves(requests, self._verifier, self._chance) else None
         self._cycles = whole or self._stepped
-        self._claim(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
+        claim = self._caches.claim(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
+        for row in range(self.rows):  # earlier requests may have been abandoned
+            self._vacate(row)
+        self.control.begin()
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
-        serial = self._serial
         try:
             for number, tokens in self._serve(waiting):
                 yield number, tokens
-                if self._serial != serial:
+                if not self._caches.holds(claim):
                     raise UsageError(
                         "another request began on this decoder while this one was being streamed",
                         remedy="use a decoder for each stream, or stream_batch with several rows",
@@ -200,17 +172,8 @@ class Decoder:
         except GeneratorExit:  # left between two cycles
             raise
         except BaseException:
-            self._damaged = True  # half a cycle, or NaN in a cache: the next request starts afresh
+            self._caches.distrust()
             raise
-
-    def _claim(self, positions: int) -> None:
-        """Memory for new requests that nothing of earlier ones, ended or abandoned, is left in."""
-        self._serial += 1
-        self.reserve(positions)
-        for row in range(self.rows):
-            self._side.set_length(row, 0)
-            self._cycles.end(row)
-        self.control.begin()
 
     def _serve(self, waiting: deque[Waiting]) -> Iterator[tuple[int, list[int]]]:
         """Take requests into free rows and run cycles until all are done."""
@@ -293,7 +256,11 @@ class Decoder:
                     one.result.counts = self.proposer.counts(row)
                 total_up(one.result)
                 work[row] = None
-                self._side.set_length(row, 0)
-                self._cycles.end(row)
+                self._vacate(row)
             yield one.number, tokens
         clock.resume()
+
+    def _vacate(self, row: int) -> None:
+        """No request is in the row any more."""
+        self._side.set_length(row, 0)
+        self._cycles.end(row)

@@ -96,7 +96,7 @@ def _prepared(bench: Bench, run: Run, proposer: ModelProposer) -> DeviceCycle | 
     tokens = max(1, min(run.prefix, limit - room))
     capture = None if bench.capture is None else bench.capture()
     decoder = Decoder(bench.model, proposer, rows=run.batch, wrap=capture)
-    cycle = decoder._whole
+    cycle = decoder.device_cycle
     if cycle is None:
         return None
     requests = [Request(bench.prompt(tokens, row), room, ()) for row in range(run.batch)]
