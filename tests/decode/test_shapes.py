@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,81 +15,36 @@ from hypothesis import strategies as st
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.draft import Plan
 from vocabforge.decode.shapes import (
+    FIRST_RIGHT,
     TreeShape,
-    best_shape,
     chain,
     default_shape,
-    expected_length,
     from_paths,
     read_shape,
 )
 
-Table = list[list[float]]
+
+def expected_length(paths: Iterable[tuple[int, ...]]) -> float:
+    """Under the geometric assumption: the sum over nodes of the products along their paths."""
+    return sum(math.prod(FIRST_RIGHT * (1 - FIRST_RIGHT) ** rank for rank in path) for path in paths)
 
 
-def all_paths(levels: int, ranks: int) -> list[tuple[int, ...]]:
-    return [path for n in range(1, levels + 1) for path in itertools.product(range(ranks), repeat=n)]
+def best_by_force(levels: int, topk: int, nodes: int) -> float:
+    """The longest expected length of all parent-closed trees with a path of best children to the last level."""
+    spine = {(0,) * n for n in range(levels + 1)}
+    paths = [path for n in range(1, levels + 1) for path in itertools.product(range(topk), repeat=n)]
+    others = [path for path in paths if path not in spine]
+    trees = (spine | set(chosen) for chosen in itertools.combinations(others, nodes - len(spine)))
+    return max(expected_length(tree) for tree in trees if all(not path or path[:-1] in tree for path in tree))
 
 
-def best_by_force(table: Table, nodes: int) -> float:
-    """The longest expected length of all parent-closed trees."""
-    best = 0.0
-    for chosen in itertools.combinations(all_paths(len(table), len(table[0])), nodes - 1):
-        there = set(chosen)
-        if all(len(path) == 1 or path[:-1] in there for path in chosen):
-            value = 1.0
-            for path in chosen:
-                product = 1.0
-                for level, rank in enumerate(path):
-                    product *= table[level][rank]
-                value += product
-            best = max(best, value)
-    return best
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[Table, int]:
-    levels, ranks = draw(st.sampled_from([(1, 3), (2, 2), (2, 3), (3, 2)]))
-    shares = st.lists(st.integers(0, 4), min_size=ranks + 1, max_size=ranks + 1).filter(any)
-    table = [[part / sum(row) for part in row[:ranks]] for row in (draw(shares) for _ in range(levels))]
-    return table, draw(st.integers(2, min(7, len(all_paths(levels, ranks)) + 1)))
-
-
-@settings(max_examples=80, deadline=None)
-@given(tables())
-def test_best_shape_is_the_best_of_all_trees(case: tuple[Table, int]) -> None:
-    table, nodes = case
-    shape = best_shape(table, nodes)
-    assert shape.nodes == nodes
-    assert expected_length(shape, table) == pytest.approx(best_by_force(table, nodes), abs=1e-12)
-
-
-def test_a_sure_candidate_does_not_displace_its_parent() -> None:
-    assert best_shape([[1.0, 0.0]] * 3, 4).paths == ((), (0,), (0, 0), (0, 0, 0))
-
-
-def test_equal_nodes_go_to_the_upper_level_and_the_lower_rank() -> None:
-    table = [[0.5, 0.5], [0.5, 0.0]]
-    assert best_shape([[0.25] * 3, [1.0]], 3).paths == ((), (0,), (1,))
-    assert best_shape(table, 5).paths == ((), (0,), (1,), (0, 0), (1, 0))
-
-
-@pytest.mark.parametrize(
-    ("table", "nodes"),
-    [
-        ([], 2),
-        ([[]], 2),
-        ([[0.7, 0.6]], 2),
-        ([[1.5]], 2),
-        ([[-0.1]], 2),
-        ([[float("nan")]], 2),
-        ([[0.5]], 3),
-        ([[0.5]], 1),
-    ],
-)
-def test_tables_that_make_no_tree_are_refused(table: Table, nodes: int) -> None:
-    with pytest.raises(UsageError):
-        best_shape(table, nodes)
+@pytest.mark.parametrize(("levels", "topk", "most"), [(1, 3, 4), (2, 2, 7), (2, 3, 8), (3, 2, 9)])
+def test_default_shape_is_the_best_of_all_trees(levels: int, topk: int, most: int) -> None:
+    for nodes in range(levels + 1, most + 1):
+        shape = default_shape(levels, topk, nodes)
+        assert (shape.nodes, shape.levels) == (nodes, levels)
+        assert shape.width <= topk
+        assert expected_length(shape.paths) == pytest.approx(best_by_force(levels, topk, nodes), abs=1e-12)
 
 
 @st.composite
@@ -131,9 +88,7 @@ def test_a_cut_to_fewer_nodes_keeps_every_parent() -> None:
 def test_a_chain() -> None:
     shape = chain(3)
     assert shape == from_paths([[0], [0, 0], [0, 0, 0]]) == TreeShape((0, 0, 1, 2), (0, 0, 0, 0))
-    assert (shape.is_chain, shape.levels, shape.width) == (True, 3, 1)
-    assert not from_paths([[1]]).is_chain
-    assert not from_paths([[0], [1]]).is_chain
+    assert (shape.levels, shape.width) == (3, 1)
     with pytest.raises(UsageError):
         chain(0)
 

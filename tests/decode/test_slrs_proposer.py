@@ -251,7 +251,7 @@ def test_half_a_character_stops_drafting() -> None:
 
 def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], monkeypatch: Any) -> None:
     """Room for few positions: output stays the target's at temperature 0, and drafting goes on."""
-    monkeypatch.setattr("vocabforge.decode.proposer_slrs.LEAST_ROOM", 20)
+    monkeypatch.setattr("vocabforge.decode.proposer_foreign.LEAST_ROOM", 20)
     monkeypatch.setattr(models[1], "config", replace(models[1].config, max_positions=10))
     forget, forgotten = DraftText.forget, list[int]()
 

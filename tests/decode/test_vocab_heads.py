@@ -13,7 +13,7 @@ from tests.support import tiny_target
 from vocabforge.cli.head_options import Rows, check_one_way, head_request
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
 from vocabforge.decode.build_heads import HeadRequest, heads_of, load_heads
-from vocabforge.decode.build_vocab_heads import Dynamic, head_for_vocab, heads_for, parse_dynamic
+from vocabforge.decode.build_vocab_heads import Dynamic, heads_for, parse_dynamic
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.heads import (
     ContextHead,
@@ -51,7 +51,10 @@ def named(place: Path, request: HeadRequest, names: str):
 
 def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
     base = make_base()
-    static, scheduled = (head_for_vocab(base, place / name, "k" * 64) for name in ("core", "pafr"))
+    static, scheduled = (
+        one.head
+        for one in heads_for(base, [(name, place / name) for name in ("core", "pafr")], [], None, "k" * 64)
+    )
     assert isinstance(static, StaticHead)
     assert isinstance(scheduled, ScheduledHead)
     assert torch.equal(static.target_ids, torch.tensor(sorted(RANKED)))
@@ -139,9 +142,9 @@ def test_mistakes_are_told(place: Path) -> None:
     with pytest.raises(UsageError, match=rf"(?s)larger than the vocabulary.*at most {VOCAB}.*--dynamic"):
         heads_for(base, core, ranker, request)
     with pytest.raises(MismatchError, match="different tokenizers"):
-        head_for_vocab(base, place / "core", "x" * 64)
+        heads_for(base, core, [], None, "x" * 64)
     with pytest.raises(ArtifactError):
-        head_for_vocab(base, place / "r")
+        heads_for(base, [("r", place / "r")], [])
     with pytest.raises(UsageError, match="--dynamic ranker with both"):
         check_one_way(place / "core", place / "r", None)
     with pytest.raises(UsageError, match="--dynamic context"):

@@ -16,7 +16,6 @@ from tests.export.eagle3_cases import ROPES, config_of, drafter_of
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.decode.build import make_head
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
@@ -27,6 +26,7 @@ from vocabforge.export.serving import SglangEagle3
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.fingerprint import target_fingerprint
+from vocabforge.models.heads import exact_head
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
 
@@ -207,7 +207,7 @@ def trees(lean: Any, drafter: Eagle3Drafter) -> list[list[list[int]]]:
     """Every draft tree of a short generation."""
     made: list[list[list[int]]] = []
 
-    proposer = tree_proposer(lean, drafter, make_head(drafter), TreeSettings(topk=3, depth=2, total_nodes=9))
+    proposer = tree_proposer(lean, drafter, exact_head(drafter), TreeSettings(topk=3, depth=2, total_nodes=9))
     propose = proposer.propose
 
     def watched(*given: Any) -> Any:

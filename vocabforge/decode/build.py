@@ -13,9 +13,8 @@ from ..core.errors import UsageError, VocabForgeError
 from ..core.files import read_json
 from ..core.progress import say
 from ..export.eagle import Eagle
-from ..models.drafter import Drafter
 from ..models.drafter_io import CONFIG
-from ..models.heads import DraftHead, HeadBase, base_of, base_of_model, exact_head
+from ..models.heads import HeadBase, base_of, base_of_model
 from ..models.lean import LeanModel
 from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import NamedHead, heads_of, load_heads
@@ -27,11 +26,11 @@ from .engine import Decoder
 from .policies import tree_settings
 from .proposer_draft_model import head_base
 from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
+from .recipe import PLAIN
 from .result import Generator
 
 __all__ = [
     "DTYPES",
-    "PLAIN",
     "Make",
     "Method",
     "MethodMaker",
@@ -39,11 +38,9 @@ __all__ = [
     "is_draft_model",
     "kind_of",
     "labelled",
-    "make_head",
     "plain_method",
 ]
 
-PLAIN = "plain"
 Make = Callable[[], "Method"]
 
 
@@ -259,11 +256,6 @@ def kind_of(path: Path) -> str:
     return "eagle3"
 
 
-def make_head(drafter: Drafter) -> DraftHead:
-    """The head that a drafter was saved with: the target's, its own full one, or a static subset."""
-    return exact_head(drafter)
-
-
 def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:
     names = [method.name for method in found]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -279,12 +271,15 @@ def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:
 
 
 def labelled(text: str) -> tuple[str, Path]:
-    """``LABEL=DIR`` or ``DIR``."""
+    """Label and folder of ``LABEL=DIR`` or ``DIR``, whose label is the folder's name (a run's, of its ``drafter``).
+
+    Raises:
+        UsageError: a label that is not one printable line.
+    """
     label, separator, folder = text.partition("=")
     if separator and label and not Path(text).exists():
         if not label.isprintable():  # it names files, rows and columns
             raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
         return label, Path(folder)
-    path = Path(text)
-    name = path.resolve().name
-    return (path.resolve().parent.name if name == "drafter" else name), path
+    whole = Path(text).resolve()
+    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)

@@ -137,7 +137,7 @@ class ForeignWays:
         """
         tokenizer = self._tokenizer_of(path, rows)
         same = tokenizer is None or tokenizer.fingerprint == self._target.fingerprint
-        if same or self._wants_old(path):
+        if same or self._must_share_tokenizer():
             check_same_tokenizer(self._target, tokenizer, (self._rows, rows), source=path)
         names = fitting("draft-model", self._named, path)
         if same and not set(names) & set(FOREIGN):
@@ -149,9 +149,7 @@ class ForeignWays:
                 source=path,
                 remedy=_TOKENIZER_REMEDY,
             )
-        bridge = make_bridge(
-            self._target, tokenizer, (self._rows, rows), overlap=self._overlap_of(tokenizer, path)
-        )
+        bridge = make_bridge(self._target, tokenizer, (self._rows, rows), overlap=self._overlap_of(tokenizer))
         if same or self._named:
             return Way(names if same else [name for name in names if name in FOREIGN], bridge)
         mean_bytes = bridge.drafter.mean_bytes
@@ -167,7 +165,7 @@ class ForeignWays:
         self._chosen.append(name)
         return Way([name], bridge, reason)
 
-    def _wants_old(self, path: Path) -> bool:
+    def _must_share_tokenizer(self) -> bool:
         """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
         asked = [name for name in self._named if name in ("draft-model", *FOREIGN)]
         return "draft-model" in asked and (asked == ["draft-model"] or not self._several)
@@ -194,7 +192,7 @@ class ForeignWays:
             )
         return given
 
-    def _overlap_of(self, tokenizer: TextTokenizer, path: Path) -> Overlap | None:
+    def _overlap_of(self, tokenizer: TextTokenizer) -> Overlap | None:
         """The saved overlap of these two tokenizers, whichever of them was named first."""
         wanted = self._target.fingerprint, tokenizer.fingerprint
         for folder, overlap in self._overlaps:

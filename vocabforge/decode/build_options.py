@@ -95,20 +95,11 @@ def _check_names(names: Sequence[str]) -> None:
 
 DRAFT_MODEL = "draft-model"
 
-# option of one proposer -> its name on the command line, and the proposer
-_OWN = {
-    "layers": ("--exit-layers", "early-exit"),
-    "ngram": ("--ngram", "n-gram"),
-    "look_ahead": ("--look-ahead", "slrs"),
-    "single": ("--single-token", "slrs"),
-}
+# field of ``DraftOptions`` that one proposer alone reads -> that proposer
+_OWN = {"layers": "early-exit", "ngram": "n-gram", "look_ahead": "slrs", "single": "slrs"}
 
-
-_OPTIONS = {
-    "sample": "draft-sampling",
-    "layers": "exit-layers",
-    "single": "single-token",
-}  # where the command line says otherwise
+# field of ``DraftOptions`` -> its option, where the command line says otherwise
+_OPTIONS = {"sample": "draft-sampling", "layers": "exit-layers", "single": "single-token"}
 
 
 def is_given(value: object) -> bool:
@@ -143,15 +134,13 @@ def parse_ngram(text: str | None) -> tuple[int, int] | None:
 
 def own_options(draft: DraftOptions, proposer: str) -> list[str]:
     """The given options that only this proposer reads."""
-    return [
-        option for name, (option, of) in _OWN.items() if of == proposer and is_given(getattr(draft, name))
-    ]
+    return [option_of(name) for name, of in _OWN.items() if of == proposer and is_given(getattr(draft, name))]
 
 
 def _check_used(options: BuildOptions, kinds: Sequence[str]) -> None:
     """Refuse an option of a proposer that is not in the run; a draft model may yet turn out to draft so."""
     open_choice = DRAFT_MODEL in kinds and set(options.proposers) <= set(ALONE)
-    for proposer in dict.fromkeys(of for _, of in _OWN.values()):
+    for proposer in dict.fromkeys(_OWN.values()):
         if proposer in options.proposers or (open_choice and proposer in FOREIGN):
             continue
         for option in own_options(options.draft, proposer):
@@ -165,7 +154,7 @@ def _check_used(options: BuildOptions, kinds: Sequence[str]) -> None:
 def options_of(name: str, draft: DraftOptions, several: bool) -> DraftOptions:
     """A proposer's options: without those of another one, and where several draft without those it has no use for."""
     usual = DraftOptions()
-    others = {field: getattr(usual, field) for field, (_, proposer) in _OWN.items() if proposer != name}
+    others = {field: getattr(usual, field) for field, proposer in _OWN.items() if proposer != name}
     draft = replace(draft, **others)
     if not several:
         return draft
@@ -189,7 +178,15 @@ def left_out(name: str, draft: DraftOptions) -> list[str]:
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
-    """The named proposers that can draft with this kind of drafter; its default where none is named."""
+    """The named proposers that can draft with this kind of drafter; its default where none is named.
+
+    Args:
+        kind: of ``FITTING``.
+        path: the drafter's folder, for errors.
+
+    Raises:
+        UsageError: none of the named ones can.
+    """
     wanted = [name for name in named if name not in ALONE]
     fitting = FITTING[kind]
     chosen = [name for name in wanted if name in fitting]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import MismatchError, UsageError
+from ..core.errors import MismatchError, UsageError, did_you_mean
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..models.heads import DraftHead, HeadBase, HeadOptions, StaticHead, build_head
@@ -58,13 +57,12 @@ def parse_dynamic(text: str) -> Dynamic:
     """
     source, separator, size = text.partition(":")
     if source not in SOURCES:
-        close = difflib.get_close_matches(source, SOURCES, n=1)
         raise UsageError(
             "there is no such source of dynamic draft tokens",
             got=source,
             expected="context[:SIZE] or ranker[:SIZE]",
             source="--dynamic",
-            remedy=f"did you mean {close[0]}?" if close else None,
+            remedy=did_you_mean(source, SOURCES),
         )
     if separator and not (size.isdecimal() and int(size) > 0):
         raise UsageError(
@@ -140,18 +138,6 @@ def heads_for(
         for what in dynamic:
             found += _dynamic_heads(base, label, subset, what, named, request)
     return found
-
-
-def head_for_vocab(base: HeadBase, vocab: Path, fingerprint: str | None = None) -> DraftHead:
-    """The head over one subset artefact: scheduled where it has a schedule, else static.
-
-    Args:
-        base, fingerprint: as for :func:`heads_for`.
-
-    Raises:
-        MismatchError: the subset was made for another tokenizer, or has ids that the exact head does not score.
-    """
-    return _vocab_head(base, vocab.name, read_subset(vocab, fingerprint), vocab).head
 
 
 def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:

@@ -163,9 +163,7 @@ class CostEstimates:
             recent.clear()
             self._once.remove(place)
         elif before is None:
-            self._once.add(
-                place
-            )  # a plan's first cycle allocates and compiles: it counts until there is a second
+            self._once.add(place)  # its first cycle allocates and compiles: it counts until there is a second
         elif away > self._window:  # what was measured long ago counts for one
             recent.clear()
             recent.append(before)

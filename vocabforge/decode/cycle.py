@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from .chance import SeededChance
+from .continuations import root_trees
 from .draft import Commit, Draw, Plan
 from .proposers import Lap, Proposer
 from .request import SamplingParams
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verifiers import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify
-from .work import offered, roots_alone
+from .work import offered
 
 _IDLE = Draw(SamplingParams(), SeededChance(0))
 
@@ -59,9 +60,8 @@ class SteppedCycle:
     def __init__(self, side: TargetSide, proposer: Proposer | None, verifier: str | None) -> None:
         self._side, self._proposer, self._verifier = side, proposer, verifier
         self._reads = proposer.reads if proposer else "none"
-        device = side.target.device
-        self._plain = roots_alone(side.rows, device)
-        self._roots = torch.zeros(side.rows, dtype=torch.int64, device=device)
+        self._roots = torch.zeros(side.rows, dtype=torch.int64, device=side.target.device)
+        self._plain = root_trees(self._roots)
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
         self._roots[row] = root

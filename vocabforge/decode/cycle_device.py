@@ -18,6 +18,7 @@ from ..ops.target_sample import target_sample, target_weights_of
 from ..ops.tree_verify import tree_verify
 from ..ops.tree_verify_point import tree_verify_point
 from .chance import SeededChance
+from .continuations import root_trees
 from .control import Control, FixedControl
 from .cycle import CycleResult, Judges, states_on, tokens_behind
 from .draft import PLAIN_PLAN, Plan
@@ -25,10 +26,9 @@ from .graphs import GraphCapture
 from .proposer_model import ModelProposer
 from .proposers import Lap, Proposer
 from .request import Request, SamplingParams
-from .target_side import TargetSide
+from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verifiers import greedy_verdicts
-from .work import roots_alone
 
 
 class DeviceCycle:
@@ -50,10 +50,10 @@ class DeviceCycle:
     ) -> None:
         self._side, self._proposer, self._plan, self._point = side, proposer, plan, point
         rows, device = side.rows, side.target.device
-        self._plain = roots_alone(rows, device)
         self._roots, self._draws, self._seeds, self._top_k, self._active = (
             torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(5)
         )
+        self._plain = root_trees(self._roots)
         self._temperature, self._top_p, self._min_p = (
             torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(3)
         )
@@ -100,9 +100,7 @@ class DeviceCycle:
     def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
         """Path and numbers as of ``verify.decide_greedy``, and behind the numbers the tree's depth."""
         tree = self._tree()
-        output = self._side.look_at_all(tree)
-        assert output.logits is not None
-        path, numbers, draws = self._judge(tree, output.logits, sampled)
+        output, (path, numbers, draws) = self.verify(tree, sampled)
         counts = (numbers[:, 0] + 1) * self._active  # (B,)
         last = numbers[:, 2:].gather(1, numbers[:, :1])[:, 0]
         self._side.keep(tree, path, counts)
@@ -112,6 +110,14 @@ class DeviceCycle:
         self._roots.copy_(last)
         self._draws.copy_(torch.where(self._active > 0, draws, self._draws))
         return path, torch.cat([numbers, tree.depths.amax(1, keepdim=True)], 1)
+
+    def verify(
+        self, tree: DraftTree, sampled: bool = False
+    ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor]]:
+        """The target's pass over all nodes, and what :meth:`_judge` makes of it; nothing is committed."""
+        output = self._side.look_at_all(tree)
+        assert output.logits is not None
+        return output, self._judge(tree, output.logits, sampled)
 
     def _tree(self) -> DraftTree:
         if self._proposer is not None:

@@ -38,6 +38,12 @@ class Plan:
 PLAIN_PLAN = Plan(0, 1)
 
 
+def shallower_plans(full: Plan) -> list[Plan]:
+    """Plans of 1 .. levels levels with nodes in proportion, ``full`` last."""
+    sizes = range(1, full.levels)
+    return [*(Plan(n, max(n + 1, full.nodes * n // full.levels)) for n in sizes), full]
+
+
 @dataclass(frozen=True)
 class Draw:
     """Randomness of one row, for policies that sample: its stream and its transform."""

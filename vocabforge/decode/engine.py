@@ -18,6 +18,7 @@ from ..models.lean import LeanModel
 from .caches import Caches
 from .chance import Chance, SeededChance
 from .clock import PREFILL, Clock, total_up
+from .continuations import root_trees
 from .control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
 from .cycle_device import check_window, device_cycle, serves
@@ -29,7 +30,7 @@ from .result import Generation
 from .sampling import TokenHistory
 from .target_side import TargetSide
 from .verifiers import VERIFIERS, RowVerification, verify
-from .work import Waiting, Work, check_layers, check_request, roots_alone
+from .work import Waiting, Work, check_layers, check_request
 
 
 class Decoder:
@@ -87,7 +88,7 @@ class Decoder:
         self._side = TargetSide(target, aux, rows, wrap)
         if wrap is not None and self._capture is None and isinstance(proposer, WrapsPasses):
             proposer.wrap(wrap)
-        self._single = roots_alone(1, target.device)
+        self._single = root_trees(torch.zeros(1, dtype=torch.int64, device=target.device))
         self._stepped = SteppedCycle(self._side, proposer, verifier)
         # Whole cycles on the device; None where passes are not captured, or not all of them can be.
         self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier)
@@ -131,14 +132,22 @@ class Decoder:
         return self.generate_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)])[0]
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
-        """Continue prompts side by side; what one request gives does not depend on the others."""
+        """Continue prompts side by side; what one request gives does not depend on the others.
+
+        Raises:
+            UsageError: as for :meth:`generate`.
+        """
         results = [Generation() for _ in requests]
         for _ in self.stream_batch(requests, results):
             pass
         return results
 
     def stream(self, request: Request, result: Generation) -> Iterator[list[int]]:
-        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
+        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way.
+
+        Raises:
+            UsageError: as for :meth:`stream_batch`.
+        """
         for _, tokens in self.stream_batch([request], [result]):
             yield tokens
 
@@ -146,7 +155,15 @@ class Decoder:
     def stream_batch(
         self, requests: Sequence[Request], results: Sequence[Generation]
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield ``(number of the request, its new tokens)`` as they are committed."""
+        """Yield ``(number of the request, its new tokens)`` as they are committed.
+
+        Args:
+            results: one a request, filled along the way.
+
+        Raises:
+            UsageError: a prompt as in :meth:`generate`, another number of results, or another request began on this
+                decoder while this one was being streamed.
+        """
         for request in requests:
             check_request(request, self.context, self.target.config.vocab_size)
         if len(results) != len(requests):

@@ -30,28 +30,6 @@ def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
     return (behind < 0)[:, None] | (inside & ((behind >= 0) & (behind < size))[:, None])
 
 
-def tree_masks(
-    ancestors: Tensor, depths: Tensor, committed: Tensor, view: int, window: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """What tree nodes see: all committed slots and, behind them, their ancestors and themselves.
-
-    Args:
-        ancestors: bool (B, N, N).
-        depths: (B, N) int64.
-        committed: (B,) int64; slots 0 .. committed - 1 of a row hold these positions.
-        view: slots looked at.
-        window: sliding window of some layers, in positions, or None.
-
-    Returns:
-        bool (B, N, view) for full layers, and for layers with a window (None where none is needed).
-    """
-    mask = block_mask(ancestors, committed, view)
-    if window is None or view <= window:
-        return mask, None
-    slots = torch.arange(view, device=depths.device)
-    return mask, mask & near_mask(depths, committed, slots, window)
-
-
 def near_mask(depths: Tensor, committed: Tensor, view: Tensor, window: int) -> Tensor:
     """bool (B, N, S'): slots whose positions lie within a window before each node's own.
 

@@ -150,9 +150,8 @@ class NodePasses:
         self._trees = True
         for place, one in enumerate(before.line):
             self._tokens[:, place : place + 1] = one
-            self._depths[place : place + 1] = (
-                place + 1
-            )  # a number for one element would be copied from the host
+            # As a slice: a number for one element would be copied from the host.
+            self._depths[place : place + 1] = place + 1
         end = before.used + tokens.shape[1]
         self._tokens[:, before.used : end] = tokens
         # Not as a slice: torch's compiler makes invalid code of a disjunction that is written to one (torch 2.13).

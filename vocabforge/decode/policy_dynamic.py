@@ -14,7 +14,7 @@ from torch import Tensor
 from ..models.heads import DraftHead, DraftState
 from ..ops.tree_expand import tree_expand
 from ..ops.tree_select import tree_select
-from .draft import Draw, Frontier, Growth, Plan
+from .draft import Draw, Frontier, Growth, Plan, shallower_plans
 from .tree import DraftTree, TreeSettings
 
 
@@ -35,9 +35,7 @@ class DynamicPolicy:
 
     def plans(self) -> list[Plan]:
         """Trees of fewer levels, with nodes in proportion."""
-        full = self.plan
-        sizes = [Plan(n, max(n + 1, full.nodes * n // full.levels)) for n in range(1, full.levels)]
-        return [*(plan for plan in sizes if self._fits(plan)), full]
+        return [plan for plan in shallower_plans(self.plan) if self._fits(plan)]
 
     def _fits(self, plan: Plan) -> bool:
         return plan.nodes <= self.settings.topk + (plan.levels - 1) * self.settings.topk**2 + 1

@@ -154,9 +154,8 @@ class SampledGrowth:
         draw, dead = self._draws[row], self._dead[row]
         found: list[int] = []
         if node not in dead and draw.sampling.greedy:
-            found = ids[
-                np.lexsort((ids, -logits.numpy()))[: len(children)]
-            ].tolist()  # ties to the lower id, as topk
+            best = np.lexsort((ids, -logits.numpy()))[: len(children)]  # ties to the lower id, as topk
+            found = ids[best].tolist()
         elif node not in dead:
             weights = draft_weights(logits, draw.sampling)
             support = np.flatnonzero(weights > 0)

@@ -74,8 +74,6 @@ class ForeignProposer:
         self._hold_space = isinstance(translate, Respelling) and bridge.drafter.words
         self.plan = list(plans)[-1]
         self.draft_tokens = plans[self.plan].levels
-        # How much longer a text is in the drafter's tokens.
-        self._growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
         self._drafted: Drafted | None = None
         self._even = False
 
@@ -90,8 +88,7 @@ class ForeignProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
-        reach = 2 * self._backend.drafter.config.max_positions
-        self._room = max(LEAST_ROOM, min(math.ceil(positions * self._growth), reach))
+        self._room = text_room(self._bridge, self._backend.drafter, positions)
         self._inner.allocate(rows, self._room, cache)
         self._texts = [DraftText(self._bridge, self._hold_space) for _ in range(rows)]
         self._held = [0] * rows  # leading ids of each text whose keys hold
@@ -219,6 +216,12 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
         chain = plan.nodes == plan.levels + 1
         plans[Plan(levels, levels + 1 if chain else levels + plan.nodes)] = plan
     return ForeignProposer(("slem", "SLEM"), inner, bridge, Respelling(bridge), plans)
+
+
+def text_room(bridge: Bridge, drafter: LeanModel, positions: int) -> int:
+    """Positions that a drafter keeps of texts of so many target tokens: at most twice as many as it sees."""
+    growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
+    return max(LEAST_ROOM, min(math.ceil(positions * growth), 2 * drafter.config.max_positions))
 
 
 def target_levels(bridge: Bridge, tokens: int) -> int:

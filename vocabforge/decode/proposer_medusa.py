@@ -61,9 +61,8 @@ class MedusaBackend:
         self._h = torch.where((counts == 0)[:, None], self._h, states.gather(1, last)[:, 0])
 
     def start(self, roots: Tensor) -> DraftStep:
-        self.states = self.drafter.read(self.drafter.heads(self._h, self.levels)).transpose(
-            0, 1
-        )  # (B, levels, H)
+        states = self.drafter.read(self.drafter.heads(self._h, self.levels))
+        self.states = states.transpose(0, 1)  # (B, levels, H)
         return DraftStep(self.states[:, :1], roots[:, None], self._h[:, None], None)
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
@@ -115,9 +114,8 @@ class MedusaHead:
     ) -> Answer:
         assert state is not None
         rows, width = state.requests, len(hidden) // state.requests
-        first = DraftState(
-            state.step, state.tokens[::width], state.previous[::width], rows, state.context
-        )  # one node a request: all of them are alike
+        # One node a request: all of them are alike.
+        first = DraftState(state.step, state.tokens[::width], state.previous[::width], rows, state.context)
         if self._head.by_step:
             return _repeat(ask(hidden[::width], k, first), width)
         if state.step == 0:

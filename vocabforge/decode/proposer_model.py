@@ -235,6 +235,11 @@ def _no_lap(part: str) -> None:
 
 
 def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
+    """Refuse trees that cannot be filled.
+
+    Raises:
+        UsageError: wider than the draft vocabulary, or deeper than the backend can draft.
+    """
     if policy.width > head.size:
         raise UsageError(
             "the draft tree is wider than the draft vocabulary",

@@ -14,7 +14,7 @@ from ..core.errors import UsageError
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
 from .continuations import chain_trees, merged_trees, root_trees
-from .draft import Commit, Draw, Plan
+from .draft import Commit, Draw, Plan, shallower_plans
 from .proposers import Lap, ProposerParts
 from .shapes import chain
 from .tree import DraftTree
@@ -39,9 +39,8 @@ class NgramIndex:
         self.lengths = range(longest, shortest - 1, -1)
         self.text: list[int] = []
         self._latest: dict[tuple[int, ...], int] = {}  # n-gram -> where it ended last
-        self._before: dict[int, list[int]] = {
-            n: [] for n in self.lengths
-        }  # where the n-gram ending here did before
+        # Of each n and place, where the n-gram that ends there did before.
+        self._before: dict[int, list[int]] = {n: [] for n in self.lengths}
 
     def add(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text."""
@@ -100,8 +99,7 @@ class NgramProposer:
 
     def plans(self) -> list[Plan]:
         """Fewer levels, a tree's nodes in proportion."""
-        full = self.plan
-        return [Plan(n, max(n + 1, full.nodes * n // full.levels)) for n in range(1, full.levels)] + [full]
+        return shallower_plans(self.plan)
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Empty texts for B rows."""

@@ -8,7 +8,6 @@ meant for, and many where they are long. The paper drafts one target token; here
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -25,7 +24,7 @@ from ..vocab.bridge import Bridge
 from .continuations import chain_trees, root_trees
 from .draft import Commit, Draw, Plan, Wrap
 from .foreign_text import DraftText
-from .proposer_foreign import LEAST_ROOM, check_parts, target_levels
+from .proposer_foreign import check_parts, target_levels, text_room
 from .proposers import DraftOptions, Lap, ProposerParts
 from .request import SamplingParams
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
@@ -80,7 +79,6 @@ class SlrsProposer:
         self._lengths = _plans(bridge, length, single)
         self.plan = list(self._lengths)[-1]
         self.draft_tokens = self._lengths[self.plan]
-        self._growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
         words = len(self.words) + len(self.words.eos)
         self._budget = max(min(CONTEXTS, LAWS_BYTES // (8 * words)), 1)
         short = bridge.drafter.mean_bytes <= LONG_WORDS
@@ -98,8 +96,7 @@ class SlrsProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Memory for B rows; a longer text than the drafter sees, twice over, loses its beginning there."""
-        reach = 2 * self._drafter.config.max_positions
-        self._room = max(LEAST_ROOM, min(math.ceil(positions * self._growth), reach))
+        self._room = text_room(self._bridge, self._drafter, positions)
         scratch = max(SCRATCH, *self._lengths.values())
         memory = self._drafter.new_cache(self._room + scratch, rows)
         self._contexts = [

@@ -171,5 +171,7 @@ def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: Tr
     Raises:
         UsageError: a tree that the drafter or the head cannot fill.
     """
-    options = DraftOptions("dynamic", False, settings.depth, settings.topk, settings.total_nodes)
+    options = DraftOptions(
+        "dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
+    )
     return make_proposer(FITTING[drafter.kind][0], ProposerParts(target, drafter, head, options))

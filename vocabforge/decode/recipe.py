@@ -14,7 +14,7 @@ from ..core.files import atomic_write
 
 Size = Annotated[int, Field(gt=0)]
 _HEAD_SETTINGS = ("shortlist", "budget")
-_RESERVED = "plain"
+PLAIN = "plain"  # the method that every run has: decoding without drafts
 
 
 class MethodRecipe(StrictModel):
@@ -102,8 +102,8 @@ class DecodingRecipe(StrictModel):
         for name in methods:
             if not name.strip() or not name.isprintable():
                 raise ValueError(f"{name!r} cannot be the name of a method")
-            if name == _RESERVED:
-                raise ValueError(f"{_RESERVED} is the name of decoding without drafts, which always runs")
+            if name == PLAIN:
+                raise ValueError(f"{PLAIN} is the name of decoding without drafts, which always runs")
         return methods
 
 

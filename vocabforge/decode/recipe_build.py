@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..core.errors import UsageError, VocabForgeError
-from .build import PLAIN, Make, Method, MethodMaker, kind_of, plain_method
+from .build import Make, Method, MethodMaker, kind_of, plain_method
 from .build_heads import HeadRequest
 from .build_models import Models
 from .build_options import BuildOptions, check_options, parse_ngram
 from .draft import Wrap
 from .policies import tree_settings
 from .proposers import ALONE, DraftOptions
-from .recipe import DecodingRecipe, MethodRecipe
+from .recipe import PLAIN, DecodingRecipe, MethodRecipe
 
 
 def recipe_methods(

@@ -52,14 +52,6 @@ class Generation:
         """Mean tokens committed by a verification; 0 without any."""
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
 
-    @property
-    def accepted_length_histogram(self) -> list[int]:
-        """Verifications that committed 1, 2, ... tokens."""
-        counts = [0] * max(self.accept_lengths, default=0)
-        for length in self.accept_lengths:
-            counts[length - 1] += 1
-        return counts
-
     def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
         """One verification.
 

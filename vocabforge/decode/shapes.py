@@ -1,4 +1,4 @@
-"""Fixed tree shapes: chains, trees from files, and the best tree for measured acceptance (Medusa's construction)."""
+"""Fixed tree shapes: chains, trees from files, and the best tree where nothing was measured (Medusa's construction)."""
 
 from __future__ import annotations
 
@@ -61,11 +61,6 @@ class TreeShape:
     def width(self) -> int:
         """Best children that a node needs: the highest rank + 1."""
         return max(self.ranks) + 1
-
-    @property
-    def is_chain(self) -> bool:
-        """Every node is the best child of the one before it."""
-        return self.nodes == self.levels + 1 and not any(self.ranks)
 
     @cached_property
     def paths(self) -> tuple[RankPath, ...]:
@@ -175,27 +170,13 @@ def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
     return from_paths(values, source=file, most_levels=most_levels)
 
 
-def best_shape(accuracies: Sequence[Sequence[float]], nodes: int) -> TreeShape:
-    """The shape of that many nodes with the longest expected accepted length.
+def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
+    """The shape with the longest expected accepted length under the geometric assumption of :data:`FIRST_RIGHT`.
 
     Medusa's construction (Cai et al. 2024, section 2.3.3): a node is on the accepted path with the product of the
     accuracies along its own path, taken as independent, and the expected accepted length is the sum over nodes.
     A node's product never exceeds its parent's, so taking the largest one whose parent is taken, again and
     again, is optimal. Ties go to the upper level, then to the lower ranks.
-
-    Args:
-        accuracies: (levels, ranks): how often the candidate of that rank is right where its parent is.
-        nodes: root included.
-
-    Raises:
-        UsageError: accuracies that are no probabilities, or fewer possible nodes than asked for.
-    """
-    _check_accuracies(accuracies)
-    return _ordered(set(_greedy(accuracies, nodes, ())))
-
-
-def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
-    """The best shape where nothing was measured, for the geometric assumption of :data:`FIRST_RIGHT`.
 
     Args:
         levels: below the root; the path of best children reaches the last one.
@@ -216,23 +197,10 @@ def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
     return _ordered(set(_greedy([row] * levels, nodes, spine)))
 
 
-def expected_length(shape: TreeShape, accuracies: Sequence[Sequence[float]]) -> float:
-    """Expected tokens of a cycle, the target's own included: 1 + the sum of the nodes' products."""
-    values = [1.0]
-    for node in range(1, shape.nodes):
-        level = shape.depths[node] - 1
-        values.append(values[shape.parents[node]] * accuracies[level][shape.ranks[node]])
-    return sum(values)
-
-
 def _greedy(
     accuracies: Sequence[Sequence[float]], nodes: int, given: Sequence[RankPath]
 ) -> Iterable[RankPath]:
     """Paths of the ``nodes - 1`` best nodes, those ``given`` among them (each behind its prefix)."""
-    if nodes < 2:
-        raise UsageError(
-            "a draft tree needs a node below the root", got=f"{nodes} nodes", expected="2 or more"
-        )
     taken: set[RankPath] = set()
     waiting: list[tuple[float, int, RankPath]] = []  # best first: (-product, level, path)
 
@@ -258,16 +226,3 @@ def _greedy(
             expected=f"at most {len(taken)}",
         )
     return taken - {()}
-
-
-def _check_accuracies(accuracies: Sequence[Sequence[float]]) -> None:
-    for level, row in enumerate(accuracies, 1):
-        fine = len(row) > 0 and all(0 <= value <= 1 for value in row)
-        if not fine or sum(row) > 1 + 1e-6:  # candidates of several ranks cannot be right at once
-            raise UsageError(
-                f"the accuracies of level {level} are no probabilities",
-                got=", ".join(f"{value:g}" for value in row) or "none",
-                expected="0 to 1 each, at most 1 together",
-            )
-    if not len(accuracies):
-        raise UsageError("a tree needs accuracies for at least one level", got="none")

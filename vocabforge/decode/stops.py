@@ -42,9 +42,7 @@ class StopStrings:
                 expected="one or more strings of at least one character, none of them U+FFFD",
             )
         self._tokenizer, self._strings = tokenizer, tuple(strings)
-        self._reach = (
-            max(len(string) for string in strings) - 1
-        )  # characters before a token that may belong to one
+        self._reach = max(map(len, strings)) - 1  # characters before a token that may belong to one
         self._ids, self._before = list(before), len(before)
         self._base = tokenizer.decode(self._ids) if before else ""
         self._stopped = False

@@ -54,9 +54,8 @@ class TargetSide:
     ) -> None:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
         self._wrap = wrap
-        self._bits = isinstance(
-            wrap, GraphCapture
-        )  # what nodes see is told by lengths and bits, not by masks
+        # What nodes see is then told by lengths and bits, not by masks.
+        self._bits = isinstance(wrap, GraphCapture)
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
@@ -88,7 +87,7 @@ class TargetSide:
                 window_mask=None if window is None else causal_mask(positions, view, window),
                 aux_layers=self.aux_layers,
             )
-            found = {"aux": output.aux, "hidden": output.hidden, "none": None}[reads]
+            found = TargetPass(output.hidden, output.aux).states(reads)
             chunks.append(Chunk(len(part), None if found is None else found[0]))
             start += len(part)
         assert output is not None

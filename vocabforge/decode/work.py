@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import torch
 
 from ..core.errors import MismatchError, UsageError
 from .request import Request
 from .result import Finish, Generation
-from .tree import DraftTree, build_tree
+from .tree import DraftTree
 from .verifiers import RowVerification
 
 
 @dataclass
 class Work:
-    """A request in a row."""
+    """A request in a row.
+
+    Attributes:
+        number: its place among the requests asked together.
+        room: tokens that it may generate at most, in what is left of the context.
+        judge: what verification knows of it.
+        finish: why it has ended; None while it has not.
+    """
 
     number: int
     request: Request
     result: Generation
-    room: int  # tokens that fit
+    room: int
     judge: RowVerification
     finish: Finish | None = None
 
@@ -45,6 +50,8 @@ class Work:
 
 
 class Waiting(NamedTuple):
+    """A request that waits for a row; its fields are those of :class:`Work`."""
+
     number: int
     request: Request
     result: Generation
@@ -92,12 +99,6 @@ def check_layers(aux_layers: Sequence[int], count: int) -> None:
             got=f"auxiliary layers {list(aux_layers)} (0-based)",
             expected=f"at most {count - 1}",
         )
-
-
-def roots_alone(rows: int, device: torch.device) -> DraftTree:
-    """Trees without drafts: plain decoding."""
-    tokens = torch.zeros(rows, 1, dtype=torch.int64, device=device)
-    return replace(build_tree(tokens, tokens, 0), chain=True)
 
 
 def offered(tree: DraftTree) -> tuple[list[int], list[int]]:

@@ -10,7 +10,6 @@ from safetensors import safe_open
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...corpus.fingerprint import check_fingerprint
 from ...corpus.tokenizer import TextTokenizer
-from ...decode.build import make_head
 from ...decode.engine import Decoder
 from ...decode.proposers import Proposer, tree_proposer
 from ...decode.tree import TreeSettings
@@ -18,6 +17,7 @@ from ...export.formats import load_drafter, restrict
 from ...models.drafter import Drafter
 from ...models.drafter_io import TargetTensors, check_target
 from ...models.fingerprint import target_fingerprint
+from ...models.heads import exact_head
 from ...vocab.subset import VocabSubset, load_subset
 from ..compare import first_difference
 from .checks import Finding, Report
@@ -181,7 +181,7 @@ def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
 
 def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
-    head = make_head(drafter)
+    head = exact_head(drafter)
     topk = min(4, head.size)
     depth = min(3, (drafter.max_steps or 4) - 1)
     settings = TreeSettings(topk=topk, depth=depth, total_nodes=min(16, 1 + topk + depth * topk**2))
