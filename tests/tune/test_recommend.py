@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tune.support import Formula, Worlds, chains, row
-from vocabforge.tune.outcome import PLAIN
+from vocabforge.decode.recipe import PLAIN
 from vocabforge.tune.predict import predict_plain
 from vocabforge.tune.recommend import recommend
 from vocabforge.tune.search import Halving, search

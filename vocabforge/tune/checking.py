@@ -8,7 +8,7 @@ from pathlib import Path
 from ..core.artifact import MANIFEST
 from ..decode.build import Method
 from ..decode.draft import Wrap
-from ..decode.recipe import DecodingRecipe, recipe_dict
+from ..decode.recipe import PLAIN, DecodingRecipe, recipe_dict
 from ..decode.recipe_build import recipe_methods
 from ..evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
 from ..evaluate.results import MethodResults, Results, read_results
@@ -17,7 +17,7 @@ from ..models.device import synchroniser
 from .acceptance import digest
 from .joining import Joined, Loaded
 from .measure import LatencyMeter, LatencyOptions
-from .outcome import PLAIN, Check, CheckRow
+from .outcome import Check, CheckRow
 from .predict import Prediction, predict, predict_plain
 from .search import Entry, finalists, ranked
 from .table import LATENCY, LatencyTable, read_latency, write_latency

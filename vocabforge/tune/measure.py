@@ -220,8 +220,7 @@ def _tasks(
 
 
 def _label(bench: Bench, run: Run) -> str:
-    assert run.tree is not None
-    return f"{bench.settings[run.head].label}; {run.tree.label}; batch {run.batch}, prefix {run.prefix:,}"
+    return bench.setting(run).label
 
 
 def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Times) -> LatencyTable:
@@ -229,7 +228,7 @@ def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Tim
     runs = [(run, seconds) for run in plan.references if (seconds := times.all_of(run))]
     cycles = []
     for run, seconds in runs:
-        setting = setting_of_run(bench, run)
+        setting = bench.setting(run)
         parts = table.parts_of(setting)
         known = sum(part.value for part in parts.values())
         cycles.append((setting.tree.levels, run.batch, known, mean(seconds)))
@@ -237,7 +236,7 @@ def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Tim
     checks = []
     for run in (*plan.references, *plan.checks):
         if seconds := times.all_of(run):
-            checks.append(_check(fitted, setting_of_run(bench, run), run in plan.references, seconds))
+            checks.append(_check(fitted, bench.setting(run), run in plan.references, seconds))
     error = (sum(check.error**2 for check in checks) / len(checks)) ** 0.5 if checks else 0.0
     table = fitted.model_copy(update={"error": error})
     checks = [
@@ -245,12 +244,6 @@ def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Tim
         for check in checks
     ]
     return table.model_copy(update={"checks": tuple(checks)})
-
-
-def setting_of_run(bench: Bench, run: Run) -> CycleSetting:
-    """What the table calls a run."""
-    assert run.tree is not None
-    return CycleSetting(head=bench.settings[run.head], tree=run.tree, batch=run.batch, prefix=run.prefix)
 
 
 def _check(table: LatencyTable, setting: CycleSetting, fitted: bool, seconds: Sequence[float]) -> Check:

@@ -54,7 +54,7 @@ def captured_parts(bench: Bench, run: Run, *, seconds: float = SECONDS) -> list[
         seconds: for the repeats of one part.
     """
     assert run.tree is not None
-    tree, setting = run.tree, bench.settings[run.head]
+    tree, setting = run.tree, bench.setting(run)
     proposer = bench.proposer(run.head, tree)
     cycle = _prepared(bench, run, proposer)
     if cycle is None:
@@ -70,16 +70,15 @@ def captured_parts(bench: Bench, run: Run, *, seconds: float = SECONDS) -> list[
     loop = timed(lambda: proposer.draft(roots, proposer.plan).tokens)
     heads = [timed(_again(proposer.head, one)) for one in (asked[0], asked[-1])]
     layer = timed(_layer(proposer, roots, tree)) if tree.depth else 0.0
-    at = {"batch": run.batch, "topk": tree.topk, "prefix": run.prefix, "nodes": tree.total}
-    at |= {"levels": tree.levels, "core": setting.core, "history": tree.topk + tree.depth * tree.topk**2}
+    head, at = setting.head, setting.sizes
     found = [
-        (place_of("verify", tree.kind, **at), timed(lambda: _verify(cycle, drafted))),
+        (place_of("verify", tree.kind, **at), timed(lambda: cycle.verify(drafted))),
         (place_of("commit", tree.kind, **at), 0.0),
         (place_of("start", "", **at), 0.0),
     ]
     for step, spent in zip((0, tree.depth)[: tree.levels], heads):
-        where = head_family(setting.family, first=step == 0)
-        found.append((place_of("head", where, **at, scored=setting.at(step)), spent))
+        where = head_family(head.family, first=step == 0)
+        found.append((place_of("head", where, **at, scored=head.at(step)), spent))
     if tree.depth:
         found.append((place_of("layer", tree.kind, **at), layer))
     grown = loop - heads[0] - tree.depth * (heads[1] + layer)
@@ -135,10 +134,3 @@ def _layer(proposer: ModelProposer, roots: Tensor, tree: TreeSetting) -> Callabl
     tokens = torch.arange(tree.topk, device=roots.device).expand(len(roots), -1)  # (B, W)
     frontier = Frontier(tokens, torch.zeros_like(tokens))
     return lambda: backend.expand(frontier, step, 1).hidden
-
-
-def _verify(cycle: DeviceCycle, tree: DraftTree) -> Any:
-    """The target's pass over all nodes, and the walk."""
-    output = cycle._side.look_at_all(tree)
-    assert output.logits is not None
-    return cycle._judge(tree, output.logits, False)

@@ -11,7 +11,7 @@ from ..core.errors import UsageError
 from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture
 from ..decode.proposer_model import ModelProposer
-from ..decode.proposers import DraftOptions, Proposer, ProposerParts, make_proposer
+from ..decode.proposers import Proposer, ProposerParts, make_proposer
 from ..decode.request import Request
 from ..decode.result import Generation
 from ..models.heads import DraftHead
@@ -19,7 +19,7 @@ from ..models.lean import LeanModel
 from .places import Place, place_of, usual
 from .table import head_family
 from .timed import CycleLaps, TimedProposer
-from .types import TreeSetting, setting_of
+from .types import CycleSetting, TreeSetting, setting_of
 
 WARM = 2  # cycles of a run before its clock counts
 
@@ -71,14 +71,8 @@ class Bench:
         Raises:
             UsageError: one that drafts without a model's states.
         """
-        chain = tree.kind == "chain"
-        options = DraftOptions(
-            tree.kind,
-            depth=tree.depth,
-            topk=None if chain else tree.topk,
-            total_nodes=None if chain else tree.total,
-        )
-        found = make_proposer(self.name, ProposerParts(self.model, self.drafter, self.heads[head], options))
+        parts = ProposerParts(self.model, self.drafter, self.heads[head], tree.options)
+        found = make_proposer(self.name, parts)
         if not isinstance(found, ModelProposer):
             raise UsageError(
                 "only drafting with a model's states can be timed by part",
@@ -86,6 +80,11 @@ class Bench:
                 expected="a trained drafter, or a draft model of the target's vocabulary",
             )
         return found
+
+    def setting(self, run: Run) -> CycleSetting:
+        """What the latency table calls a run that drafts."""
+        assert run.tree is not None
+        return CycleSetting(head=self.settings[run.head], tree=run.tree, batch=run.batch, prefix=run.prefix)
 
     def timed(self, run: Run, count: int) -> list[tuple[Place, float]]:
         """Seconds of the parts of ``count`` cycles that draft, step by step."""
@@ -106,9 +105,8 @@ class Bench:
 
     def _parts(self, run: Run, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[Place, float]]:
         """Where one cycle's laps belong."""
-        head = self.settings[run.head]
-        at = {"batch": run.batch, "topk": tree.topk, "prefix": run.prefix, "nodes": tree.total}
-        at |= {"levels": tree.levels, "core": head.core, "history": tree.topk + tree.depth * tree.topk**2}
+        setting = self.setting(run)
+        head, at = setting.head, setting.sizes
         ahead = [0.0, *cycle.ahead, *[0.0] * tree.levels]  # none before the root's
         found = [
             (place_of("verify", tree.kind, **at), cycle.verify),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ..core.config import StrictModel
-from ..core.errors import DataError
-from ..core.files import read_json
+from ..core.versioned import read_versioned
 from ..decode.recipe import MethodRecipe
 from ..evaluate.results import Figure
 from .search import State
@@ -19,7 +18,6 @@ TUNE = "tune.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.html"
 SCHEMA_VERSION = 1
-PLAIN = "plain"
 
 
 class Times(StrictModel):
@@ -170,7 +168,7 @@ class TuneResults(StrictModel):
         what_if: the latency file that seconds were taken from, of another machine; None: measured here.
         latency: facts of the latency table: machine, device, dtype.
         inputs: hashes by role.
-        prompts: how many acceptance was measured on, and how many there are; ``mean_prefix`` the mean positions.
+        prompts: how many acceptance was ``measured`` on, how many are for ``checking``, and how many were ``left_out``.
         plain: plain decoding by batch size.
         remarks: what a reader must know: time that ran out, outputs that differ.
     """
@@ -201,10 +199,9 @@ def read_tune(path: Path) -> TuneResults:
     """``tune.json``, or the one in a folder.
 
     Raises:
-        DataError: missing, or not what ``tune`` writes.
+        DataError: missing, another version, or not what ``tune`` writes.
     """
     file = path / TUNE if path.is_dir() else path
-    try:
-        return TuneResults.model_validate(read_json(file, "results of tune"))
-    except ValidationError as error:
-        raise DataError("the results of tune cannot be read", got=error, source=file) from error
+    return read_versioned(
+        file, TuneResults, SCHEMA_VERSION, what="results file of tune", remedy="run tune again"
+    )

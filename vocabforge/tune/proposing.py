@@ -10,7 +10,7 @@ from ..core.errors import UsageError
 from ..decode.build_heads import HeadRequest, NamedHead, head_options
 from ..decode.build_models import Models, trained_for
 from ..decode.build_vocab_heads import heads_for, parse_dynamic
-from ..decode.proposers import FITTING, DraftOptions, Proposer, ProposerParts, make_proposer
+from ..decode.proposers import FITTING, Proposer, ProposerParts, make_proposer
 from ..models.head_io import check_owner
 from ..models.heads import DraftHead, base_of, exact_head
 from .space import FULL, Candidate, HeadChoice
@@ -135,12 +135,9 @@ class Proposing:
     def proposer(self, candidate: Candidate) -> Proposer:
         """A proposer of its own; drafter and head are shared."""
         tree = candidate.tree
-        options = DraftOptions(tree="chain", depth=tree.depth)
-        if tree.kind != "chain":
-            options = DraftOptions("dynamic", False, tree.depth, tree.topk, tree.total)
         head = self.head(candidate.head, tree.levels)
         name = FITTING[self.drafter.kind][0]
-        return make_proposer(name, ProposerParts(self.models.model, self.drafter, head, options))
+        return make_proposer(name, ProposerParts(self.models.model, self.drafter, head, tree.options))
 
     def _build(self, choice: HeadChoice, levels: int) -> DraftHead:
         if choice.vocab is None and choice.head is None:

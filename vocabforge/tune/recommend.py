@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..decode.recipe import PLAIN
 from ..evaluate.results import Figure
 from .acceptance import PromptRow, accepted_length
-from .outcome import PLAIN, BatchRow, Recommendation, RunnerUp, Times
+from .outcome import BatchRow, Recommendation, RunnerUp, Times
 from .predict import Prediction
 from .search import Entry, finalists
 

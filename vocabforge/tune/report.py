@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..decode.recipe import PLAIN
 from ..evaluate.page import render_page
 from ..evaluate.plots import WIDTH_IN
 from ..evaluate.results import Figure
 from .charts import WIDE_IN, Compared, Place, check_chart, pareto_chart
-from .outcome import PLAIN, BatchRow, CandidateRow, Check, Recommendation, TuneResults
+from .outcome import BatchRow, CandidateRow, Check, Recommendation, TuneResults
 
 _SHOWN = 15  # rows before the others are folded away
 

@@ -16,7 +16,7 @@ from ..core.files import atomic_write, atomic_write_json, check_run_folder, read
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
-from ..decode.recipe import DecodingRecipe, write_recipe
+from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..models.heads import DraftHead
 from .acceptance import digest
 from .assembling import results_of
@@ -25,7 +25,7 @@ from .joining import Joined, Loaded, Space
 from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
 from .measure_heads import random_heads, usual_grid
 from .options import TuneInputs, TuneOptions
-from .outcome import PLAIN, RECIPE, REPORT, TUNE, TuneResults
+from .outcome import RECIPE, REPORT, TUNE, TuneResults
 from .report import render_report
 from .search import Entry, Halving, finalists, search
 from .table import LATENCY, LatencyTable, read_latency, write_latency

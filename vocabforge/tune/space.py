@@ -48,8 +48,7 @@ class Candidate:
 
     def recipe(self, drafter: Path) -> MethodRecipe:
         """What ``eval --recipe`` runs."""
-        head, tree = self.head, self.tree
-        chain = tree.kind == "chain"
+        head, drafting = self.head, self.tree.options
         return MethodRecipe(
             drafter=drafter,
             vocab=head.vocab,
@@ -57,10 +56,10 @@ class Candidate:
             shortlist=head.shortlist,
             budget=head.budget,
             dynamic=head.dynamic,
-            tree=tree.kind,
-            depth=tree.depth,
-            topk=None if chain else tree.topk,
-            total_nodes=None if chain else tree.total,
+            tree=drafting.tree,
+            depth=drafting.depth,
+            topk=drafting.topk,
+            total_nodes=drafting.total_nodes,
         )
 
 

@@ -16,22 +16,8 @@ from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write
 from ..core.versioned import read_versioned
 from .interpolate import Found, Sample, interpolate
-from .records import AXES, Check, Count, Part, Point, Rest, Shapes, Time
+from .records import AXES, Check, Count, Part, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total
-
-__all__ = [
-    "AXES",
-    "LATENCY",
-    "Check",
-    "LatencyTable",
-    "Part",
-    "Point",
-    "Rest",
-    "Shapes",
-    "head_family",
-    "read_latency",
-    "write_latency",
-]
 
 LATENCY = "latency.json"
 SCHEMA_VERSION = 1
@@ -95,15 +81,8 @@ class LatencyTable(StrictModel):
         return self._walk(setting)[1]
 
     def _walk(self, setting: CycleSetting) -> tuple[dict[str, Seconds], list[str]]:
-        tree, batch, notes = setting.tree, setting.batch, list[str]()
-        sizes = {
-            "batch": batch,
-            "topk": tree.topk,
-            "prefix": setting.prefix,
-            "nodes": tree.total,
-            "levels": tree.levels,
-            "history": tree.topk + tree.depth * tree.topk**2,
-        }
+        tree, notes = setting.tree, list[str]()
+        sizes = setting.sizes
 
         def of(name: str, family: str) -> Seconds:
             found = self._at(name, family, sizes)
@@ -114,14 +93,14 @@ class LatencyTable(StrictModel):
 
         heads, grown = [], [of("grow", f"{tree.kind} first")]
         for step in range(tree.levels):
-            sizes["scored"], sizes["core"] = setting.head.at(step), setting.head.core
+            sizes["scored"] = setting.head.at(step)
             heads.append(of("head", self._head_family(setting, step, notes)))
             if step:
                 grown.append(of("grow", f"{tree.kind} {'last' if step == tree.depth else 'further'}"))
         layers = [of("start", "")]
         if tree.depth:
             layers.append(of("layer", tree.kind).times(tree.depth))
-        fitted = self.rest.of(tree.levels, batch)
+        fitted = self.rest.of(tree.levels, setting.batch)
         rest = [Seconds(fitted, fitted, fitted)]
         if ("rest", "") in self._by_name:  # of captured cycles all of it is fitted
             rest.append(of("rest", ""))

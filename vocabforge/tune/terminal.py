@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..decode.recipe import PLAIN
 from ..evaluate.results import Figure
 from ..evaluate.wide_tables import Name, simple_table
-from .outcome import PLAIN, Check, Recommendation, TuneResults
+from .outcome import Check, Recommendation, TuneResults
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -109,10 +110,12 @@ def headline(results: TuneResults, one: Recommendation) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
+    """A value for people; None is a dash."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def interval(figure: Figure, digits: int) -> str:
+    """``1.79–1.90``; without an interval a dash."""
     if figure.low is None or figure.high is None:
         return "–"
     return f"{figure.low:,.{digits}f}–{figure.high:,.{digits}f}"

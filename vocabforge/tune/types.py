@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from ..core.config import StrictModel
 from ..core.errors import UsageError
+from ..decode.proposers import DraftOptions
 from ..models.heads import DraftHead
 
 Size = Annotated[int, Field(gt=0)]
@@ -95,7 +96,7 @@ class TreeSetting(StrictModel):
 
     @model_validator(mode="after")
     def _is_one(self) -> TreeSetting:
-        most = self.topk + self.depth * self.topk**2 + 1
+        most = self.history + 1
         if self.kind == "chain" and (self.topk, self.total) != (1, self.depth + 2):
             raise ValueError(f"a chain of depth {self.depth} has topk 1 and total {self.depth + 2}")
         if not self.levels < self.total <= most:
@@ -113,6 +114,18 @@ class TreeSetting(StrictModel):
     def levels(self) -> int:
         """Levels below the root."""
         return self.depth + 1
+
+    @property
+    def history(self) -> int:
+        """Nodes that drafting makes, of which ``total - 1`` are kept."""
+        return self.topk + self.depth * self.topk**2
+
+    @property
+    def options(self) -> DraftOptions:
+        """What a proposer is asked to draft this tree with."""
+        if self.kind == "chain":
+            return DraftOptions("chain", depth=self.depth)
+        return DraftOptions(self.kind, depth=self.depth, topk=self.topk, total_nodes=self.total)
 
     @property
     def label(self) -> str:
@@ -134,6 +147,20 @@ class CycleSetting(StrictModel):
     tree: TreeSetting
     batch: Size = 1
     prefix: Size
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size by axis of ``records.AXES``, but for ``scored``, which changes with the draft step."""
+        tree = self.tree
+        return {
+            "batch": self.batch,
+            "topk": tree.topk,
+            "prefix": self.prefix,
+            "nodes": tree.total,
+            "levels": tree.levels,
+            "history": tree.history,
+            "core": self.head.core,
+        }
 
     @property
     def label(self) -> str:
