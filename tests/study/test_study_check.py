@@ -246,7 +246,7 @@ def test_what_cannot_be_held_together_is_refused(layout: Layout, tmp_path: Path)
     with pytest.raises(DataError, match="check of the study"):
         check.load_checked(again)
     again.checked.write_text(json.dumps({"schema_version": 0}))
-    with pytest.raises(ArtifactError, match="another version"):
+    with pytest.raises(DataError, match="another version"):
         check.load_checked(again)
 
 

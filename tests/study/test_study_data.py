@@ -25,14 +25,15 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study import source_texts
-from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
+from vocabforge.study.config import StudyConfig
+from vocabforge.study.config_data import SourceConfig, StudyDataConfig
 from vocabforge.study.data import KIND, make, run
 from vocabforge.study.layout import Layout
 from vocabforge.study.source_cutting import clean, joined, parted, passages, sentences, weight
 from vocabforge.study.source_languages import language_of
 from vocabforge.study.source_quotes import quoted
 from vocabforge.study.source_types import Talk
-from vocabforge.study.sources import KINDS, read_source, spread
+from vocabforge.study.sources import KINDS, read_source
 from vocabforge.study.tokenizer_folder import unpack_tokenizer
 
 NOUNS = (
@@ -270,10 +271,8 @@ def test_the_sample_has_three_roles(tmp_path: Path) -> None:
     assert len(rare) == 9
 
 
-def test_every_kind_is_read_and_so_many_documents_are_spread() -> None:
+def test_every_kind_is_read() -> None:
     assert set(KINDS) == set(SourceConfig.model_fields["kind"].annotation.__args__)
-    assert spread(list(range(10)), 4) == [0, 2, 5, 7]
-    assert spread([1, 2], 4) == [1, 2]
 
 
 def test_a_source_needs_its_file(tmp_path: Path) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import hypot, nan
-from pathlib import Path
 
 import pytest
 
 from tests.study.times_support import row, speed
-from vocabforge.decode.recipe import MethodRecipe
-from vocabforge.evaluate.results import Figure
+from vocabforge.decode.recipe import PLAIN
 from vocabforge.study.config import TimesConfig
 from vocabforge.study.joined import COLUMNS, MACHINE, ROOFLINE, SHAPE, Length, predictions, with_predictions
 from vocabforge.study.roofline import Sizes, head_bytes
 from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed
 from vocabforge.study.times import StudyTimes
-from vocabforge.study.tuning import SHARE, places_of, standing, tuned
-from vocabforge.tune.outcome import PLAIN, BatchRow, CandidateRow, Recommendation, Times, TuneResults
+from vocabforge.study.tuning import SHARE, places_of, tuned
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting, TreeSetting
@@ -238,32 +235,3 @@ class TestTuned:
 
     def test_places(self) -> None:
         assert places_of(rows()[0], rows()[:4]) == {MACHINE: 4, SHAPE: 4, SHARE: 1}
-
-
-def tuned_elsewhere(scores: str, tree: str, method: str = "a") -> TuneResults:
-    rate = Figure(value=1.0)
-    at = BatchRow(batch=1, tokens_per_s=rate, speedup=1.0, cycle=Times(value=1.0, low=1.0, high=1.0))
-    candidate = CandidateRow(
-        name="a",
-        head="a",
-        scores=scores,
-        tree=tree,
-        state="measured",
-        prompts=4,
-        identical=4,
-        accepted=rate,
-        batches=[at],
-        method=MethodRecipe(drafter=Path("d")),
-    )
-    won = Recommendation(batch=1, method=method, tokens_per_s=rate, speedup=1.0, why=[], runner_ups=[])
-    return TuneResults.model_construct(candidates=[candidate], recommendations=[won])
-
-
-def test_the_standing_of_a_run_of_tune() -> None:
-    asked, all_rows = times(), rows()
-    exact = standing(tuned_elsewhere("static 200", TREE.label), all_rows, asked)
-    assert exact == {MACHINE: 2, SHAPE: 3, SHARE: 2}
-    any_tree = standing(tuned_elsewhere("static 200", "chain of 9"), all_rows, asked)
-    assert any_tree == {MACHINE: 1, SHAPE: 2, SHARE: 2}
-    assert standing(tuned_elsewhere("static 201", CHAIN.label), all_rows, asked) == {}
-    assert standing(tuned_elsewhere("static 200", CHAIN.label, PLAIN), all_rows, asked) == {}

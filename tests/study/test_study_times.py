@@ -100,7 +100,7 @@ class TestStage:
 
     def test_a_damaged_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "times.json").write_text('{"schema_version": 1, "prefix": 0}')
-        with pytest.raises(DataError, match="do not fit their schema"):
+        with pytest.raises(DataError, match="does not fit its schema"):
             read_times(tmp_path / "times.json")
 
 

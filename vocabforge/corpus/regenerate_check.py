@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +49,11 @@ def token_count(value: Any) -> int | None:
 def canonical(value: Any) -> bytes:
     """JSON with sorted keys, in ASCII: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("ascii")
+
+
+def content_digest(value: Any) -> str:
+    """SHA-256 in hex of :func:`canonical`."""
+    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def same_calls(first: Any, second: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ..core.progress import ProgressBar, human_rate
-from ..corpus.regenerate_check import canonical
+from ..corpus.regenerate_check import content_digest
 from ..corpus.regenerate_log import AnswerLog
 from ..corpus.regenerate_rows import Answer
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
@@ -43,7 +42,7 @@ class Job:
     def key(self, target: str) -> str:
         """Hex hash of everything that decides the answer; ``target`` stands for the target's part of it."""
         facts = [target, self.prompt, self.tokens, self.temperature, self.seed if self.temperature else 0]
-        return hashlib.sha256(canonical(facts)).hexdigest()
+        return content_digest(facts)
 
 
 class AnsweringTarget:
@@ -71,7 +70,7 @@ class AnsweringTarget:
             "tokenizer": self.tokenizer.fingerprint,
             "stop_ids": list(self.tokenizer.eos_ids),
         }
-        self.identity = hashlib.sha256(canonical([self.facts, self.dtype])).hexdigest()
+        self.identity = content_digest([self.facts, self.dtype])
 
     @property
     def model(self) -> LeanModel:

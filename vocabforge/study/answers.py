@@ -20,7 +20,7 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
 from ..core.files import sha256_file
 from ..core.progress import say
-from ..corpus.regenerate_check import canonical
+from ..corpus.regenerate_check import content_digest
 from ..corpus.regenerate_log import AnswerLog
 from ..corpus.regenerate_rows import Answer as LoggedAnswer
 from ..corpus.regenerate_rows import json_line
@@ -80,7 +80,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
         say("The target's answers are there already")
         return
     prompts = training_prompts(layout.train_texts, own.train_prompts)
-    room = _room(config, target)
+    room = _room(config)
     training = [fit_prompt(target.tokenizer, one.messages, room) for one in prompts]
     asked = [
         (name, question, question_prompt(target.tokenizer, question, room))
@@ -163,7 +163,7 @@ def _key(
     own = config.answers
     return {
         **target.facts,
-        "template": hashlib.sha256(canonical([target.tokenizer.chat_template, TEMPLATE])).hexdigest(),
+        "template": content_digest([target.tokenizer.chat_template, TEMPLATE]),
         "texts": sha256_file(layout.train_texts) if layout.train_texts.is_file() else None,
         "questions": {name: sha256_file(path) for name, path in sets.items() if path.is_file()},
         "train": [own.train_prompts, own.train_tokens],
@@ -178,7 +178,7 @@ def _done(layout: Layout, key: dict[str, Any]) -> bool:
         return False
 
 
-def _room(config: StudyConfig, target: AnsweringTarget) -> int:
+def _room(config: StudyConfig) -> int:
     """Tokens that a prompt may have."""
     own, positions = config.answers, config.target.max_position_embeddings
     left = positions - max(own.tokens, own.train_tokens)

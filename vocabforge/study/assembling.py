@@ -30,7 +30,6 @@ from .figures import (
 from .joined import COLUMNS, EVERYTHING, GREEDY, Predicted, Row, with_predictions
 from .methods import FULL, Method
 from .results import (
-    RARE,
     Cell,
     Checked,
     Goal,
@@ -126,7 +125,7 @@ def assemble(config: StudyConfig, inputs: Inputs) -> StudyResults:
         coverage_texts=list(dict.fromkeys(text for one in inputs.coverage.values() for text in one)),
         methods=figures,
         goals=_goals(rows, list(forms), list(inputs.replays)),
-        claims=[claim_of(one) for one in claims(rows, rare=RARE)],
+        claims=[claim_of(one) for one in claims(rows)],
         recommended=None if inputs.times is None else _recommended(rows, inputs.times),
         checked=inputs.checked,
         facts=dict(inputs.facts),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 from ..core.artifact import open_artifact
-from ..core.errors import ArtifactError, UsageError
-from ..core.files import atomic_write_json, read_json
+from ..core.config import StrictModel
+from ..core.errors import UsageError
+from ..core.files import atomic_write_json
 from ..core.progress import say
-from ..corpus.regenerate_check import canonical
+from ..core.versioned import read_versioned
+from ..corpus.regenerate_check import content_digest
 from ..decode.proposers import FITTING, DraftOptions, ProposerParts, make_proposer
 from ..decode.shapes import chain
 from ..evaluate.bench_heads_candidates import Candidate
@@ -29,11 +30,11 @@ from .replaying import as_replayed, load_replayed
 from .study_heads import StudyHeads
 
 SCHEMA_VERSION = 1
+# Ways of decoding: a chain at temperature 0 and at 1, and EAGLE-2's dynamic tree at temperature 0.
 MODES = "chain", "drawn", "tree"
-"""Ways of decoding: a chain at temperature 0 and at 1, and EAGLE-2's dynamic tree at temperature 0."""
 
+# (seed, kind of answers) -> what the replay found for every method, by its key, on all those answers
 Replays = Callable[[int, Which], Mapping[str, Replayed]]
-"""From a seed and the answers' kind: what the replay found for every method, by its key, on all those answers."""
 
 
 def run(config: StudyConfig, layout: Layout) -> None:
@@ -53,7 +54,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
 
 def perform(config: StudyConfig, layout: Layout, replays: Replays) -> None:
-    """:func:`run` with the replay's results handed in."""
+    """:func:`run` with the replay's results handed in; it raises the same."""
     if config.check.tokens > config.answers.tokens:
         raise UsageError(
             "the decoder cannot be held against answers that are shorter than its outputs",
@@ -71,22 +72,35 @@ def perform(config: StudyConfig, layout: Layout, replays: Replays) -> None:
     )
 
 
+class _CheckFile(StrictModel):
+    """``check.json``; see :func:`run`."""
+
+    schema_version: Literal[1]
+    dtype: str
+    device: str
+    settings: dict[str, int]
+    questions: list[list[str | int]]
+    plain: dict[str, Any]
+    methods: dict[str, Any]
+    totals: dict[str, int]
+    lossless: bool
+    as_replayed: bool
+
+
 def load_checked(layout: Layout) -> dict[str, Any]:
     """check.json; see :func:`run`.
 
     Raises:
-        DataError: the stage has not run.
-        ArtifactError: another version wrote it.
+        DataError: the stage has not run, another version wrote the file, or it is damaged.
     """
-    found = read_json(layout.checked, "check of the study")
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
-        raise ArtifactError(
-            "the study's check was written by another version",
-            expected=f"schema {SCHEMA_VERSION}",
-            source=layout.checked,
-            remedy="run the stage check again",
-        )
-    return found
+    found = read_versioned(
+        layout.checked,
+        _CheckFile,
+        SCHEMA_VERSION,
+        what="check of the study",
+        remedy="run the stage check again",
+    )
+    return found.model_dump()
 
 
 class _Check:
@@ -158,8 +172,8 @@ class _Seed:
         place = self._check.layout.seed(self._seed)
         head = None if way.head is None else place / way.head
         one = Candidate(way.name, way.setting, place / self._drafter(way), way.vocab, head, way.options)
-        content = canonical([one.key(), way.kind, self._check.config.replay.levels])
-        return {"method": hashlib.sha256(content).hexdigest(), "replay": self._replay}
+        content = content_digest([one.key(), way.kind, self._check.config.replay.levels])
+        return {"method": content, "replay": self._replay}
 
     def _drafter(self, way: Method) -> str:
         """Folder of a method's drafter below the seed's."""
@@ -171,7 +185,7 @@ class _Seed:
         way = replace(way, drafter=self._drafter(way))
         drafter, head = self._heads.drafter(way.drafter), self._heads.head(way)
         line = DraftOptions(tree="chain", depth=levels - 1)
-        tree = DraftOptions("dynamic", False, own.tree_depth, own.tree_topk, own.tree_nodes)
+        tree = DraftOptions("dynamic", depth=own.tree_depth, topk=own.tree_topk, total_nodes=own.tree_nodes)
         found: dict[str, Any] = {}
         for mode in MODES:
             which: Which = "drawn" if mode == "drawn" else "greedy"

@@ -16,6 +16,8 @@ NANOSPEC = 3000  # tokens
 
 
 def share(family: str, size: int, name: str | None = None) -> Look:
+    """Share of the full head's accepted length that a row keeps; rows are named as by ``Table.find``."""
+
     def look(table: Table) -> Looked:
         row = table.find(family, size, name)
         if row is None:
@@ -44,6 +46,7 @@ def pruned(table: Table) -> Looked:
 
 
 def trained(table: Table) -> Looked:
+    """Accepted length of a ranker over that of the drafter trained over a reduced vocabulary."""
     ranker = table.find("ranker", 2048, "ranker d/8, joint")
     return ratio(ranker, table.first("reduced"), lambda row: row.accepted, "tokens a cycle", lengths=True)
 
@@ -58,6 +61,7 @@ def router(table: Table) -> Looked:
 
 
 def router_beside_static(table: Table) -> Looked:
+    """Share that the best router with fewer tokens keeps over that of a static vocabulary of 32,768."""
     static = table.find("fr", 32_768)
     allowed = [row for row in table.of_family("router") if static is not None and row.exact < static.exact]
     best = max(allowed, key=lambda row: row.share, default=None)
@@ -76,6 +80,7 @@ def rare(table: Table) -> Looked:
 
 
 def context_speed(table: Table) -> Looked:
+    """Speed of the fastest context head with fewer than :data:`NANOSPEC` tokens over the full head's."""
     small = [row for row in table.of_family("context") if (table.tokens(row) or NANOSPEC) < NANOSPEC]
     return table.speeds(table.fastest(small), table.first("full"))
 
@@ -88,6 +93,7 @@ def schedule(table: Table) -> Looked:
 
 
 def low_rank_head(table: Table) -> Looked:
+    """Time of the full head in a cycle over that of the low-rank head."""
     return ratio(
         table.first("full"),
         table.first("low-rank"),
@@ -97,18 +103,22 @@ def low_rank_head(table: Table) -> Looked:
 
 
 def low_rank_speed(table: Table) -> Looked:
+    """Speed of the low-rank head over the full head's."""
     return table.speeds(table.first("low-rank"), table.first("full"))
 
 
 def ranker_speed(table: Table) -> Looked:
+    """Speed of the fastest ranker over that of the drafter trained over a reduced vocabulary."""
     return table.speeds(table.fastest(table.of_family("ranker")), table.first("reduced"))
 
 
 def static_speed(table: Table) -> Looked:
+    """Speed of a static vocabulary of 32,768 over the full head's."""
     return table.speeds(table.find("fr", 32_768), table.first("full"))
 
 
 def frugal(table: Table) -> list[Row]:
+    """Dynamic heads that keep :data:`KEPT` with :data:`EXACT` of exact logits at most, the fastest first."""
     found = [row for row in table.dynamic() if row.share >= KEPT and row.exact <= EXACT]
     return sorted(found, key=lambda row: (-(table.speed(row) or 0.0), -row.share))
 

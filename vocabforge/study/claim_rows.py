@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .joined import CHAIN, EVERYTHING, ROOFLINE, SHAPE, Row
+from .joined import CHAIN, EVERYTHING, GREEDY, ROOFLINE, SHAPE, Row
+from .results import RARE
 
 
 class Looked(NamedTuple):
@@ -51,9 +52,9 @@ class Table:
         rows: Sequence[Row],
         *,
         shape: str | None = None,
-        temperature: str = "greedy",
+        temperature: str = GREEDY,
         group: str = EVERYTHING,
-        rare: str = "rare data",
+        rare: str = RARE,
     ) -> Table:
         """Rows of a group.
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from . import claim_looks as looks
 from .claim_looks import EXACT, FASTER, KEPT, Look
 from .claim_rows import Table
-from .joined import Row
+from .joined import GREEDY, Row
+from .results import RARE
 
 GOAL = "this study's goal"
 _ALIKE = 0.01  # lengths that differ by no more are about the same
@@ -58,7 +59,7 @@ class _Published:
 
 
 def claims(
-    rows: Sequence[Row], *, shape: str | None = None, temperature: str = "greedy", rare: str = "rare data"
+    rows: Sequence[Row], *, shape: str | None = None, temperature: str = GREEDY, rare: str = RARE
 ) -> list[Claim]:
     """Every claim judged on one shape and temperature.
 
@@ -71,12 +72,12 @@ def claims(
     return [_judged(one, table) for one in (*_ACCEPTANCE, *_SPEED, _OWN)]
 
 
-def goal(rows: Sequence[Row], *, shape: str | None = None, temperature: str = "greedy") -> Claim:
+def goal(rows: Sequence[Row], *, shape: str | None = None, temperature: str = GREEDY) -> Claim:
     """The study's own goal alone."""
     return _judged(_OWN, Table.of(rows, shape=shape, temperature=temperature))
 
 
-def reaching(rows: Sequence[Row], *, shape: str | None = None, temperature: str = "greedy") -> list[Row]:
+def reaching(rows: Sequence[Row], *, shape: str | None = None, temperature: str = GREEDY) -> list[Row]:
     """Dynamic heads that keep enough with few enough exact logits, the fastest at the larger shape first."""
     return looks.frugal(Table.of(rows, shape=shape, temperature=temperature))
 

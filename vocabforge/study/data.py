@@ -15,12 +15,13 @@ from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
-from ..evaluate.benchmarks import Benchmark, Question, load_benchmark
-from .config import SourceConfig, StudyConfig, StudyDataConfig
+from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
+from .config import StudyConfig
+from .config_data import SourceConfig, StudyDataConfig
 from .layout import Layout
 from .overlap import Overlap
 from .source_types import Talk
-from .sources import SourceTexts, read_source, spread
+from .sources import SourceTexts, read_source
 from .tokenizer_folder import tokenizer_hashes, unpack_tokenizer
 
 KIND = "study-data"

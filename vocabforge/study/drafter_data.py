@@ -24,9 +24,7 @@ from .vocab import content_of, heldout_files
 FOLDER = "prepared"
 TRAIN, HELDOUT = "train.jsonl", "heldout.jsonl"
 _SAMPLE = 256  # conversations whose tokens are counted, to know how many a share of the rows takes
-_HELDOUT = (
-    8  # conversations of each held-out source: held-out figures are exact over all ids, so they are few
-)
+_HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
 
 
 def mix(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[str, Any]:

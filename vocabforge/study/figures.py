@@ -18,7 +18,7 @@ from ..evaluate.results_figures import Figure
 from ..evaluate.summary import task_groups
 from .config import ReplayConfig
 from .joined import CHAIN, EVERYTHING
-from .results import RARE, Cell, Group
+from .results import RARE, Cell, Group, GroupKind
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of
 RARE_SETS = "rare", "human-eval"
@@ -108,8 +108,8 @@ def _categories(headline: list[str], everything: Mask, categories: npt.NDArray) 
     return found if len(found) > 1 else []
 
 
-def _group(key: str, kind: str, sets: list[str], mask: Mask) -> tuple[Group, Mask]:
-    return Group(key=key, kind=kind, sets=sets, questions=int(mask.sum())), mask  # type: ignore[arg-type]
+def _group(key: str, kind: GroupKind, sets: list[str], mask: Mask) -> tuple[Group, Mask]:
+    return Group(key=key, kind=kind, sets=sets, questions=int(mask.sum())), mask
 
 
 def question_sums(

@@ -11,7 +11,7 @@ from ..vocab.subset import load_subset
 from .config import MethodsConfig, StudyConfig
 from .layout import Layout
 
-FULL = "full"
+FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families, and folders below that of the seed
 PARTS = "joint", "alone"
 
 
@@ -59,10 +59,6 @@ def router_folder(clusters: int) -> str:
     return f"router-{clusters}"
 
 
-LOW_RANK = "low-rank"
-REDUCED = "reduced"
-
-
 def methods(config: StudyConfig, layout: Layout) -> list[Method]:
     """Every row of the study, the full head first.
 
@@ -71,8 +67,8 @@ def methods(config: StudyConfig, layout: Layout) -> list[Method]:
     """
     own, levels = config.methods, config.replay.levels
     found = [
-        Method("full", "full head", f"V = {_vocab_size(config)}"),
-        Method("reduced", "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
+        Method(FULL, "full head", f"V = {_vocab_size(config)}"),
+        Method(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
     ]
     for ranking, name in (("fr", "FR-Spec"), ("trim", "VocabTrim")):
         found += [
@@ -81,7 +77,7 @@ def methods(config: StudyConfig, layout: Layout) -> list[Method]:
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
     found += [_position(text, ranked, levels) for text in own.position]
     found += _rankers(own)
-    found.append(Method("low-rank", "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
+    found.append(Method(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
     found += _routers(own, levels)
     for core in own.cores:
         options = HeadOptions(ranked=ranked[:core], context=own.context)

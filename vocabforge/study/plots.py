@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ..evaluate.plots import (
-    WIDTH_IN,
-    dot_chart,
-)
+from ..evaluate.plots import WIDTH_IN, dot_chart
 from ..evaluate.report_plots import Bar, Trace, bar_rows, trace_lines
 from ..evaluate.svg_file import standalone
 from ..tune.charts import WIDE_IN
@@ -19,9 +15,6 @@ from .joined import COLUMNS, GREEDY, ROOFLINE, SHAPE
 from .names import COLUMN_NAMES, shown_group
 from .results import MethodFigures, StudyResults
 from .spots import Series, spot_chart
-
-if TYPE_CHECKING:
-    pass
 
 SHARE_LABEL = "% of the full head's length"
 
@@ -126,7 +119,7 @@ def _speeds(results: StudyResults) -> list[Panel]:
         how = "times measured" if column == SHAPE else "arithmetic: bytes over bandwidth"
         note = f"Predicted ({how}), {shape}, greedy"
         if static is not None:
-            note += f". Dashed: the goal, 98.5% and {FASTER:.2f} times {static.label} (upper right)"
+            note += f". Dashed: the goal, {KEPT:.1%} and {FASTER:.2f} times {static.label} (upper right)"
         labels = (SHARE_LABEL, "predicted tokens/s")
         title = f"Predicted tokens/s: {COLUMN_NAMES[column]}"
         found.append(_both(f"speed-{column}", title, note, series, labels, (100 * KEPT, level)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 import zlib
@@ -18,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from ..core.artifact import Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from ..core.progress import say
-from ..corpus.regenerate_check import canonical
+from ..corpus.regenerate_check import content_digest
 from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.replay import Drafting, replay
 from ..evaluate.replay_types import Replayed
@@ -57,9 +56,8 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
         place = _place(layout, seed, which)
         found = _found(place, PART, key)
         if found is None:
-            draftings = (
-                _draftings(StudyHeads(layout, seed, target.model), ways) if draftings is None else draftings
-            )
+            if draftings is None:
+                draftings = _draftings(StudyHeads(layout, seed, target.model), ways)
             _replay(config, layout, target, draftings, which, place, key)
             found = open_artifact(place, PART)
         else:
@@ -119,7 +117,7 @@ def _key(
         "answers": answers.manifest["files"][f"answers-{which}.jsonl"]["sha256"],
         "levels": config.replay.levels,
         "width": config.replay.width,
-        "methods": hashlib.sha256(canonical(made)).hexdigest(),
+        "methods": content_digest(made),
     }
 
 

@@ -27,7 +27,7 @@ from ..tune.types import HeadSetting
 WEIGHT, LOGIT = 2, 4  # bytes: bf16 weights and states, fp32 logits
 
 # Kinds that score rows of the LM head which all hidden rows of a step share.
-_SLABS = "full", "static", "scheduled"
+SLABS = "full", "static", "scheduled"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def head_seconds(
 
 def _distinct(head: HeadSetting, tail: int, vocabulary: int, rows: int) -> float:
     """Rows of the LM head beside the core that are read at most."""
-    if head.kind in _SLABS or (head.kind in ("context", "hybrid") and not head.rank):
+    if head.kind in SLABS or (head.kind in ("context", "hybrid") and not head.rank):
         return tail  # the text's tokens are those of the request
     if not head.shared:
         return tail * rows

@@ -13,9 +13,7 @@ from ..core.errors import MismatchError
 from ..tune.interpolate import Found, Sample, interpolate
 from ..tune.records import Count, Time
 from ..tune.types import HeadSetting, Seconds, TreeSetting, total
-
-# Slabs of rows in one piece: the same work whatever they are called.
-_SLABS = "full", "static", "scheduled"
+from .roofline import SLABS
 
 
 class Timed(StrictModel):
@@ -145,7 +143,7 @@ class ShapeTimes(StrictModel):
 
 def time_family(setting: HeadSetting) -> tuple[object, ...]:
     """What no interpolation crosses: a head's kind, but that slabs of rows are all alike."""
-    if setting.kind in _SLABS:
+    if setting.kind in SLABS:
         return ("slab",)
     return setting.family
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.errors import UsageError
 from ..corpus.conversation import Message
 from ..corpus.reading import Problems
-from .config import SourceConfig
+from .config_data import SourceConfig
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from ..core.errors import DataError
 from ..core.extension import resolve
 from ..corpus.chat import ChatOptions, render_chats
 from ..corpus.reading import Problems
 from ..corpus.tokenizer import TextTokenizer
-from .config import SourceConfig
+from ..evaluate.benchmarks import spread
+from .config_data import SourceConfig
 from .source_types import Reading, Talk
 
 _HERE = "vocabforge.study"
@@ -32,7 +32,6 @@ KINDS = {
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _HALF = re.compile("[\ud800-\udfff]")
 _PLAIN = {"role", "content", "loss_weight"}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,6 @@ def read_source(
         )
     kept = found if source.documents is None else spread(found, source.documents)
     return SourceTexts(source, kept, len(found), dict(problems.kinds))
-
-
-def spread(items: Sequence[T], count: int) -> list[T]:
-    """``count`` items at even distances, the first included; all of them if there are fewer."""
-    if count >= len(items):
-        return list(items)
-    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _unfit(talk: Talk, tokenizer: TextTokenizer | None) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from ..core.extension import load_attribute
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
-from ..corpus.regenerate_check import canonical
+from ..corpus.regenerate_check import content_digest
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory
@@ -163,7 +162,7 @@ def digest_of(config: StudyConfig, name: str) -> str:
     for path in sorted({path for one in (name, *_before(name)) for path in STAGES[one].reads}):
         section, _, key = path.partition(".")
         chosen[path] = body[section][key] if key else body[section]
-    return hashlib.sha256(canonical(chosen)).hexdigest()
+    return content_digest(chosen)
 
 
 def _before(name: str) -> Iterator[str]:

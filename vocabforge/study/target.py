@@ -66,7 +66,7 @@ def losses_by_source(config: StudyConfig, meta: Mapping[str, Any]) -> dict[str, 
 
 
 def _heldout(config: StudyConfig) -> list[str]:
-    return [source.name for source in config.data.sources if source.role != "train"]
+    return [source.name for source in config.data.held_out]
 
 
 def _described(meta: Mapping[str, Any], losses: Mapping[str, float]) -> str:

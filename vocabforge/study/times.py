@@ -12,13 +12,12 @@ from statistics import mean
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
 
 from .. import __version__
 from ..core.config import StrictModel
-from ..core.errors import DataError
-from ..core.files import atomic_write, read_json
+from ..core.files import atomic_write
 from ..core.progress import say
+from ..core.versioned import read_versioned
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..evaluate.benchmarks import read_questions, spread
@@ -137,19 +136,15 @@ def read_times(path: Path) -> StudyTimes:
     """``times.json``.
 
     Raises:
-        DataError: missing, or not what the stage writes.
+        DataError: missing, another version, or not what the stage writes.
     """
-    try:
-        return StudyTimes.model_validate(read_json(path, "times of the study"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(
-            "the times of the study do not fit their schema",
-            got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            expected=f"schema_version {SCHEMA_VERSION}",
-            source=path,
-            remedy="delete the file and run the stage times again",
-        ) from error
+    return read_versioned(
+        path,
+        StudyTimes,
+        SCHEMA_VERSION,
+        what="times file of the study",
+        remedy="delete the file and run the stage times again",
+    )
 
 
 def trees_of(config: StudyConfig) -> dict[str, TreeSetting]:

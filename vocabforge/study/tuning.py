@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..decode.recipe import PLAIN
 from ..evaluate.results import Figure
-from ..tune.outcome import PLAIN, Recommendation, TuneResults
+from ..tune.outcome import Recommendation
 from ..tune.predict import Prediction
 from ..tune.recommend import recommend
 from ..tune.search import Entry, ranked
 from ..tune.space import Candidate, HeadChoice
 from ..tune.types import Seconds, TreeSetting
 from .joined import COLUMNS, EVERYTHING, GREEDY, MACHINE, Predicted, Row
-from .times import StudyTimes
 
 SHARE = "share"  # the order by share of the full head's accepted length
 
@@ -82,30 +82,6 @@ def places_of(pick: Row, rows: Sequence[Row]) -> dict[str, int]:
             speeds = [row.tokens_per_s(column) for row in rows]
             found[column] = 1 + sum(other > own for other in speeds if other is not None)
     found[SHARE] = 1 + sum(row.share > pick.share for row in rows if row.shape == pick.shape)
-    return found
-
-
-def standing(results: TuneResults, rows: Sequence[Row], times: StudyTimes) -> dict[str, int]:
-    """Where the recommendation of a run of ``vocabforge tune`` stands among the study's greedy rows.
-
-    Its draft head is found by its sizes, which several rows may share (one of FR-Spec and one of VocabTrim); its tree
-    by levels and nodes where the study has it, else the head's rows of all shapes stand for it. The best of them
-    counts.
-
-    Returns:
-        as :func:`places_of`; empty where plain decoding is recommended, or the study has no such head.
-    """
-    wanted = next((one for one in results.recommendations if one.batch == 1), None)
-    if wanted is None or wanted.method == PLAIN:
-        return {}
-    chosen = results.row(wanted.method)
-    asked = [row for row in rows if (row.temperature, row.group) == (GREEDY, EVERYTHING)]
-    alike = [row for row in asked if row.key in times.heads and times.heads[row.key].label == chosen.scores]
-    same = [row for row in alike if row.shape in times.trees and times.trees[row.shape].label == chosen.tree]
-    found: dict[str, int] = {}
-    for row in same or alike:
-        for order, place in places_of(row, asked).items():
-            found[order] = min(place, found.get(order, place))
     return found
 
 

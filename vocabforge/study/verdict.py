@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .claim_looks import FASTER, KEPT
-from .joined import EVERYTHING, ROOFLINE, SHAPE
+from .joined import EVERYTHING, GREEDY, ROOFLINE, SHAPE
 from .results import Goal, StudyResults
 
 COLUMN_WORDS = {SHAPE: "head times measured", ROOFLINE: "arithmetic: the byte roofline"}
@@ -29,7 +29,7 @@ def verdict(results: StudyResults) -> str:
 
 def place(goal: Goal) -> str:
     """``tree 60, greedy``."""
-    return f"{goal.shape}, {'greedy' if goal.temperature == 'greedy' else 'temperature 1'}"
+    return f"{goal.shape}, {'greedy' if goal.temperature == GREEDY else 'temperature 1'}"
 
 
 def listed(names: list[str]) -> str:

@@ -129,11 +129,7 @@ def content_of(path: Path, stage: str) -> str:
 
 def heldout_files(config: StudyConfig, layout: Layout) -> dict[str, Path]:
     """Conversations that nothing is learnt from, by source."""
-    return {
-        source.name: layout.heldout_texts(source.name)
-        for source in config.data.sources
-        if source.role != "train"
-    }
+    return {source.name: layout.heldout_texts(source.name) for source in config.data.held_out}
 
 
 def _plan(
@@ -143,7 +139,7 @@ def _plan(
     plan = [PlannedStep("tokens of the training texts", "", 20.0)]
     if not counted_before:
         plan.append(PlannedStep("tokens of the target", "", 1.0))
-    if any(source.role != "train" for source in config.data.sources):
+    if config.data.held_out:
         plan.append(PlannedStep("tokens of held-out texts", "", 4.0))
     plan += [
         PlannedStep(f"{_NAMES[ranking]} of {size:,} tokens", "", 0.2)
