@@ -120,17 +120,17 @@ def world() -> World:
     """Made once. The target's layers do little, so that what it writes depends mostly on the token before."""
     folder = Path(tempfile.mkdtemp()) / "target"
     tiny_target(folder, vocab_size=VOCAB, initializer_range=0.12, num_hidden_layers=4)
-    _sharpen(folder)
+    sharpen(folder)
     hf, lean = HFTarget.load(folder), load_target(folder)
     ids = torch.tensor(SUBSET)
-    drafter = _knowing(hf, lean)
-    reduced = _knowing(hf, lean, ids)
+    parts = hf.embedding, hf.head_weight, lean.norm, hf.aux_layers
+    drafter, reduced = knowing_drafter(*parts), knowing_drafter(*parts, ids)
     written = torch.tensor([token for seed in range(3) for token in _written(lean, seed)])
     counts = written.bincount(minlength=VOCAB)
     return World(folder, lean, hf, drafter, reduced, tuple(counts.argsort(descending=True).tolist()))
 
 
-def _sharpen(folder: Path) -> None:
+def sharpen(folder: Path) -> None:
     """Larger embeddings, beside which the layers do little, and larger logits, so that draws follow them."""
     from safetensors.torch import load_file, save_file
 
@@ -149,35 +149,42 @@ def _written(lean: LeanModel, seed: int) -> list[int]:
 
 
 @torch.no_grad()
-def _knowing(hf: HFTarget, lean: LeanModel, ids: torch.Tensor | None = None) -> Eagle3Drafter:
+def knowing_drafter(
+    embedding: torch.Tensor,
+    head: torch.Tensor,
+    norm: torch.Tensor,
+    aux_layers: tuple[int, ...],
+    ids: torch.Tensor | None = None,
+) -> Eagle3Drafter:
     """A drafter whose next state is the embedding of the token fed, blurred by what was fed before.
 
     Attention looks for the token's own key and hands on its embedding; the residual adds the states before it, so that
     deeper drafts are worse. With ``ids`` it has a head of its own over these.
     """
+    vocab, hidden = embedding.shape
     config = Eagle3Config(
-        hidden_size=HIDDEN,
+        hidden_size=hidden,
         intermediate_size=40,
         num_heads=4,
         num_kv_heads=4,
         head_dim=8,
-        vocab_size=VOCAB,
+        vocab_size=vocab,
         draft_vocab_size=None if ids is None else len(ids),
-        aux_layers=hf.aux_layers,
+        aux_layers=aux_layers,
         max_position_embeddings=256,
     )
     torch.manual_seed(1)
-    drafter = Eagle3Drafter(config, hf.embedding, hf.head_weight, ids)
+    drafter = Eagle3Drafter(config, embedding, head, ids)
     for parameter in drafter.parameters():
         if parameter.dim() == 2:
             parameter.normal_(0.0, 0.05)
         else:
             parameter.fill_(1.0)
-    attention, eye = drafter.midlayer.self_attn, torch.eye(HIDDEN)
+    attention, eye = drafter.midlayer.self_attn, torch.eye(hidden)
     for projection, scale in ((attention.q_proj, 2.5), (attention.k_proj, 2.5), (attention.v_proj, 1.0)):
-        projection.weight[:, :HIDDEN] += scale * eye
+        projection.weight[:, :hidden] += scale * eye
     attention.o_proj.weight += 2.0 * eye
-    drafter.norm.weight.copy_(lean.norm)
+    drafter.norm.weight.copy_(norm)
     if ids is not None:
-        drafter.lm_head.weight.copy_(hf.head_weight[ids])
+        drafter.lm_head.weight.copy_(head[ids])
     return drafter.eval().requires_grad_(False)

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
+from tests.evaluate.replay_scores import ROWS, SIZE, kinds, ordered, scores_of, ways
 from vocabforge.evaluate import replay_above
 from vocabforge.evaluate.replay_above import above
-
-ROWS, SIZE = 9, 700
-
-
-def scores_of(kind: str, seed: int = 0) -> torch.Tensor:
-    stream = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(ROWS, SIZE, generator=stream)
-    return {"real": drawn, "ties": (drawn * 2).round(), "equal": torch.zeros(ROWS, SIZE)}[kind]
-
-
-def ordered(row: torch.Tensor) -> list[int]:
-    """Head rows, best first, ties to the lower one, in plain Python."""
-    values = row.tolist()
-    return sorted(range(len(values)), key=lambda i: (-values[i], i))
-
-
-WAYS = ["host", "device"]
-kinds = pytest.mark.parametrize("kind", ["real", "ties", "equal"])
-ways = pytest.mark.parametrize("way", WAYS)
 
 
 @kinds

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.evaluate.test_replay_above import ROWS, SIZE, kinds, ordered, scores_of, ways
+from tests.evaluate.replay_scores import ROWS, SIZE, kinds, ordered, scores_of, ways
 from vocabforge.evaluate import replay_lists
 from vocabforge.evaluate.replay_above import above
 from vocabforge.evaluate.replay_lists import Shortlist, on_lists

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.evaluate.replay_support import knowing_drafter, sharpen
 from tests.study.decoding_support import VOCAB, make_study, study_config
 from vocabforge.core.extension import resolve
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.replay_types import Replayed
 from vocabforge.models.drafter_io import save_drafter
-from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
 from vocabforge.models.heads import HEADS, HeadSizes
-from vocabforge.models.lean import LeanModel, load_target
+from vocabforge.models.lean import load_target
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.router import Router
 from vocabforge.study import answers, replaying
@@ -58,7 +58,7 @@ def drafted_config(root: Path, **sections: Any) -> StudyConfig:
 def make_drafted(root: Path) -> Layout:
     """All that the stages before ``check`` leave."""
     layout = make_study(root, initializer_range=0.12, num_hidden_layers=4)
-    _sharpen(layout.target)
+    sharpen(layout.target)
     answers.run(drafted_config(root), layout)
     tokenizer, model = load_tokenizer(layout.target), load_target(layout.target)
     written = [one.continuation.tokens for one in answers.load_answers(layout, "drawn")]
@@ -73,8 +73,9 @@ def make_drafted(root: Path) -> Layout:
     meta = dict(zip(("target_fingerprint", "tokenizer_fingerprint"), prints))
     place = layout.seed(SEED)
     some = torch.from_numpy(np.sort(ranked)[::2].copy())
-    save_drafter(place / FULL / "drafter", knowing_drafter(model), meta)
-    save_drafter(place / REDUCED / "drafter", knowing_drafter(model, some), meta)
+    parts = model.embedding.detach(), model.lm_head_weight.detach(), model.norm, (0, 1, 2)
+    save_drafter(place / FULL / "drafter", knowing_drafter(*parts), meta)
+    save_drafter(place / REDUCED / "drafter", knowing_drafter(*parts, some), meta)
     owner = HeadOwner(drafter_digest(place / FULL / "drafter"), *prints)
     for folder, kind in (
         (ranker_folder(2, "joint"), "ranker"),
@@ -92,48 +93,6 @@ def make_drafted(root: Path) -> Layout:
         save_head(place / folder, kind, module, owner, {})
     replaying.run(drafted_config(root), layout, SEED)
     return layout
-
-
-def _sharpen(folder: Path) -> None:
-    """Larger embeddings, beside which the layers do little: what is written depends mostly on the token before."""
-    from safetensors.torch import load_file, save_file
-
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    tensors["model.embed_tokens.weight"] *= 12.0
-    tensors["lm_head.weight"] *= 7.0
-    save_file(tensors, file, metadata={"format": "pt"})
-
-
-@torch.no_grad()
-def knowing_drafter(model: LeanModel, ids: torch.Tensor | None = None) -> Eagle3Drafter:
-    """A drafter whose next state is the embedding of the token fed, blurred by what was fed before."""
-    config = Eagle3Config(
-        hidden_size=HIDDEN,
-        intermediate_size=40,
-        num_heads=4,
-        num_kv_heads=4,
-        head_dim=8,
-        vocab_size=VOCAB,
-        draft_vocab_size=None if ids is None else len(ids),
-        aux_layers=(0, 1, 2),
-        max_position_embeddings=256,
-    )
-    torch.manual_seed(1)
-    drafter = Eagle3Drafter(config, model.embedding.detach(), model.lm_head_weight.detach(), ids)
-    for parameter in drafter.parameters():
-        if parameter.dim() == 2:
-            parameter.normal_(0.0, 0.05)
-        else:
-            parameter.fill_(1.0)
-    attention, eye = drafter.midlayer.self_attn, torch.eye(HIDDEN)
-    for projection, scale in ((attention.q_proj, 2.5), (attention.k_proj, 2.5), (attention.v_proj, 1.0)):
-        projection.weight[:, :HIDDEN] += scale * eye
-    attention.o_proj.weight += 2.0 * eye
-    drafter.norm.weight.copy_(model.norm)
-    if ids is not None:
-        drafter.lm_head.weight.copy_(model.lm_head_weight[ids])
-    return drafter.eval().requires_grad_(False)
 
 
 def with_planted(found: Mapping[str, Replayed], key: str, row: int) -> dict[str, Replayed]:
