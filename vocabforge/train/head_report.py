@@ -84,7 +84,7 @@ def head_report(
     for batch in batches:
         alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
         for rows in drafting_rows(drafter, batch, steps):
-            hits = _step(everyone, drafter, target, batch, rows, top_n, sums)
+            hits = _step(everyone, target, batch, rows, top_n, sums)
             for name, hit in hits.items():
                 counted = alive[name] & rows.counted
                 alive[name] = alive[name] & hit
@@ -96,7 +96,6 @@ def head_report(
 
 def _step(
     heads: Mapping[str, DraftHead],
-    drafter: Drafter,
     target: HFTarget | TargetHead,
     batch: CapturedBatch,
     rows: DraftingRows,

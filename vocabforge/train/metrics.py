@@ -48,6 +48,7 @@ class TTTTotals:
 
     @classmethod
     def zeros(cls, steps: int, device: torch.device | str = "cpu") -> TTTTotals:
+        """Nothing added yet, for K steps."""
         return cls(torch.zeros(len(FIELDS), steps, dtype=torch.float64, device=device))
 
     @classmethod
@@ -62,9 +63,8 @@ class TTTTotals:
     def add(self, figures: Sequence[StepFigures]) -> None:
         """Add one batch: the figures of its steps 0, 1, ...; fewer than K leave the later columns alone."""
         alive = torch.ones_like(figures[0].hits)  # (B, T) all earlier steps were hits
-        chance = torch.ones_like(
-            figures[0].overlaps, dtype=torch.float64
-        )  # (B, T) product of earlier overlaps
+        # (B, T) product of earlier overlaps
+        chance = torch.ones_like(figures[0].overlaps, dtype=torch.float64)
         columns = []
         for step in figures:
             here, before = alive & step.counted, torch.where(step.counted, chance, 0.0)
@@ -144,26 +144,3 @@ def expected_accepted_length(conditional: Sequence[float]) -> float:
         alive *= acceptance
         length += alive
     return length
-
-
-def walk_chain(hits: Tensor, start: int, end: int) -> list[int]:
-    """Accepted lengths of a chain drafter walking one document as the decoder does.
-
-    A cycle rooted at row t accepts its leading hits and commits one more token, so the next root is
-    t + 1 + accepted. On text that the target itself produced greedily this is exactly the decoder's course.
-
-    Args:
-        hits: bool (K, T), hits[k, t] of row t at step k.
-        start: the row of the first cycle (last prompt token).
-        end: rows at or beyond it start no cycle.
-
-    Returns:
-        tokens committed by each cycle, the target's own included.
-    """
-    leading = hits.cumprod(0).sum(0)  # (T,)
-    lengths = []
-    row = start
-    while row < end:
-        lengths.append(int(leading[row]) + 1)
-        row += lengths[-1]
-    return lengths
