@@ -22,8 +22,8 @@ from ..core.progress import ProgressBar, say
 from . import checkpoint as checkpoints
 from .candidates import CandidateSampler
 from .machine import StopFlag, stop_requested
-from .optim import learning_rate, make_optimizer, restored, set_learning_rate
-from .strategy import entries, full_state
+from .optim import learning_rate, make_optimizer, set_learning_rate
+from .state import restore_state, state_of
 from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import batch_loss, candidate_loss
 from .tiny_target_rows import Batch, Rows, batches
@@ -252,12 +252,8 @@ class _Run:
 
     def _keep(self, done: int) -> None:
         assert self.work is not None
-        named = dict(self.model.named_parameters())
-        weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
         facts = {"first": self.losses.first, "recent": self.losses.recent}
-        state = checkpoints.RunState(
-            weights, full_state(self.optimizer, named), checkpoints.rng_state(0), facts
-        )
+        state = state_of(self.model, self.optimizer, facts)
         checkpoints.save_checkpoint(self.work.steps, done, state, self.work.identity, _KEEP)
 
 
@@ -286,11 +282,6 @@ def _resume(work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, step
     if found is None:
         return 0, Losses()
     step, state = found
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(state.weights[name])
-            if values := entries(state.optimizer, name):  # none of what does not learn
-                optimizer.state[parameter] = restored(optimizer, values, parameter.device)
-    checkpoints.restore_rng(state.rng, 0)
+    restore_state(model, optimizer, state)
     say(f"Resuming at step {step} of {steps} ({work.steps})")
     return step, Losses(**state.facts)
