@@ -22,6 +22,7 @@ from vocabforge.evaluate.training_plots import Curve, progress_chart, spread
 from vocabforge.evaluate.training_report import render_training, write_report
 from vocabforge.evaluate.training_results import columns, read_run, thinned
 from vocabforge.train.config import TrainConfig
+from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 
 
@@ -44,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config.run.live,
         chain_steps=config.ttt.steps,
     )
-    trainer.run()
+    train(trainer)
     return config.output
 
 
