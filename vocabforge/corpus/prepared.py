@@ -198,13 +198,7 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     for split in SPLITS:
         figures = SplitFigures.from_dict(artifact.meta["figures"][split])
         arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
-        lost = figures.overlong
-        rows[split] = PackedRows(
-            **arrays,
-            cut_sequences=lost.sequences,
-            cut_tokens=lost.lost_tokens,
-            tokens=figures.tokens,
-        )
+        rows[split] = PackedRows(**arrays, tokens=figures.tokens)
     return PreparedData(artifact, rows["train"], rows["heldout"])
 
 

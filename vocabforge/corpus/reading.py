@@ -39,6 +39,7 @@ class Problems:
 
     @property
     def total(self) -> int:
+        """Problems of all kinds."""
         return sum(self.kinds.values())
 
     def add(self, kind: str, source: Path, line: int | str, detail: object = None) -> None:

@@ -57,9 +57,8 @@ class LocalTarget:
                 source=tokenizer.source,
                 remedy="name it as eos_token in tokenizer_config.json",
             )
-        tokenizer.render(
-            [{"role": "user", "content": "?"}], add_generation_prompt=True
-        )  # is there a template?
+        # Raises where there is no chat template.
+        tokenizer.render([{"role": "user", "content": "?"}], add_generation_prompt=True)
         self._model = _load(path, device, dtype, device_map)
         config = self._model.config
         self._context = int(getattr(config, "max_position_embeddings", 0) or 0)

@@ -20,8 +20,6 @@ from ..core.errors import DataError
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
 _RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-
-
 _MARKS = "_generation_marks"
 # Private characters that stand for the tags while a conversation is rendered a second time.
 _MARK_PAIRS = tuple((chr(code), chr(code + 1)) for code in range(0x10FF00, 0x10FF40, 2))
