@@ -222,6 +222,7 @@ def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
             got=f"ids below {meta['vocab_size']}",
             expected=f"ids below {tokenizer.vocab_size}",
             source=path,
+            remedy="run prepare-data again with the target's own tokenizer.json",
         )
     if meta["chat_template"] != tokenizer_facts(tokenizer)["chat_template"]:
         say(

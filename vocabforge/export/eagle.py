@@ -137,7 +137,11 @@ class FrSpec:
         drafter, found = read_eagle(path, shared), token_map(path)
         if found is None:
             raise DataError(
-                "the list of draft tokens is missing", got="no freq_<R>.pt", expected="one", source=path
+                "the list of draft tokens is missing",
+                got="no freq_<R>.pt",
+                expected="one",
+                source=path,
+                remedy="export it again with --format fr-spec",
             )
         return restricted(drafter, found)
 
