@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .document import Cutter, Document, ReadContext, Sampler, SourceOptions, TextUnit
+from .document import Document, ReadContext, Sampler, SourceOptions
 from .inputs import SourceKind, expand_paths, kind_of
 from .jsonfile import json_documents, line_documents
 from .pieces import file_documents
@@ -13,12 +13,9 @@ from .reading import OnBytes, Problems, Span, text_lines
 from .units import paragraphs, separated
 
 __all__ = [
-    "Cutter",
     "Document",
     "Problems",
-    "ReadContext",
     "SourceOptions",
-    "TextUnit",
     "expand_paths",
     "iter_documents",
     "text_documents",
