@@ -151,6 +151,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
             got=f"ids up to {subset.vocab_size - 1}",
             expected=f"below {vocab}",
             source=config.vocab,
+            remedy="select one from counts made with this target's tokenizer",
         )
     rows = None
     if config.head == "own":
@@ -172,6 +173,7 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
             got=sizes.kind,
             expected=f"drafter.kind {config.kind}",
             source=config.init,
+            remedy="set drafter.kind to that of drafter.init",
         )
     check_wishes(sizes, wishes, source=config.init)
     return sizes

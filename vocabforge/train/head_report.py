@@ -74,7 +74,7 @@ def head_report(
         shortlist means that it is in the shortlist); ``top10_recall`` (share of the full head's ten best that
         are among the head's); ``shortlist`` (mean tokens with a probability) and ``shortlist_share`` of V;
         ``accuracy`` (argmax equals the target's); ``conditional`` (the same given that all earlier steps
-        hit); ``acceptance`` (mean sum_v min(p, q), METHODS section 3) and ``acceptance_lost`` against the
+        hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and ``acceptance_lost`` against the
         full head; ``average_precision`` of a router's ranking, else None. Overall also
         ``chain_accepted_length`` and ``chain_lost``. A router has ``clusters`` beside them: those it opens at
         each draft step.

@@ -143,12 +143,14 @@ def _models(
             "a Medusa drafter is fed nothing from step to step, so there is no state for a router to read",
             got=config.drafter,
             expected="an EAGLE drafter",
+            remedy="train an EAGLE drafter, or another draft head",
         )
     if config.data.sequence_length > drafter.config.max_position_embeddings:
         raise UsageError(
             "data.sequence_length is longer than the drafter's context",
             got=config.data.sequence_length,
             expected=f"at most {drafter.config.max_position_embeddings}",
+            remedy="shorten data.sequence_length",
         )
     target = load_capture_target(
         config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device

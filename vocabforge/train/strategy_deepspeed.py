@@ -67,6 +67,7 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
             expected="zero_optimization.stage 1, 2 or 3; batch sizes and clipping left out or auto; "
             "no optimizer, scheduler or fp16 section (the recipe's optim and memory say those)",
             source=file,
+            remedy="correct the file, or take one of recipes/deepspeed",
         )
     return {
         **body,
