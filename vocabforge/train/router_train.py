@@ -1,4 +1,4 @@
-"""Training a router on the drafting states of a frozen drafter (DynaSpec; METHODS section 5).
+"""Training a router on the drafting states of a frozen drafter (DynaSpec; docs/methods.md, Draft heads).
 
 States are made anew from each batch of packed rows, at every draft step, never stored: the run's size on disk
 does not grow with the data, and a resumed run sees the same states.
@@ -87,7 +87,7 @@ class RouterTrainer:
         config, folder = self.config, self.config.output / "checkpoints"
         optimizer = make_optimizer(list(self.router.parameters()), config.optim)
         start = self._resume(folder, optimizer)
-        log = MetricsLog(config.output / "metrics.jsonl")
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
         total = config.optim.steps
         with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
             clock = Clock()
