@@ -18,6 +18,7 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.export.formats import load_drafter
 from vocabforge.models.drafter_io import save_drafter
@@ -224,7 +225,7 @@ class Killed(BaseException):
     """The process is gone: nothing is written any more."""
 
 
-SHORT = {"optim": {"steps": 14}, "run": {"eval_every": 1000, "checkpoint_every": 3}}
+SHORT = {"optim": {"steps": 14}, "run": {"eval_every": 1000, "checkpoint_every": 3, "log_every": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +253,8 @@ def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tu
             run.run()
     last = trainer(place, name, **SHORT)
     last.run()
+    rows = read_jsonl_log(place / name / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 15)), "each step once"
     assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
 
 

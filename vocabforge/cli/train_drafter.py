@@ -59,7 +59,9 @@ def train_drafter(
     from ..core.lock import only_writer
     from ..core.progress import say
     from ..train.config import TrainConfig
-    from ..train.setup import build_trainer, device_of
+    from ..train.loop import train
+    from ..train.machine import device_of
+    from ..train.setup import build_trainer
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
@@ -77,7 +79,7 @@ def train_drafter(
         if fresh and group.rank == 0:
             _discard(settings)
         group.wait()
-        path = trainer.run()
+        path = train(trainer)
         first = group.rank == 0
         del trainer  # its parameters hold the process group; see ``joined``
     if not first:

@@ -198,13 +198,7 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     for split in SPLITS:
         figures = SplitFigures.from_dict(artifact.meta["figures"][split])
         arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
-        lost = figures.overlong
-        rows[split] = PackedRows(
-            **arrays,
-            cut_sequences=lost.sequences,
-            cut_tokens=lost.lost_tokens,
-            tokens=figures.tokens,
-        )
+        rows[split] = PackedRows(**arrays, tokens=figures.tokens)
     return PreparedData(artifact, rows["train"], rows["heldout"])
 
 
@@ -228,6 +222,7 @@ def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
             got=f"ids below {meta['vocab_size']}",
             expected=f"ids below {tokenizer.vocab_size}",
             source=path,
+            remedy="run prepare-data again with the target's own tokenizer.json",
         )
     if meta["chat_template"] != tokenizer_facts(tokenizer)["chat_template"]:
         say(

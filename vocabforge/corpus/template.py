@@ -130,7 +130,11 @@ def template_facts(template: str) -> TemplateFacts:
     try:
         tree = _environment().parse(template)
     except _COMPILE_ERRORS as error:
-        raise DataError("the chat template cannot be compiled", got=error) from error
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
     items = (node.arg for node in tree.find_all(nodes.Getitem))
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     return TemplateFacts(
@@ -225,7 +229,12 @@ def render_template(
     try:
         compiled = _compile(template)
     except _COMPILE_ERRORS as error:
-        raise DataError("the chat template cannot be compiled", got=error, source=source) from error
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            source=source,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
     names = {"tools": None, "documents": None, **variables}
     try:
         with bounded(messages):

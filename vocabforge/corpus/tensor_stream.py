@@ -74,5 +74,8 @@ def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
         return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
     except (KeyError, TypeError, ValueError) as error:  # ValueError: no JSON, or shorter than it says
         raise ArtifactError(
-            "this is not a file of prepared rows", got=f"{type(error).__name__}: {error}", source=path
+            "this is not a file of prepared rows",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="run prepare-data again",
         ) from error

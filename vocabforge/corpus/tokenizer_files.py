@@ -118,7 +118,10 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
             return (folder / "chat_template.jinja").read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                "the chat template cannot be read", got=error, source=folder / "chat_template.jinja"
+                "the chat template cannot be read",
+                got=error,
+                source=folder / "chat_template.jinja",
+                remedy="fetch it again; it must be UTF-8 text",
             ) from error
     template = config.get("chat_template")
     if isinstance(template, list):

@@ -17,6 +17,7 @@ from ..core.errors import ArtifactError, MismatchError
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
 from ..models.ttt_attention import TTTState
+from .config_fields import dtype_name
 from .layout import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
@@ -58,10 +59,9 @@ def _check_finite(export: Export) -> None:
     for name, parameter in export.drafter.named_parameters():
         if not bool(parameter.to(export.dtype).isfinite().all()):
             before = bool(parameter.isfinite().all())
-            dtype = str(export.dtype).removeprefix("torch.")
             raise MismatchError(
                 "the drafter has weights that are no finite numbers",
-                got=f"{name}, beyond what {dtype} holds" if before else name,
+                got=f"{name}, beyond what {dtype_name(export.dtype)} holds" if before else name,
                 expected="finite numbers",
                 remedy="write another dtype" if before else "train it again: its training failed",
             )

@@ -103,7 +103,12 @@ def read_config(path: Path) -> Mapping[str, Any]:
     """
     body = read_json(path / CONFIG, "drafter's config.json")
     if not isinstance(body, Mapping):
-        raise DataError("the drafter's config.json is no mapping", got=repr(body)[:80], source=path / CONFIG)
+        raise DataError(
+            "the drafter's config.json is no mapping",
+            got=repr(body)[:80],
+            source=path / CONFIG,
+            remedy="fetch the drafter again, or export it again",
+        )
     return body
 
 
@@ -128,7 +133,12 @@ def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
             "rope": parse_rope(body, 10_000.0, source),
         }
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise DataError("the drafter's config.json lacks a field", got=error, source=source) from error
+        raise DataError(
+            "the drafter's config.json lacks a field",
+            got=error,
+            source=source,
+            remedy="write the field as the drafter was trained, or fetch or export it again",
+        ) from error
 
 
 def _positions(value: Any) -> int:

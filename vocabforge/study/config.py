@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..core.config import StrictModel, apply_overrides, parse_config, read_yaml
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import UsageError
-from ..train.config import Fraction, OptimConfig, Positive, Precision
+from ..train.config import Fraction, OptimConfig, Precision
 
 Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
 SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]

@@ -36,7 +36,7 @@ class RunState:
         weights: trained tensors by name.
         optimizer: ``name/key`` tensors of the optimiser.
         rng: ``rank/kind`` uint8 or int64 tensors, one set a process.
-        facts: what the run remembers (the best figure so far, seconds trained).
+        facts: what the run remembers, such as the best evaluation so far.
     """
 
     weights: dict[str, Tensor]
@@ -86,9 +86,8 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
-        with contextlib.suppress(
-            DataError, KeyError, TypeError
-        ):  # the settings count also where weights are damaged
+        # The settings count also where weights are damaged.
+        with contextlib.suppress(DataError, KeyError, TypeError):
             found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
             check_identity(found, identity, source=path)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.artifact import open_artifact
 from ..core.errors import ArtifactError
@@ -12,10 +12,8 @@ from ..models.drafter_io import KIND
 from . import checkpoint as checkpoints
 from .data import write_heldout_prompts
 from .machine import uses_bf16
-from .strategy import trained
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from .state import trained
+from .trainer import Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
