@@ -27,6 +27,7 @@ COMMANDS_PAGE = "commands.md"
 COMMANDS_PLACE = "<!-- commands -->"
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+_TAG = re.compile(r"\\tag\{([^}]*)\}")
 _LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
 log = logging.getLogger("mkdocs.hooks")
 
@@ -55,24 +56,24 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html_text: str, page: Any, config: Any, files: Files) -> str:
-    """Equations as MathML; wide tables scroll inside their own frame."""
-    text = _EQUATION.sub(lambda found: _mathml(found.group(1), found.group(2), page.file.src_uri), html_text)
-    return text.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+    """Equations as MathML."""
+    return _EQUATION.sub(lambda found: _mathml(found.group(1), found.group(2), page.file.src_uri), html_text)
 
 
 def _mathml(tag: str, body: str, where: str) -> str:
     from latex2mathml.converter import convert
 
     latex = html.unescape(body).strip()[2:-2].strip()  # without \( \) or \[ \]
+    number = "".join(f'<span class="number">({each})</span>' for each in _TAG.findall(latex))
     try:
-        made = convert(latex, display="block" if tag == "div" else "inline")
+        made = convert(_TAG.sub("", latex), display="block" if tag == "div" else "inline")
     except Exception as error:  # noqa: BLE001  whatever it is, it is a fault of the equation
         log.warning(f"{where}: not an equation ({type(error).__name__}: {error}): {latex}")
         return body
     if "\\" in made:
         log.warning(f"{where}: a command that latex2mathml does not know: {latex}")
     title = html.escape(latex, quote=True)
-    return f'<{tag} class="equation" title="{title}" data-search-exclude>{made}</{tag}>'
+    return f'<{tag} class="equation" title="{title}" data-search-exclude>{made}{number}</{tag}>'
 
 
 def _repository_links(file: File) -> Iterator[str]:
@@ -123,7 +124,8 @@ def _command(name: str, command: Any) -> str:
     lines = [f"## {name}", "", _prose(command.help or "")]
     rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
     if rows:
-        lines += ["", "| option | default | meaning |", "|---|---|---|", *rows]
+        table = ["| option | default | meaning |", "|---|---|---|", *rows]
+        lines += ["", '<div class="options" markdown>', "", *table, "", "</div>"]
     lines += [f"\n{_command(f'{name} {inner}', each)}" for inner, each in subcommands.items()]
     return "\n".join(lines)
 

@@ -81,3 +81,37 @@ def test_what_is_broken_is_named(tmp_path: Path) -> None:
         "other.md#not-a-heading",
         "../x.md",
     ]
+
+
+_NAMED = re.compile(r"`([\w/]+\.py)(?:: (\w+))?`")
+
+
+def not_in_the_code(text: str, package: Path) -> list[str]:
+    """References ``file.py`` and ``file.py: name`` of a text that the package has no such file or name for."""
+    wrong = []
+    for file, name in _NAMED.findall(text):
+        path = package / file
+        if not path.is_file():
+            wrong.append(file)
+        elif name and not re.search(rf"^\s*(?:def|class) {name}\b", path.read_text("utf-8"), re.MULTILINE):
+            wrong.append(f"{file}: {name}")
+    return wrong
+
+
+def test_the_methods_name_code_that_is_there() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    assert len(_NAMED.findall(text)) > 80, "the tables were read"
+    assert not_in_the_code(text, ROOT / "vocabforge") == []
+    assert not_in_the_code("`vocab/select.py: gone` `vocab/gone.py`", ROOT / "vocabforge") == [
+        "vocab/select.py: gone",
+        "vocab/gone.py",
+    ]
+
+
+def test_sections_named_in_the_code_are_in_the_methods() -> None:
+    headings = re.findall(r"^## (\d+)\. ", (ROOT / "docs" / "methods.md").read_text("utf-8"), re.MULTILINE)
+    files = (ROOT / "vocabforge").rglob("*.py")
+    named = {
+        number for file in files for number in re.findall(r"METHODS section (\d+)", file.read_text("utf-8"))
+    }
+    assert {"3", "8"} <= named <= set(headings)
