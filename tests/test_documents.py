@@ -115,3 +115,27 @@ def test_sections_named_in_the_code_are_in_the_methods() -> None:
         number for file in files for number in re.findall(r"METHODS section (\d+)", file.read_text("utf-8"))
     }
     assert {"3", "8"} <= named <= set(headings)
+
+
+def unsourced(text: str) -> list[str]:
+    """Sections of performance figures that do not say command, machine or date, each with what is missing."""
+    wanted = {
+        "command": r"\b(?:make [a-z]|vocabforge [a-z])",
+        "machine": r"\bMachine: ",
+        "date": r"\b20\d\d-\d\d-\d\d\b",
+    }
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    return [
+        f"{section.splitlines()[0]}: no {what}"
+        for section in sections
+        for what, pattern in wanted.items()
+        if not re.search(pattern, section)
+    ]
+
+
+def test_every_figure_of_performance_has_command_machine_and_date() -> None:
+    assert unsourced((ROOT / "docs" / "performance.md").read_text("utf-8")) == []
+    assert unsourced("## Speed\nMachine: x. 2026-01-01. `make demo`\n## Size\n`make demo`: 3 MB\n") == [
+        "Size: no machine",
+        "Size: no date",
+    ]
