@@ -139,3 +139,10 @@ def test_every_figure_of_performance_has_command_machine_and_date() -> None:
         "Size: no machine",
         "Size: no date",
     ]
+
+
+def test_every_kind_of_artefact_is_in_the_formats() -> None:
+    from vocabforge.cli.inspection import VIEWS
+
+    text = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    assert [kind for kind in VIEWS if f"\n| `{kind}` |" not in text] == []
