@@ -27,6 +27,7 @@ COMMANDS_PAGE = "commands.md"
 COMMANDS_PLACE = "<!-- commands -->"
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 _EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+_NO_TEXT = re.compile(r"<(pre|code|div|span)\b[^>]*>.*?</\1>|<[^>]*>", re.DOTALL)
 _TAG = re.compile(r"\\tag\{([^}]*)\}")
 _LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".py": "python"}
 log = logging.getLogger("mkdocs.hooks")
@@ -57,7 +58,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_page_content(html_text: str, page: Any, config: Any, files: Files) -> str:
     """Equations as MathML."""
-    return _EQUATION.sub(lambda found: _mathml(found.group(1), found.group(2), page.file.src_uri), html_text)
+    where = page.file.src_uri
+    made = _EQUATION.sub(lambda found: _mathml(found.group(1), found.group(2), where), html_text)
+    for line in _NO_TEXT.sub("", made).splitlines():
+        if "$" in line:
+            log.warning(f"{where}: a dollar sign is left, so an equation was not read as one: {line.strip()}")
+    return made
 
 
 def _mathml(tag: str, body: str, where: str) -> str:
