@@ -127,7 +127,7 @@ def commands_markdown() -> str:
 
 def _command(name: str, command: Any) -> str:
     subcommands = getattr(command, "commands", {})
-    lines = [f"## {name}", "", _prose(command.help or "")]
+    lines = [f"### {name}", "", _prose(command.help or "")]
     rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
     if rows:
         table = ["| option | default | meaning |", "|---|---|---|", *rows]
