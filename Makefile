@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
+	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
 
 setup: $(STAMP)
 
@@ -127,6 +128,20 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The site's tools are an extra, installed when they are first wanted: neither setup nor the demo waits for them.
+DOCS := $(VENV)/.docs-installed
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS)
+	$(MKDOCS) build --strict --config-file .ci/mkdocs.yml
+
+docs-serve: $(DOCS)
+	$(MKDOCS) serve --config-file .ci/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
