@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +15,20 @@ import typer
 from .. import __version__
 from ..core.errors import VocabForgeError
 from ..core.progress import console
+from .option_groups import flattened
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace the artefact that is there already.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """How a command that writes an artefact ends."""
+
+    as_json: JsonOption = False
+    overwrite: OverwriteOption = False
 
 
 def _version(show: bool) -> None:
@@ -48,7 +58,8 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
         """Drafter training and vocabulary preparation for speculative decoding."""
 
     for name in sorted(commands, key=all_names.index):
-        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(guarded(commands[name]))
+        command = guarded(flattened(commands[name]))
+        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(command)
     return app
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .errors import UsageError
@@ -22,14 +22,28 @@ def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     Raises:
         UsageError: no such row; names the rows that there are.
     """
-    if name not in table:
-        close = [row for row in table if name and row.endswith(name)] or difflib.get_close_matches(
-            name, table, n=1
-        )
-        raise UsageError(
-            f"there is no {what} of this name",
-            got=name,
-            expected=", ".join(table),
-            remedy=f"did you mean {close[0]}?" if close else None,
-        )
+    check_known(name, table, what)
     return load_attribute(table[name])
+
+
+def check_known(name: str, known: Collection[str], what: str, *, source: object = None) -> None:
+    """Refuse a name that is not among those known, and say which one may be meant.
+
+    Args:
+        what: that has the name, in words. source: the option that it came from.
+
+    Raises:
+        UsageError: no such name; names those that there are.
+    """
+    if name in known:
+        return
+    close = [one for one in known if name and one.endswith(name)] or difflib.get_close_matches(
+        name, known, n=1
+    )
+    raise UsageError(
+        f"there is no {what} of this name",
+        got=name,
+        expected=", ".join(known),
+        source=source,
+        remedy=f"did you mean {close[0]}?" if close else None,
+    )
