@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,11 @@ from .. import __version__
 from ..core.errors import VocabForgeError
 from ..core.progress import console
 from .option_groups import flattened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 200
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 OverwriteOption = Annotated[
@@ -104,3 +109,22 @@ def _surroundings(error: Exception) -> str | None:
 def print_json(value: Any) -> None:
     """A result on stdout as one JSON document."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def stdout_console(*, highlight: bool = False) -> Console:
+    """The console for results.
+
+    Where stdout is no terminal (a file, a pipe) and COLUMNS does not say otherwise, it is wide: rich would take 80
+    columns, or those of a terminal that shows something else, and cut or fold what nobody asked to be narrow.
+    """
+    from rich.console import Console
+
+    out = Console(highlight=highlight)
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = _WIDE
+    return out
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """One line of a result, as it is: never folded, never read as markup."""
+    stdout_console().print(text, style=style, soft_wrap=True, markup=False)

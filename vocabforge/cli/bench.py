@@ -12,7 +12,7 @@ import typer
 from ..core.errors import UsageError
 from ..core.extension import resolve
 from .app import JsonOption, print_json
-from .lists import numbers_in, words_in
+from .option_values import numbers_in, words_in
 
 if TYPE_CHECKING:
     from ..evaluate.bench_heads_options import HeadBenchOptions
@@ -26,6 +26,21 @@ BENCHMARKS: dict[str, str] = {
     "kernels": "vocabforge.evaluate.bench_kernels:bench_kernels",
     "training": "vocabforge.evaluate.bench_training:bench_training",
 }
+
+
+SettingsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
+        "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
+        "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
+        "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
+        "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
+        "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +110,7 @@ def bench(
     ],
     rounds: RoundOptions,
     heads: HeadOptions,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
-            "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
-            "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
-            "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
-            "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
-            "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
-            show_default=False,
-        ),
-    ] = None,
+    settings: SettingsArgument = None,
     output: Annotated[
         Path | None,
         typer.Option(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .app import stdout_console
+
 
 def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
     from rich import box
@@ -17,8 +19,6 @@ def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
 
 
 def print_counting(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
     title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
     shown = _table(title, "method", ("MB/s", "ratio", "seconds", "start, s", "memory, MB"))
     for method, row in result["methods"].items():
@@ -34,7 +34,7 @@ def print_counting(result: dict[str, Any]) -> None:
             f"{row['start_s']:.1f}",
             f"{row['memory_mb']:,.0f}",
         )
-    out = Console()
+    out = stdout_console(highlight=True)
     out.print(shown)
     out.print(
         "ratio: to encode_batch, median of the rounds. seconds: reading, tokenizing, counting. start: loading the "
@@ -45,9 +45,7 @@ def print_counting(result: dict[str, Any]) -> None:
 
 
 def print_training(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    out = Console()
+    out = stdout_console(highlight=True)
     out.print(f"{result['device']}, torch {result['torch']}, weights {result['weights']}", style="dim")
     # Only a GPU tells how much of it was allocated in all.
     peak = any(row["peak_mb"] is not None for shape in result["shapes"] for row in shape["step"])
@@ -74,7 +72,6 @@ def print_training(result: dict[str, Any]) -> None:
 
 
 def print_decoding(result: dict[str, Any]) -> None:
-    from rich.console import Console
 
     from ..evaluate.bench_decoding_table import COLUMNS, cells, remarks
 
@@ -85,22 +82,20 @@ def print_decoding(result: dict[str, Any]) -> None:
     shown = _table(title, COLUMNS[0], COLUMNS[1:])
     for row in result["modes"]:
         shown.add_row(*cells(row))
-    out = Console()
+    out = stdout_console(highlight=True)
     out.print(shown)
     for line in remarks(result):
         out.print(line, style="dim", markup=False)
 
 
 def print_kernels(result: dict[str, Any]) -> None:
-    from rich.console import Console
 
     from ..evaluate.bench_kernels_table import markdown
 
-    Console(highlight=False, soft_wrap=True).print(markdown(result, brief=True), markup=False)
+    stdout_console().print(markdown(result, brief=True), markup=False, soft_wrap=True)
 
 
 def print_heads(result: dict[str, Any]) -> None:
-    from rich.console import Console
 
     from ..evaluate.bench_heads_table import COLUMNS, cells
 
@@ -110,7 +105,7 @@ def print_heads(result: dict[str, Any]) -> None:
     shown = _table(title, COLUMNS[0], COLUMNS[1:])
     for row in result["table"]:
         shown.add_row(*cells(row))
-    out = Console()
+    out = stdout_console(highlight=True)
     out.print(shown)
     identical = sum(row["identical"] for row in result["table"])
     outputs = sum(row["outputs"] for row in result["table"])

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from .app import stdout_console
 
 _BAR = 32
 _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
@@ -16,7 +17,7 @@ _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can 
 
 def print_clusters(facts: Mapping[str, Any]) -> None:
     """Tables on stdout from the facts that ``--json`` prints."""
-    out = Console()
+    out = stdout_console(highlight=True)
     for line in _summary(facts):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if (warning := large_cluster(facts["figures"])) is not None:

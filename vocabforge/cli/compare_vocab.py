@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 from .text_options import TextUnit, TextUnitOption
 
 if TYPE_CHECKING:
@@ -123,11 +123,10 @@ def _check_two(a: Path, b: Path, inputs: list[Path]) -> None:
 
 
 def _print(overlap: Overlap, sides: tuple[Vocabulary, Vocabulary], save: Path | None) -> None:
-    from rich.console import Console
 
     from .compare_tables import overlap_tables
 
-    out = Console()
+    out = stdout_console(highlight=True)
     for table in overlap_tables(overlap, sides):
         out.print(table)
     if save is not None:

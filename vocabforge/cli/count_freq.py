@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import ResultOptions, print_json
+from .app import ResultOptions, print_json, stdout_console
 from .text_options import DocumentOptions, MoreInputsArgument, StrictOption
 
 if TYPE_CHECKING:
     from ..vocab.count_run import CountRun
+    from ..vocab.counts import CountOptions
 
 
 class Mode(str, Enum):
@@ -121,19 +122,41 @@ def count_freq(
     from ..core.artifact import check_output
     from ..core.distributed import rank
     from ..core.errors import UsageError
-    from ..corpus.sources import SourceOptions
     from ..corpus.tokenizer import load_tokenizer
     from ..vocab.count_run import count_corpus, partial_folder
-    from ..vocab.counts import CountOptions
     from ..vocab.table import save_counts
 
     paths = [*(inputs.first_inputs or []), *(inputs.more_inputs or [])]
     domains = _domains(inputs.domain or ())
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
+    options = _options(inputs, extent, engine)
+    if rank() == 0:
+        check_output(output, overwrite=ending.overwrite)
+    run = count_corpus(
+        load_tokenizer(tokenizer),
+        paths,
+        options,
+        partial_folder(output),
+        domains=domains,
+        keep=lambda done: save_counts(done.table, output, overwrite=ending.overwrite),
+    )
+    if rank() == 0:
+        _report(run, output, as_json=ending.as_json)
+
+
+def _options(inputs: InputOptions, extent: ExtentOptions, engine: EngineOptions) -> CountOptions:
+    """The options as the counting takes them.
+
+    Raises:
+        UsageError: two ways of parting documents, or a value out of its range.
+    """
+    from ..corpus.sources import SourceOptions
+    from ..vocab.counts import CountOptions
+
     documents = inputs.documents
     documents.check()
-    options = CountOptions(
+    return CountOptions(
         mode=inputs.mode.value,
         sources=SourceOptions(
             text_field=documents.text_field,
@@ -148,18 +171,6 @@ def count_freq(
         shard_bytes=engine.shard_mb << 20,
         max_tokens=extent.max_tokens,
     )
-    if rank() == 0:
-        check_output(output, overwrite=ending.overwrite)
-    run = count_corpus(
-        load_tokenizer(tokenizer),
-        paths,
-        options,
-        partial_folder(output),
-        domains=domains,
-        keep=lambda done: save_counts(done.table, output, overwrite=ending.overwrite),
-    )
-    if rank() == 0:
-        _report(run, output, as_json=ending.as_json)
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
@@ -219,7 +230,6 @@ def _report(run: CountRun, output: Path, *, as_json: bool) -> None:
 
 def _print_domains(run: CountRun) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -232,4 +242,4 @@ def _print_domains(run: CountRun) -> None:
         seen = int((part.counts > 0).sum())
         row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
         shown.add_row(Text(name), *row)
-    Console().print(shown)
+    stdout_console(highlight=True).print(shown)

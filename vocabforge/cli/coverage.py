@@ -11,7 +11,7 @@ import typer
 
 from ..core.errors import UsageError
 from ..core.extension import check_known
-from .app import ResultOptions, print_json
+from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..vocab.mixing import Part
@@ -231,11 +231,10 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
-    from rich.console import Console
 
     from ..evaluate.coverage_terminal import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
-    out = Console(highlight=False)
+    out = stdout_console()
     out.print(coverage_table(results))
     if results["vocabularies"]:
         out.print(vocabulary_table(results))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .app import stdout_console
+
 if TYPE_CHECKING:
     from ..decode.build_models import Models
     from ..evaluate.fallback import FallbackRequest
@@ -62,11 +64,10 @@ class Chosen:
 
     def print(self) -> None:
         """The comparison for people."""
-        from rich.console import Console
 
         from ..evaluate.fallback_report import tables, verdict
 
-        out = Console(highlight=False)
+        out = stdout_console()
         for table in tables(self.meta["fallback"]):
             out.print(table)
         out.print(verdict(self.meta["fallback"]), markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from .app import JsonOption, OverwriteOption, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..vocab.table import FrequencyTable
@@ -136,11 +136,10 @@ def _facts(table: FrequencyTable, output: Path) -> dict[str, Any]:
 
 def _print(table: FrequencyTable, output: Path) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    out = Console(highlight=False)
+    out = stdout_console()
     mixed = table.mode == "mixture"
     title = "Mixed frequency tables" if mixed else "Added frequency tables"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .app import print_json
+from .app import print_json, stdout_console
 from .prepare_options import (
     EndingOptions,
     FolderOptions,
@@ -89,11 +89,10 @@ def _prepared(
 
 
 def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None:
-    from rich.console import Console
 
     from .inspection.data import data_tables
 
-    out = Console()
+    out = stdout_console(highlight=True)
     for table in data_tables(prepared):
         out.print(table)
     for number, text in enumerate(_examples(prepared, tokenizer, show, plain=not out.is_terminal), start=1):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import ResultOptions
+from .option_values import key_values
 from .text_options import DocumentOptions, MoreInputsArgument, StrictOption
 
 if TYPE_CHECKING:
@@ -217,26 +218,21 @@ def data_config(
         thinking=rows.thinking.value,
         tools=rows.tools.value,
         answers=rows.answers.value,
-        template=_variables(rows.template or ()),
+        template=_variables(rows.template),
         strict=strict,
     )
 
 
-def _variables(given: Any) -> dict[str, Any]:
-    """``NAME=VALUE`` options by name."""
-    import yaml
+def _variables(given: list[str] | None) -> dict[str, Any]:
+    """Variables of the chat template by name.
 
+    Raises:
+        UsageError: one that cannot be read, or whose name a template cannot use.
+    """
     from ..core.errors import UsageError
 
-    found = {}
-    for entry in given:
-        name, sign, value = entry.partition("=")
-        if not sign or not name.strip().isidentifier():
-            raise UsageError(
-                "a template variable cannot be read", got=entry, expected="--template NAME=VALUE"
-            )
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError("a template variable cannot be read", got=entry, source=error) from error
+    found = key_values(given, "--template", "NAME=VALUE")
+    for name in found:
+        if not name.isidentifier():
+            raise UsageError("this is no name of a template's variable", got=name, source="--template")
     return found

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.extension import check_known
 from ..corpus.regenerate_backends import Backend, local_backend, server_backend
@@ -16,28 +14,10 @@ from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
 from ..corpus.regenerate_local import LocalTarget
 from ..corpus.regenerate_pool import PoolOptions
 from ..corpus.regenerate_rows import Generation
+from .option_values import key_values
 from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
-
-
-def key_values(items: Sequence[str], option: str) -> dict[str, Any]:
-    """``KEY=VALUE`` options; values are read as YAML, so that ``false`` and ``20`` are what they look like.
-
-    Raises:
-        UsageError: no ``=``, or a value that is not YAML.
-    """
-    found = {}
-    for item in items:
-        key, separator, text = item.partition("=")
-        try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:
-            raise UsageError(f"cannot read a value of {option}", got=repr(item), source=error) from error
-        if not separator or not key:
-            raise UsageError(f"{option} is not written like this", got=repr(item), expected="KEY=VALUE")
-        found[key] = value
-    return found
 
 
 def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
@@ -52,8 +32,8 @@ def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
         "max_tokens": draw.max_tokens,
         "seed": draw.seed,
         "send_reasoning": prompt.send_reasoning,
-        "template_arguments": key_values(prompt.template_arg or [], "--template-arg"),
-        "body": key_values(prompt.body or [], "--body"),
+        "template_arguments": key_values(prompt.template_arg, "--template-arg"),
+        "body": key_values(prompt.body, "--body"),
     }
 
 

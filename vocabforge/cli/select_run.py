@@ -17,6 +17,7 @@ from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..vocab.forced import ForceOptions, forced_ids, target_rows
 from ..vocab.subset import VocabSubset, make_subset, save_subset
 from ..vocab.token_maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
+from .app import stdout_console
 from .select_options import Choice, Forcing, Inputs, Output
 from .table_inputs import TableInput, load_table
 
@@ -58,10 +59,9 @@ class Result:
     def print(self) -> None:
         """The result for people."""
         from rich import box
-        from rich.console import Console
         from rich.table import Table
 
-        out = Console(highlight=False)
+        out = stdout_console()
         shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
         for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
             shown.add_column(name, justify="right")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +97,8 @@ def train_router(
     if as_json:
         print_json({"router": str(path), "report": report})
         return
-    from rich.console import Console
 
     from ..train.head_report_table import report_table
 
-    Console().print(report_table(report))
+    stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")

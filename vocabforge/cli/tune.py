@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 from .tune_options import (
     HeadSpaceOptions,
     LatencyOptions,
@@ -75,12 +75,11 @@ def _print_latency(table: LatencyTable, output: Path, as_json: bool) -> None:
 
 def _print(results: TuneResults, output: Path) -> None:
     """Recommendations, the best ways, the check."""
-    from rich.console import Console
 
     from ..tune.outcome import RECIPE, REPORT
     from ..tune.terminal import check_table, headline, others_table, ways_table
 
-    out = Console(highlight=False)
+    out = stdout_console()
     for one in results.recommendations:
         out.print(ways_table(results, one.batch))
         out.print(others_table(one))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .decode_options import DeviceOption, PromptFormatOption, TargetOption, TokenizerOption
-from .lists import numbers_in, words_in
+from .option_values import numbers_in, words_in
 
 if TYPE_CHECKING:
     from ..tune.options import TuneInputs, TuneOptions
