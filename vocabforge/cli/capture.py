@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
+
+
+class StoreDtype(str, Enum):
+    """Of the stored states."""
+
+    target = "target"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +32,9 @@ class CacheOptions:
         ),
     ] = None
     store_dtype: Annotated[
-        Literal["target", "float32", "bfloat16", "float16"],
+        StoreDtype,
         typer.Option("--store-dtype", help="Of the stored states; `target` is the dtype it computes in."),
-    ] = "target"
+    ] = StoreDtype.target
     shard_mb: Annotated[int, typer.Option("--shard-mb", min=1, help="Size of one file, MB.")] = 256
     part: Annotated[
         str | None,
@@ -71,7 +81,7 @@ def capture(
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
     options = Options(
         output=folder,
-        store_dtype=None if cache.store_dtype == "target" else cache.store_dtype,
+        store_dtype=None if cache.store_dtype is StoreDtype.target else cache.store_dtype.value,
         shard_bytes=cache.shard_mb * 10**6,
         part=cache.part,
         from_speculators=cache.from_speculators,
