@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -306,11 +307,39 @@ def test_drafter_and_its_export_have_the_same_parameters(made):
     assert (checkpoint["step"], checkpoint["identity"]["optim"]) == (7, {"lr": 0.25})
 
 
+def test_a_foreign_folder_is_named_with_the_command_that_reads_it(made, tmp_path):
+    (tmp_path / "run" / "drafter").mkdir(parents=True)
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    (tmp_path / "run" / "drafter" / "manifest.json").write_text("{}", "utf-8")
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "tune.json").write_text("{}", "utf-8")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("[", "utf-8")
+    (tmp_path / "in.jsonl").touch()
+    (tmp_path / "empty").mkdir()
+    served = tmp_path / "served"
+    shutil.copytree(made / "export-sglang-eagle3", served)
+    (served / "manifest.json").unlink()
+    model = make_target(tmp_path / "model")
+    for path, what, remedy in (
+        (made / "tokenizer", "seems to be a tokenizer", "compare-vocab"),
+        (made / "tokenizer" / "tokenizer.json", "seems to be a tokenizer", "count-freq --tokenizer"),
+        (model, "seems to be a model of Hugging Face (LlamaForCausalLM)", "doctor --target"),
+        (served, "a drafter made elsewhere, in the layout sglang-eagle3", "--format native"),
+        (tmp_path / "run", "a training run", "what it made (drafter); vocabforge report-training"),
+        (tmp_path / "tuned", "a run of tune", "eval --recipe"),
+        (tmp_path / "odd", "a model of Hugging Face", "doctor --target"),
+        (tmp_path / "in.jsonl", "a file of texts or rows", "prepare-data --input"),
+        (made / "counts" / "manifest.json", "the manifest of an artefact", "give its folder"),
+        (tmp_path / "empty", "no manifest.json in it", "check the path"),
+    ):
+        assert_user_error(invoke("inspect", path), 1, "not a VocabForge artefact", what, remedy)
+
+
 def test_mistakes_are_told(made, tmp_path):
     assert_user_error(
         invoke("inspect", tmp_path / "nowhere"), 1, "not a VocabForge artefact", "no such folder"
     )
-    assert_user_error(invoke("inspect", made / "tokenizer"), 1, "no manifest.json")
     other = invoke("inspect", made / "counts", "--tokenizer", made / "other")
     assert_user_error(other, 1, "different tokenizers")
     assert_user_error(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..core.artifact import Artifact
@@ -41,9 +41,11 @@ def inspect(
     from ..core.errors import ArtifactError
     from ..core.extension import load_attribute
     from .inspection import VIEWS
+    from .inspection.foreign import check_ours
     from .inspection.names import names_for
     from .inspection.parts import Request
 
+    check_ours(path)
     artifact = open_artifact(path)
     if artifact.kind not in VIEWS:
         raise ArtifactError(
@@ -85,10 +87,10 @@ def _header(artifact: Artifact) -> dict[str, Any]:
 
 
 def _print(header: dict[str, Any], view: View) -> None:
-    from ..core.console import open_console
+
     from .inspection.parts import facts_table
 
-    out = open_console(highlight=True)
+    out = stdout_console(highlight=True)
     command, files = header["command"], header["files"]
     facts = {
         "kind": header["kind"],
