@@ -66,7 +66,7 @@ def find_tokenizer_json(path: Path) -> Path:
 
 def load_backend(file: Path) -> Tokenizer:
     """The tokenizers object of a file, without truncation and padding."""
-    content = read_json(file, "tokenizer")
+    content = read_json(file, "tokenizer", finite=False)
     if not isinstance(content, dict) or "model" not in content:
         raise DataError(
             "this JSON file is not a tokenizer",
@@ -92,7 +92,7 @@ def load_backend(file: Path) -> Tokenizer:
 def _read_side_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    value = read_json(path, path.name)
+    value = read_json(path, path.name, finite=False)
     if not isinstance(value, dict):
         raise DataError(f"{path.name} is not a JSON object", got=type(value).__name__, source=path)
     return value

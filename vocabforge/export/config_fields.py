@@ -101,7 +101,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     Raises:
         DataError: none, or no mapping.
     """
-    body = read_json(path / CONFIG, "drafter's config.json")
+    body = read_json(path / CONFIG, "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
         raise DataError("the drafter's config.json is no mapping", got=repr(body)[:80], source=path / CONFIG)
     return body

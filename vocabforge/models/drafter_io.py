@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import Artifact, open_artifact, write_artifact
+from ..core.artifact import Artifact, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
 from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, fill, read_headers
@@ -104,19 +104,24 @@ def _read_native(path: Path) -> tuple[Any, dict[str, Tensor], Tensor | None, Art
     """Sizes, parameters and target ids of an artefact."""
     artifact = open_artifact(path, KIND)
     sizes = _read_sizes(artifact)
-    tensors = load_file(artifact.file(WEIGHTS))
+    with form_errors("the drafter's weights cannot be read", path / WEIGHTS):
+        tensors = load_file(artifact.file(WEIGHTS))
     ids = tensors.pop(TARGET_IDS, None)
     return sizes, tensors, ids, artifact
 
 
 def _read_sizes(artifact: Artifact) -> Any:
     body = read_json(artifact.file(CONFIG), "drafter configuration")
-    kind = body.pop("kind", None)
-    if kind not in DRAFTERS:
-        raise ArtifactError(
-            "this kind of drafter is not known", got=kind, expected=", ".join(DRAFTERS), source=artifact.path
-        )
-    return drafter_class(kind).sizes_type.from_dict(body)
+    with form_errors("the drafter's sizes cannot be read", artifact.path / CONFIG):
+        kind = body.pop("kind", None)
+        if kind not in DRAFTERS:
+            raise ArtifactError(
+                "this kind of drafter is not known",
+                got=kind,
+                expected=", ".join(DRAFTERS),
+                source=artifact.path,
+            )
+        return drafter_class(kind).sizes_type.from_dict(body)
 
 
 def assemble(

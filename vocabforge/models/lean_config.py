@@ -55,7 +55,7 @@ class LeanConfig:
         source: Path | None = None
         if isinstance(config, Path):
             source = config / "config.json" if config.is_dir() else config
-            config = read_json(source, "model configuration")
+            config = read_json(source, "model configuration", finite=False)
         if not isinstance(config, Mapping):
             raise DataError("the model configuration is not a JSON object", source=source)
         name, family = find_family(config, source)

@@ -159,7 +159,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
             remedy="check the path",
         )
-    value = read_json(file, "target's config.json")
+    value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):
         raise DataError(
             "the target's config.json is not a JSON object", got=type(value).__name__, source=file

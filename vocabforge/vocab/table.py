@@ -133,9 +133,9 @@ def load_counts(path: Path) -> FrequencyTable:
             },
             dict(meta.get("origin", {})),
         )
+        problem = _disagreement(table, meta)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError("the frequency table cannot be read", got=error, source=path) from error
-    problem = _disagreement(table, meta)
     if problem is not None:
         raise ArtifactError(
             "the frequency table disagrees with its own manifest",
