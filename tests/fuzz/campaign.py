@@ -56,7 +56,9 @@ def campaign(
 ) -> Iterator[tuple[Input, Outcome]]:
     """Inputs spread evenly over the readers, with what became of each."""
     wanted = [(names[at % len(names)], at // len(names)) for at in range(inputs)]
-    wanted.sort(key=lambda one: names.index(one[0]))  # one reader after the other: its modules are imported once
+    wanted.sort(
+        key=lambda one: names.index(one[0])
+    )  # one reader after the other: its modules are imported once
     for start in range(0, inputs, BATCH):
         made = []
         for at, (name, number) in enumerate(wanted[start : start + BATCH]):
@@ -89,13 +91,19 @@ def main(words: Sequence[str]) -> int:
             for one, outcome in run:
                 counts[one.reader][outcome.verdict] += 1
                 if outcome.verdict == "wrong":
-                    wrong.append({**vars(one), "path": str(one.path), "said": outcome.said, "left": outcome.left})
+                    wrong.append(
+                        {**vars(one), "path": str(one.path), "said": outcome.said, "left": outcome.left}
+                    )
                 bar.update(1)
     print(table(counts))
     for one_wrong in wrong[:20]:
-        print(f"\n{one_wrong['reader']}, number {one_wrong['number']}: {one_wrong['change']}\n{one_wrong['said']}")
+        print(
+            f"\n{one_wrong['reader']}, number {one_wrong['number']}: {one_wrong['change']}\n{one_wrong['said']}"
+        )
     if given.json:
-        atomic_write_json(given.json, {"inputs": given.inputs, "seed": given.seed, "counts": counts, "wrong": wrong})
+        atomic_write_json(
+            given.json, {"inputs": given.inputs, "seed": given.seed, "counts": counts, "wrong": wrong}
+        )
     return 1 if wrong else 0
 
 

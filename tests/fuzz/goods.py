@@ -161,7 +161,9 @@ def _runs(folder: Path) -> None:
                   heads={"full": {"loss": 1.0, "accuracy": 0.5}})  # fmt: skip
     log.write(kind="heldout", step=3, loss=[1.0, 1.5], accuracy=[0.5, 0.25])
     log.write(kind="live", step=3, accepted_length=2.0)
-    (run / "config.json").write_text(json.dumps({"optim": {"steps": 3}, "target": "t", "drafter": {}}), "utf-8")
+    (run / "config.json").write_text(
+        json.dumps({"optim": {"steps": 3}, "target": "t", "drafter": {}}), "utf-8"
+    )
     journal = Journal(folder / "journal", {"a": 1})
     journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
     journal.close()

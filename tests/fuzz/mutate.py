@@ -204,9 +204,29 @@ def yaml_text(data: bytes, draw: Random) -> bytes:
 def header_value(data: bytes, draw: Random) -> bytes:
     """The header of a safetensors file with another value in it."""
     header, rest = _taken_apart(data)
-    places = [(h, k) for h, k in _places(header) if k in ("shape", "data_offsets", "dtype") or isinstance(h, list)]
+    places = [
+        (h, k) for h, k in _places(header) if k in ("shape", "data_offsets", "dtype") or isinstance(h, list)
+    ]
     holder, key = draw.choice(places)
-    odd = (0, 1, -1, 2**31, 2**62, 2**63, 2**64 - 1, 10**40, 0.5, True, "F32", "I64", "BOOL", "F8_E4M3", "x", [], [2**40, 2**40])
+    odd = (
+        0,
+        1,
+        -1,
+        2**31,
+        2**62,
+        2**63,
+        2**64 - 1,
+        10**40,
+        0.5,
+        True,
+        "F32",
+        "I64",
+        "BOOL",
+        "F8_E4M3",
+        "x",
+        [],
+        [2**40, 2**40],
+    )
     holder[key] = draw.choice(odd)
     return _put_together(header, rest)
 

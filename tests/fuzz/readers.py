@@ -66,8 +66,6 @@ def _study(path: Path, _: Path) -> Any:
     return load_study(path, "ci")
 
 
-
-
 def _deepspeed(path: Path, goods: Path) -> Any:
     from vocabforge.core.config import load_config
     from vocabforge.train.config import TrainConfig
@@ -179,8 +177,10 @@ def _corpus(path: Path, goods: Path) -> Any:
 
 
 def _benchmark(path: Path, _: Path) -> Any:
+    from vocabforge.evaluate.benchmarks import rows
     from vocabforge.evaluate.benchmarks.load import load_benchmark
 
+    rows.MAX_BYTES = 8 << 20  # this child's alone: a bomb of 256 MiB takes seconds to unpack
     return load_benchmark(str(path), offline=True)
 
 
@@ -253,8 +253,12 @@ _WEIGHTS = ("*.safetensors", "*.index.json")
 
 READERS: dict[str, Reader] = {
     "recipe of train-drafter": Reader("heads.yaml", _config("vocabforge.train.config", "TrainConfig")),
-    "recipe of a tiny target": Reader("target.yaml", _config("vocabforge.train.tiny_target_config", "TinyTargetConfig")),
-    "recipe of train-router": Reader("router.yaml", _config("vocabforge.train.router_config", "RouterTrainConfig")),
+    "recipe of a tiny target": Reader(
+        "target.yaml", _config("vocabforge.train.tiny_target_config", "TinyTargetConfig")
+    ),
+    "recipe of train-router": Reader(
+        "router.yaml", _config("vocabforge.train.router_config", "RouterTrainConfig")
+    ),
     "recipe of a study": Reader("study.yaml", _study),
     "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.recipe:read_recipe")),
     "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
@@ -263,6 +267,7 @@ READERS: dict[str, Reader] = {
     "target in shards": Reader("sharded", _lean_target, ("config.json", *_WEIGHTS)),
     "Hugging Face target": Reader("model", _hf_target, ("config.json", *_WEIGHTS)),
     "facts of a target": Reader("sharded", _target_facts, ("config.json", *_WEIGHTS)),
+    "facts of one file": Reader("model", _target_facts, ("config.json", *_WEIGHTS)),
     "drafter native": Reader("drafter", _drafter, ("*.json", "*.safetensors"), sealed=True),
     **{
         f"drafter {name}": Reader(name, _drafter, ("config.json", "*.safetensors", "*.pt"))
@@ -278,7 +283,9 @@ READERS: dict[str, Reader] = {
     "clusters": Reader("clusters", _loaded("vocabforge.vocab.clusters:load_clusters"), ("*",), sealed=True),
     "overlap": Reader("overlap", _loaded("vocabforge.vocab.overlap:load_overlap"), ("*",), sealed=True),
     "draft head": Reader("draft-head", _loaded("vocabforge.models.head_io:load_head"), ("*",), sealed=True),
-    "prepared data": Reader("prepared-data", _loaded("vocabforge.corpus.prepared:load_prepared"), ("*",), sealed=True),
+    "prepared data": Reader(
+        "prepared-data", _loaded("vocabforge.corpus.prepared:load_prepared"), ("*",), sealed=True
+    ),
     "checkpoint": Reader("step-00000007", _checkpoint, ("*",), sealed=True),
     "captured states": Reader("capture", _capture, ("*",), sealed=True),
     "samples of speculators": Reader("samples", _samples, ("*",)),
@@ -302,7 +309,9 @@ READERS: dict[str, Reader] = {
     "latency table": Reader("latency.json", _loaded("vocabforge.tune.table:read_latency")),
     "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
     "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
-    "hf-bench table": Reader("evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.hf_bench:read_hf_bench")),
+    "hf-bench table": Reader(
+        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.hf_bench:read_hf_bench")
+    ),
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),
     "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),

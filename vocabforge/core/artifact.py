@@ -257,6 +257,8 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
             got=error.strerror or error,
             source=error.filename or path,
         ) from error
+    except ValueError as error:  # a NUL byte in a name
+        raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 
 

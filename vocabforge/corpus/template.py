@@ -19,7 +19,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ..core.errors import DataError
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
-_RENDER_ERRORS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 _MARKS = "_generation_marks"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError
-from ..core.files import atomic_write
+from ..core.files import atomic_write, parse_json
 
 if TYPE_CHECKING:
     from ..decode.result import Generation
@@ -150,7 +150,7 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             continue
         source = f"{path}:{number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
         except (
@@ -159,6 +159,10 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
         ) as error:  # integers of thousands of digits, lists in lists in lists
             raise DataError("an answer row cannot be read", got=error, source=source) from error
         _require(row, keys, source)
+        if type(row["question_id"]) is not int:
+            raise DataError(
+                "question_id of an answer row is no number", got=repr(row["question_id"])[:80], source=source
+            )
         if not isinstance(row["choices"], list) or not row["choices"]:
             raise DataError("an answer row has no choice", source=source)
         for choice in row["choices"]:

@@ -94,6 +94,7 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
         try:
             artifact = open_artifact(path, KIND)
             with form_errors("the checkpoint cannot be read", path):
+                check_identity(dict(artifact.meta["identity"]), identity, source=path)
                 step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
                 weights, optimizer, rng = (
                     load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG)

@@ -6,6 +6,7 @@ growing and choosing the tree), the target's verification, committing, and a res
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -252,7 +253,7 @@ def read_latency(path: Path) -> LatencyTable:
             remedy="run tune --measure-only again",
         )
     try:
-        table = LatencyTable.model_validate_json(file.read_text("utf-8"))
+        table = LatencyTable.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise DataError(
