@@ -6,7 +6,6 @@ Example: python -m tests.fuzz.campaign --inputs 20000 --seed 0 --json fuzz.json
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile

@@ -22,8 +22,8 @@ from vocabforge.core.files import sha256_file
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import Answer
+from vocabforge.evaluate.journal import Journal, Kept, Key
 from vocabforge.models.target import HFTarget
-from vocabforge.evaluate.journal import Journal, Key, Kept
 from vocabforge.tune.acceptance import AcceptanceStore, PromptRow
 from vocabforge.tune.table import write_latency
 

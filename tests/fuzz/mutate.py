@@ -16,8 +16,8 @@ import yaml
 
 ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63) - 1, 10**30, 0.5, -0.0, 1e308, float("nan"), float("inf"),
-    "", "x", "0", "../..", "/dev/zero", "a\u0000b", "\ud800", "\u202e[bold]", "9" * 5000, [], {}, [None], [[]], [1, "x"],
-    {"a": 1}, {"": {}}, [0] * 3000,
+    "", "x", "0", "../..", "/dev/zero", "a\u0000b", "\ud800", "\u202e[bold]", "9" * 5000, [], {}, [None], [[]],
+    [1, "x"], {"a": 1}, {"": {}}, [0] * 3000,
 )  # fmt: skip
 """What a JSON value is replaced by."""
 
@@ -164,7 +164,7 @@ def line_order(data: bytes, draw: Random) -> bytes:
     lines = data.split(b"\n")
     at, to = draw.randrange(len(lines)), draw.randrange(len(lines))
     lines[at], lines[to] = lines[to], lines[at]
-    return b"\n".join(draw.choice((lines, lines + [lines[at]], lines[:at] + lines[at + 1 :])))
+    return b"\n".join(draw.choice((lines, [*lines, lines[at]], lines[:at] + lines[at + 1 :])))
 
 
 def yaml_value(data: bytes, draw: Random) -> bytes:

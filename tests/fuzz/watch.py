@@ -111,7 +111,7 @@ def _outcome(folder: Path, task: Callable[[], Any]) -> Outcome:
         verdict, said = "accepted", ""
     except VocabForgeError as error:
         verdict, said = "rejected", str(error)
-    except BaseException:  # a reader may raise anything, panics of native code included
+    except BaseException:  # noqa: BLE001 (a reader may raise anything, panics of native code included)
         verdict, said = "wrong", traceback.format_exc(limit=-6)
     left = tuple(sorted(_listing(folder) - before))
     return Outcome("wrong" if left and verdict == "rejected" else verdict, said, left)

@@ -227,7 +227,9 @@ def render_template(
         raise DataError("the chat template cannot be compiled", got=error, source=source) from error
     names = {"tools": None, "documents": None, **variables}
     try:
-        return compiled.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **names)
+        text = compiled.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **names)
+        text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
+        return text
     except _RENDER_ERRORS as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError, MismatchError
 from .drafter import DrafterSizes
 from .kv_cache import KVCache
-from .rope import RopeSettings, parse_rope, rope_tables
+from .rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
 from .sight import Sight, sight_attention
 
 _MOST = 1 << 28  # no size of any model comes near
@@ -159,6 +159,8 @@ def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Siz
             body["aux_layers"] = tuple(body["aux_layers"])
         if "rope" in body:
             body["rope"] = RopeSettings(**body["rope"])
+            if body["rope"].kind not in ROPE_TYPES:
+                raise TypeError(f"rope.kind {body['rope'].kind!r}")
         return sizes_type(**body)
     except (KeyError, TypeError) as error:
         raise ConfigError(
