@@ -88,6 +88,7 @@ DRAFTERS: list[tuple[str, str, Change, str]] = [
     (NATIVE, "layers of texts", put("aux_layers", ["1", "2", "3"], SIZES), ""),
     (NATIVE, "an epsilon of a text", put("rms_norm_eps", "x", SIZES), ""),
     (NATIVE, "RoPE of a list", put("rope", [1], SIZES), ""),
+    (NATIVE, "a RoPE base of a list", put("rope.theta", [1], SIZES), "theta"),
     (NATIVE, "an unknown RoPE", put("rope.kind", "magic", SIZES), ""),
     (NATIVE, "a size twice", twice("hidden_size", 64, SIZES), "stands twice"),
     (NATIVE, "weights cut short", half(STORED), "cannot be read"),

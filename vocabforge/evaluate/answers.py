@@ -150,7 +150,7 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             continue
         source = f"{path}:{number}"
         try:
-            row = parse_json(line)
+            row = parse_json(line, finite=False)  # which value it is, is said below
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
         except (

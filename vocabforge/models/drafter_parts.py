@@ -158,6 +158,7 @@ def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Siz
         if "aux_layers" in body:
             body["aux_layers"] = tuple(body["aux_layers"])
         if "rope" in body:
+            _check_types(RopeSettings, body["rope"])
             body["rope"] = RopeSettings(**body["rope"])
             if body["rope"].kind not in ROPE_TYPES:
                 raise TypeError(f"rope.kind {body['rope'].kind!r}")
