@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
+	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
@@ -108,6 +109,11 @@ test: $(STAMP)
 
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
+
+# Spoilt inputs by chance over every reader; FUZZ="--inputs 200 --seed 3 --reader tokenizer" for less.
+FUZZ ?= --inputs 20000 --seed 0
+test-fuzz: $(STAMP)
+	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.campaign $(FUZZ)
 
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)

@@ -37,7 +37,7 @@ def inspect(
 
     Example: `vocabforge inspect counts/ --top 20`
     """
-    from ..core.artifact import open_artifact
+    from ..core.artifact import form_errors, open_artifact
     from ..core.errors import ArtifactError
     from ..core.extension import load_attribute
     from .inspection import VIEWS
@@ -56,7 +56,12 @@ def inspect(
             remedy="use the version that wrote it",
         )
     names = names_for(artifact, tokenizer)
-    view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
+    with form_errors(
+        f"this {artifact.kind} artefact does not hold what one of this kind does",
+        path,
+        remedy="use the version that wrote it",
+    ):
+        view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ArtifactError, DataError, UsageError
+from safetensors import SafetensorError
+
+from .errors import ArtifactError, DataError, UsageError, VocabForgeError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
 from .provenance import git_revision, package_versions
 from .swap import is_vacant, leftovers, mend, put_in_place, sibling
@@ -26,8 +28,38 @@ from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_RECORDED = {"parents": dict, "versions": dict, "command": list}
+_MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
+
+
+@contextlib.contextmanager
+def form_errors(
+    message: str, source: object, *, remedy: str | None = None, kind: type[VocabForgeError] = ArtifactError
+) -> Iterator[None]:
+    """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
+
+    Hashes say that a file is what was written, not that the writer was this program.
+
+    Args:
+        message: what cannot be read.
+        source: where it stands.
+        kind: of the error.
+    """
+    try:
+        yield
+    except _MISFITS as error:
+        got = f"no {error}" if type(error) is KeyError else f"{type(error).__name__}: {error}"
+        raise kind(message, got=got, source=source, remedy=remedy) from error
 
 
 @dataclass(frozen=True)
@@ -219,7 +251,9 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     try:
         _verify_files(path, manifest, hashes=verify)
-    except (OSError, ValueError, RuntimeError) as error:  # also a name that no file has, a link to itself
+    except ValueError as error:  # a NUL byte in a name
+        raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
+    except (OSError, RuntimeError) as error:  # also a link to itself
         raise ArtifactError(
             "a file of the artefact cannot be read", got=error, source=getattr(error, "filename", path)
         ) from error
@@ -251,6 +285,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     whole = (
         isinstance(manifest, dict)
         and all(isinstance(manifest.get(key), form) for key, form in _REQUIRED.items())
+        and all(isinstance(manifest.get(key) or form(), form) for key, form in _RECORDED.items())
         and all(
             isinstance(entry, dict)
             and isinstance(entry.get("sha256"), str)

@@ -6,12 +6,13 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
@@ -162,15 +163,53 @@ def atomic_write_json(path: Path, value: Any) -> None:
     atomic_write(path, data + b"\n")
 
 
-def read_json(path: Path, what: str = "file") -> Any:
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """``json.loads``, but a key that stands twice in one object must have one value.
+
+    Args:
+        finite: also refuse NaN and infinity, which JSON has not; other programs write them all the same.
+
+    Raises:
+        ValueError: no JSON (``JSONDecodeError``), not UTF-8, or what is refused.
+        RecursionError: thousands of levels.
+    """
+    if not finite:
+        return json.loads(text, object_pairs_hook=_one_value_a_key)
+    return json.loads(
+        text, object_pairs_hook=_one_value_a_key, parse_constant=_refuse_number, parse_float=_finite_number
+    )
+
+
+def _one_value_a_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        for key, value in pairs:
+            if found[key] != value:
+                raise ValueError(f"the key {key[:80]!r} stands twice, with different values")
+    return found
+
+
+def _finite_number(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:80]} is no finite number")
+
+
+def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
     """Read a JSON file.
+
+    Args:
+        finite: False for files of other programs, which may hold NaN and infinity; see :func:`parse_json`.
 
     Raises:
         DataError: the file is missing, unreadable, no plain file, not UTF-8, or not JSON (with line and column).
     """
     try:
         check_regular(path)
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"), finite=finite)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise DataError(f"the {what} is missing", expected=path, remedy="check the path") from error
     except OSError as error:

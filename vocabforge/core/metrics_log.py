@@ -10,7 +10,7 @@ from typing import Any
 
 from .distributed import rank
 from .errors import DataError
-from .files import atomic_write, disk_errors
+from .files import atomic_write, disk_errors, parse_json
 
 
 class MetricsLog:
@@ -81,7 +81,7 @@ def _place(line: bytes) -> tuple[str, int] | None:
     try:
         row = json.loads(line)
         return str(row.get("kind", "")), int(row["step"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -106,8 +106,8 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines[:-1], 1):  # behind the last line break: nothing, or a cut line
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = parse_json(line)
+        except (ValueError, RecursionError) as error:
             raise DataError("a line of the log is not JSON", got=error, source=f"{path}:{number}") from error
         if not isinstance(row, dict):
             raise DataError("a line of the log is no JSON object", got=row, source=f"{path}:{number}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, write_artifact
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from ..core.progress import say
@@ -185,6 +185,12 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
         ArtifactError: it is none, damaged, or of another version.
     """
     artifact = open_artifact(path, KIND, verify=verify)
+    with form_errors("the prepared data cannot be read", path, remedy="run prepare-data again"):
+        return _opened(artifact)
+
+
+def _opened(artifact: Artifact) -> PreparedData:
+    path = artifact.path
     version = artifact.meta.get("key_of", {}).get("format")
     if version != FORMAT:
         raise ArtifactError(
@@ -198,6 +204,9 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     for split in SPLITS:
         figures = SplitFigures.from_dict(artifact.meta["figures"][split])
         arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if len(set(shapes.values())) != 1 or shapes["input_ids"][1:] != (artifact.meta["length"],):
+            raise ValueError(f"{split} rows of {shapes}, of {artifact.meta['length']} tokens each")
         rows[split] = PackedRows(**arrays, tokens=figures.tokens)
     return PreparedData(artifact, rows["train"], rows["heldout"])
 

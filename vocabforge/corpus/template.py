@@ -27,6 +27,7 @@ _RENDER_ERRORS = (
     LookupError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 # Templates nested more deeply than Python's own parser goes.
 _COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
@@ -238,9 +239,11 @@ def render_template(
     names = {"tools": None, "documents": None, **variables}
     try:
         with bounded(messages):
-            return compiled.render(
+            text = compiled.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, **names
             )
+        text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
+        return text
     except _RENDER_ERRORS as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
-from ..core.errors import UsageError
+from ..core.errors import ConfigError, UsageError
 from ..train.config import Fraction, OptimConfig, Precision
 
 Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
@@ -319,6 +319,12 @@ def load_study(path: Path, size: str, overrides: Sequence[str] = ()) -> StudyCon
     """
     values = read_yaml(path)
     sizes = values.get("sizes") or {}
+    if not isinstance(sizes, dict) or not all(
+        isinstance(part or {}, dict) for part in (values.get("base"), *sizes.values())
+    ):
+        raise ConfigError(
+            "base and every entry of sizes are sections", expected="key: value lines", source=path
+        )
     if size not in sizes:
         close = difflib.get_close_matches(size, sizes, n=1)
         raise UsageError(

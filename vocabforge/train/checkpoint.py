@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import MANIFEST, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import read_json
 from ..core.progress import say
@@ -92,12 +92,17 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
             check_identity(found, identity, source=path)
         try:
             artifact = open_artifact(path, KIND)
+            with form_errors("the checkpoint cannot be read", path):
+                check_identity(dict(artifact.meta["identity"]), identity, source=path)
+                step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
+                weights, optimizer, rng = (
+                    load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG)
+                )
         except ArtifactError as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             damaged.append(path.name)
             continue
-        weights, optimizer, rng = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG))
-        return int(artifact.meta["step"]), RunState(weights, optimizer, rng, artifact.meta.get("facts", {}))
+        return step, RunState(weights, optimizer, rng, facts)
     if damaged:
         raise ArtifactError(
             "every checkpoint of this run is damaged",

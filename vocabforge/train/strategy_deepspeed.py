@@ -42,6 +42,10 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
     body: dict[str, Any] = {"zero_optimization": {"stage": 2}}
     if file:
         body = read_json(Path(file), "DeepSpeed configuration")
+        if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
+            raise ConfigError(
+                "the DeepSpeed configuration is no table, or its zero_optimization is none", source=file
+            )
     division = divide(config.optim, 0, size)
     fixed = {
         "train_micro_batch_size_per_gpu": division.micro,

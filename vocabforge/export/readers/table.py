@@ -57,7 +57,7 @@ def open_folder(path: Path) -> Folder:
     Raises:
         DataError: no configuration, weights that cannot be read, or several token maps.
     """
-    body = read_json(path / "config.json", "drafter's config.json")
+    body = read_json(path / "config.json", "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
         raise DataError(
             "the drafter's config.json is no table",
