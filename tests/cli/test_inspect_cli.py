@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke, make_vocab, truncate
+from tests.cli.cli_support import assert_user_error, invoke, make_target, make_vocab, truncate
 from tests.cli.every_kind import make_counts, make_every_kind
 from tests.support import ROOT
 from vocabforge.cli.inspection import VIEWS
