@@ -69,14 +69,18 @@ def train_router(
     if plan_only:
         print_json(plan(settings))
         return
-    if fresh:
-        for name in ("checkpoints", "router"):
-            shutil.rmtree(settings.output / name, ignore_errors=True)
-        (settings.output / "metrics.jsonl").unlink(missing_ok=True)
+    from ..core.files import check_run_folder
+    from ..core.lock import only_writer
     from ..export.formats import load_drafter
 
-    path = build_router_trainer(settings, load_drafter).run()
-    report = read_json(settings.output / "report.json")
+    check_run_folder(settings.output)
+    with only_writer(settings.output):
+        if fresh:
+            for name in ("checkpoints", "router"):
+                shutil.rmtree(settings.output / name, ignore_errors=True)
+            (settings.output / "metrics.jsonl").unlink(missing_ok=True)
+        path = build_router_trainer(settings, load_drafter).run()
+        report = read_json(settings.output / "report.json")
     if as_json:
         print_json({"router": str(path), "report": report})
         return

@@ -74,6 +74,13 @@ def _content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) 
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
+def _record_hash(manifest: Mapping[str, Any]) -> str:
+    """Over the whole manifest but itself: parents, configuration and versions are not part of the content."""
+    # As it will be read back, so that the order of keys is that of texts.
+    body = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "record_hash"}))
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 @contextlib.contextmanager
 def write_artifact(
     path: Path,
@@ -115,6 +122,7 @@ def write_artifact(
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
+            manifest["record_hash"] = _record_hash(manifest)
             atomic_write_json(temporary / MANIFEST, manifest)
             check_output(path, overwrite=overwrite)  # it may have been written while we worked
             put_in_place(temporary, final, overwrite=overwrite)
@@ -297,5 +305,6 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 remedy=_REMEDY,
             )
     expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
-    if expected != manifest["content_hash"]:
+    recorded = manifest.get("record_hash")  # earlier versions wrote none
+    if expected != manifest["content_hash"] or (recorded is not None and recorded != _record_hash(manifest)):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)

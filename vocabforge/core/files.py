@@ -21,6 +21,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _REMEDIES = {
     errno.ENOSPC: "free disk space or choose another --output",
     errno.EDQUOT: "free disk quota or choose another --output",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) or choose another --output",
     errno.EACCES: "choose an --output that you may write to",
     errno.EPERM: "choose an --output that you may write to",
     errno.EROFS: "choose an --output on a writable file system",

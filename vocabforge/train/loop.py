@@ -107,7 +107,7 @@ class Trainer:
             self.strategy.close()
             return config.output / "drafter"
         write_record(self)
-        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
         trackers = Trackers.open(
             config.run.trackers,
             config.output,
