@@ -135,10 +135,8 @@ def make_responses(path: Path) -> None:
     regenerate(Work([file], SourceOptions(), generation), echo, path)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """One artefact of every kind, and the tokenizer ``tokenizer`` of most."""
-    folder = tmp_path_factory.mktemp("inspect")
+def make_every_kind(folder: Path) -> None:
+    """One artefact of every kind, by its name, and the tokenizer ``tokenizer`` of most."""
     tokenizer = byte_tokenizer(folder / "tokenizer")
     make_counts(folder / "counts", tokenizer)
     make_vocab(folder / "subset", tokenizer)
@@ -181,6 +179,12 @@ def made(tmp_path_factory):
     make_responses(folder / "responses")
     job = make_job(folder / "capture", HFTarget.load(model), splits())
     make_cache(job, HFTarget.load(model))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspect")
+    make_every_kind(folder)
     return folder
 
 
@@ -190,13 +194,18 @@ def facts(*words: object) -> dict:
     return json.loads(done.stdout)
 
 
-def test_every_kind_in_the_package_has_a_view():
+def kinds_of_the_package() -> set[str]:
     """A kind is a constant named KIND or ..._KIND, a literal given to write_artifact, or a layout's."""
     found = {layout_of(name).KIND for name in FORMATS}
     for file in (ROOT / "vocabforge").rglob("*.py"):
         text = file.read_text("utf-8")
         found |= set(re.findall(r'^(?:[A-Z_]*_)?KIND\b[^=\n]*= "([^"]+)"', text, re.MULTILINE))
         found |= set(re.findall(r'write_artifact\(\s*[^,]+,\s*"([^"]+)"', text))
+    return found
+
+
+def test_every_kind_in_the_package_has_a_view():
+    found = kinds_of_the_package()
     assert {"counts", "evaluation", "export-sglang-eagle3"} <= found
     assert found == set(VIEWS)
     for target in VIEWS.values():

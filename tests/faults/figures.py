@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.faults.trials import Trial
+from tests.faults.judging import Trial
 
 _COLUMNS = (
     "fault",
