@@ -16,6 +16,7 @@ from vocabforge.train.checkpoint import (
     joined_rng,
     list_checkpoints,
     load_latest,
+    remove_remains,
     restore_rng,
     rng_state,
     save_checkpoint,
@@ -79,3 +80,21 @@ def test_every_random_stream_goes_on_where_it_was() -> None:
     assert restore_rng(kept, 3)
     assert draw() == first
     assert not restore_rng(kept, 4), "a rank that the checkpoint does not know"
+
+
+def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, state(), {}, keep=2)
+    monkeypatch.setattr("vocabforge.core.swap.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 3, state(), {}, keep=2)
+    monkeypatch.undo()
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000002", "step-00000003"]
+    assert len(list(tmp_path.glob(".step-*"))) == 1
+    remove_remains(tmp_path)
+    assert not list(tmp_path.glob(".step-*"))
