@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from .errors import DataError, UsageError, VocabForgeError
+from .swap import clear_up, sibling
 
 _CHUNK = 1 << 20
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -118,11 +119,12 @@ def check_writable(folder: Path, path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``."""
+    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``; clears up what killed runs left."""
     payload = data.encode("utf-8") if isinstance(data, str) else data
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        clear_up(path)
+        temporary = sibling(path, "tmp")
         try:
             with open(temporary, "wb") as handle:
                 handle.write(payload)

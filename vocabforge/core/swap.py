@@ -95,11 +95,20 @@ def mend(path: Path) -> None:
     if aside and is_vacant(path):
         with contextlib.suppress(OSError):
             os.rename(aside[-1], path)
-    stale = leftovers(path, "tmp", abandoned=True)
+    clear_up(path)
     if not is_vacant(path):
-        stale += leftovers(path, "old", abandoned=True)
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
+        for folder in leftovers(path, "old", abandoned=True):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_up(path: Path) -> None:
+    """Remove what dead runs were writing beside the file or folder ``path``; what cannot be removed stays."""
+    for stale in leftovers(path, "tmp", abandoned=True):
+        if stale.is_dir() and not stale.is_symlink():
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                stale.unlink()
 
 
 def take_away(path: Path) -> None:

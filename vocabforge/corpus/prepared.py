@@ -17,7 +17,7 @@ from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from ..core.progress import say
-from ..core.swap import take_away
+from ..core.swap import clear_up, take_away
 from .fingerprint import check_fingerprint
 from .packing import PackedRows
 from .prepared_key import FORMAT, PrepareOptions, content_key, tokenizer_facts
@@ -87,6 +87,7 @@ def prepare_in(
     """
     key, body = content_key(tokenizer, train, heldout, options)
     path = folder / key[:_KEY_NAME]
+    clear_up(path)  # a launched process that was killed, while another one made them
     if (found := find_prepared(path, key)) is not None:
         say(f"Prepared data of the same content were found and are used again: {path}")
         return found
