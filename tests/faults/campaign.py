@@ -31,6 +31,8 @@ from tests.faults.writers import WRITERS, make_writers_world
 from vocabforge.core.progress import ProgressBar, say
 
 Act = Callable[[Path], tuple[str, str]]
+# Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
+SLOW = ("vocabforge.cli.capture_run", "vocabforge.evaluate.live", "transformers.models.llama.modeling_llama")
 LAUNCHED = ("capture", "train-drafter")
 KILL, RANKS = "kill -9", "one rank of two"
 
@@ -261,6 +263,7 @@ def main() -> int:
         world = base / "world"
         world.mkdir()
         say("Making the inputs and measuring undisturbed runs")
+        load_modules(SLOW)
         isolated(partial(make_fault_world, world))
         found = perform((short_plan if options.short else plan)(options, world, base), base, options.jobs)
     finally:
