@@ -176,14 +176,17 @@ def _spawn(task: Task, number: int, base: Path) -> int:
         os._exit(0)
 
 
-def measured(names: Sequence[str], world: Path, base: Path, *, fresh: bool) -> dict[str, Bench]:
+def measured(
+    names: Sequence[str], world: Path, base: Path, *, fresh: bool = False, operations_only: bool = False
+) -> dict[str, Bench]:
     """Undisturbed runs; what they loaded is loaded here, so that their successors start quickly."""
     benches = {}
     for name in names:
         bench = Bench((JOBS | WRITERS)[name], world, base)
         load_modules(bench.measure().modules)
-        if fresh:
+        if not operations_only:
             bench.measure()  # now as quick as it will be
+        if fresh:
             with bench.place("fresh") as work:
                 ended = run_fresh(bench.words(work))
                 bench.fresh_seconds = ended.seconds
@@ -211,13 +214,14 @@ def plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
     every = options.only or list(JOBS)
     each = options.kills // len(JOBS)
     tasks: list[Task] = []
-    struck = each and (not options.faults or KILL in options.faults)
-    benches = measured(every, world, base, fresh=bool(struck))
+    struck = not options.faults or KILL in options.faults
+    fresh = min(options.fresh, each) if struck else 0
+    benches = measured(every, world, base, fresh=fresh > 0)
     mount = trials.can_mount(base / "mount")
     if not mount:
         say("No small file system can be mounted here: full disks are tried as file quotas only")
     for bench in benches.values():
-        tasks += kills(bench, each, seed, min(2, each))
+        tasks += kills(bench, each, seed, fresh)
         tasks += failing(bench, options.others, seed)
         tasks += full(bench, (0.05, 0.3, 0.6, 0.9), mount=mount)
         tasks += writers(bench, 3, seed) + clocks(bench, 3, seed)
@@ -226,14 +230,14 @@ def plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
             tasks += ranks(launched(benches[name]), 4, seed)
     if not options.only:
         isolated(partial(make_writers_world, world))
-        for bench in measured(list(WRITERS), world, base, fresh=False).values():
+        for bench in measured(list(WRITERS), world, base).values():
             tasks += writers(bench, 2, seed) + kills(bench, 2, seed, 0) + failing(bench, 2, seed)
     return [task for task in tasks if not options.faults or task.fault in options.faults]
 
 
 def short_plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
     """A few faults of each kind, none of which depends on time."""
-    benches = measured(list(JOBS), world, base, fresh=False)
+    benches = measured(list(JOBS), world, base, operations_only=True)
     mount = trials.can_mount(base / "mount")
     tasks = [task for bench in benches.values() for task in kills(bench, 2, options.seed, 0)[1:]]
     tasks += [task for name in ("count-freq", "export") for task in failing(benches[name], 3, options.seed)]
@@ -248,6 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="over the five commands (default: 100)")
     parser.add_argument("--others", type=int, default=8, help="failing writes of each command (default: 8)")
+    parser.add_argument("--fresh", type=int, default=2, help="kills of each in new processes (default: 2)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="trials at once (default: 2)")
     parser.add_argument(
