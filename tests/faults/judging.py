@@ -119,7 +119,7 @@ def same(bench: Bench, work: Path) -> bool:
     """Whether the finished result is that of the undisturbed run."""
     try:
         return dict(bench.job.result(work)) == dict(bench.reference)
-    except (VocabForgeError, OSError, AssertionError):
+    except (VocabForgeError, OSError, AssertionError, ValueError):
         return False
 
 
@@ -156,7 +156,7 @@ def judge(bench: Bench, work: Path, again: Ended, phase: str) -> str:
 def differences(bench: Bench, work: Path) -> str:
     try:
         found = dict(bench.job.result(work))
-    except (VocabForgeError, OSError, AssertionError) as error:
+    except (VocabForgeError, OSError, AssertionError, ValueError) as error:
         return str(error)
     return ", ".join(
         sorted(key for key in {*found, *bench.reference} if found.get(key) != bench.reference.get(key))
