@@ -128,7 +128,9 @@ class Child:
         limit = patience if kill_after is None else min(kill_after, patience)
         status = _wait(self.pid, self._start + limit) if self._status is None else self._status
         if status is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it had no group of its own yet
+                os.killpg(self.pid, signal.SIGKILL)
             status = os.waitpid(self.pid, 0)[1]
             if kill_after is None:
                 raise TimeoutError(f"{' '.join(self.argv)} hangs:\n{self._text()}")

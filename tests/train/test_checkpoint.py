@@ -18,6 +18,7 @@ from vocabforge.train.checkpoint import (
     joined_rng,
     list_checkpoints,
     load_latest,
+    remove_old,
     remove_remains,
     restore_rng,
     rng_state,
@@ -104,3 +105,12 @@ def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(
     assert len(list(tmp_path.glob(".step-*"))) == 1
     remove_remains(tmp_path)
     assert not list(tmp_path.glob(".step-*"))
+
+
+def test_what_a_killed_run_kept_too_many_goes_but_not_what_it_goes_on_from(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 8):
+        save_checkpoint(tmp_path, step, state(), {}, keep=9)
+    remove_old(tmp_path, 6, keep=2)  # step 8 is damaged: the run goes on from 6
+    assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["4", "6", "8"]
+    remove_old(tmp_path, 4, keep=1)
+    assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["4", "6", "8"]

@@ -60,9 +60,14 @@ def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[
         save_file(state.weights, temporary / _WEIGHTS)
         save_file(state.optimizer, temporary / _OPTIMIZER)
         save_file(state.rng, temporary / _RNG)
-    for old in list_checkpoints(folder)[:-keep]:
-        take_away(old)
+    remove_old(folder, step, keep)
     return path
+
+
+def remove_old(folder: Path, step: int, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints up to ``step``; a killed run may have left more."""
+    for old in [path for path in list_checkpoints(folder) if path.name <= f"step-{step:08d}"][:-keep]:
+        take_away(old)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -57,7 +57,9 @@ def resume(trainer: Trainer) -> int:
     trainer.strategy.load(state.weights, state.optimizer, step)
     whole = checkpoints.restore_rng(state.rng, group.rank)
     trainer.facts = {key: value for key, value in state.facts.items() if key == "best"}
+    group.wait()  # others may be reading still
     if group.rank == 0:
+        checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
         before = (state.facts.get("processes"), state.facts.get("strategy"))
         if before != (group.size, trainer.strategy.name) or not whole:

@@ -103,6 +103,7 @@ class Trainer:
         config = self.config
         start = resume(self)
         if start == config.optim.steps and is_finished(self):
+            MetricsLog(config.output / "metrics.jsonl")  # takes away a last line that was cut short
             say(f"This run is finished: {config.output / 'drafter'}")
             self.strategy.close()
             return config.output / "drafter"

@@ -230,6 +230,7 @@ class RouterTrainer:
                 values = entries(state.optimizer, name)
                 optimizer.state[parameter] = restored(optimizer, values, parameter.device)
         checkpoints.restore_rng(state.rng, 0)
+        checkpoints.remove_old(folder, step, self.config.run.keep)
         say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
         return step
 
