@@ -26,6 +26,7 @@ from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_RECORD = {"parents", "config", "versions", "git_revision", "command", "created"}
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
 
@@ -79,6 +80,13 @@ def _record_hash(manifest: Mapping[str, Any]) -> str:
     # As it will be read back, so that the order of keys is that of texts.
     body = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "record_hash"}))
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _record_holds(manifest: Mapping[str, Any]) -> bool:
+    recorded = manifest.get("record_hash")
+    if recorded is None:  # earlier versions wrote none, and no key but these
+        return set(manifest) <= {*_REQUIRED, *_RECORD, "record_hash"}
+    return bool(recorded == _record_hash(manifest))
 
 
 @contextlib.contextmanager
@@ -305,6 +313,5 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 remedy=_REMEDY,
             )
     expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
-    recorded = manifest.get("record_hash")  # earlier versions wrote none
-    if expected != manifest["content_hash"] or (recorded is not None and recorded != _record_hash(manifest)):
+    if expected != manifest["content_hash"] or not _record_holds(manifest):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)
