@@ -7,7 +7,6 @@ rename it into place, so an interrupted run leaves nothing under the final name.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -20,13 +19,12 @@ from typing import Any
 
 from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
+from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
 from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
-_REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
-_RECORD = {"parents", "config", "versions", "git_revision", "command", "created"}
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
 
@@ -70,25 +68,6 @@ class Artifact:
         return self.path / name
 
 
-def _content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _record_hash(manifest: Mapping[str, Any]) -> str:
-    """Over the whole manifest but itself: parents, configuration and versions are not part of the content."""
-    # As it will be read back, so that the order of keys is that of texts.
-    body = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "record_hash"}))
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _record_holds(manifest: Mapping[str, Any]) -> bool:
-    recorded = manifest.get("record_hash")
-    if recorded is None:  # earlier versions wrote none, and no key but these
-        return set(manifest) <= {*_REQUIRED, *_RECORD, "record_hash"}
-    return bool(recorded == _record_hash(manifest))
-
-
 @contextlib.contextmanager
 def write_artifact(
     path: Path,
@@ -130,7 +109,7 @@ def write_artifact(
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
-            manifest["record_hash"] = _record_hash(manifest)
+            manifest["record_hash"] = record_hash(manifest)
             atomic_write_json(temporary / MANIFEST, manifest)
             check_output(path, overwrite=overwrite)  # it may have been written while we worked
             put_in_place(temporary, final, overwrite=overwrite)
@@ -156,7 +135,7 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
         "kind": kind,
         "meta": plain,
         "files": files,
-        "content_hash": _content_hash(kind, plain, files),
+        "content_hash": content_hash(kind, plain, files),
     }
 
 
@@ -202,7 +181,7 @@ def _is_artifact(path: Path) -> bool:
         manifest = read_json(path / MANIFEST)
     except DataError:
         return False
-    return isinstance(manifest, dict) and all(key in manifest for key in _REQUIRED)
+    return isinstance(manifest, dict) and all(key in manifest for key in REQUIRED)
 
 
 def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, verify: bool = True) -> Artifact:
@@ -268,7 +247,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(error.message, got=error.got, source=path / MANIFEST, remedy=_REMEDY) from error
     whole = (
         isinstance(manifest, dict)
-        and all(isinstance(manifest.get(key), form) for key, form in _REQUIRED.items())
+        and all(isinstance(manifest.get(key), form) for key, form in REQUIRED.items())
         and all(
             isinstance(entry, dict)
             and isinstance(entry.get("sha256"), str)
@@ -279,7 +258,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not whole:
         raise ArtifactError(
             "the artefact's manifest is incomplete",
-            expected=f"keys {', '.join(_REQUIRED)}, and sha256 and bytes of every file",
+            expected=f"keys {', '.join(REQUIRED)}, and sha256 and bytes of every file",
             source=path / MANIFEST,
             remedy=_REMEDY,
         )
@@ -312,6 +291,6 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 source=file,
                 remedy=_REMEDY,
             )
-    expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
-    if expected != manifest["content_hash"] or not _record_holds(manifest):
+    expected = content_hash(manifest["kind"], manifest["meta"], manifest["files"])
+    if expected != manifest["content_hash"] or not record_holds(manifest):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)
