@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-deepspeed test-speculators check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-faults test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
+	@echo "make test-faults  100 kills, full disks, failing writes, two writers, a wrong clock (docs/faults.md)"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
@@ -114,6 +115,10 @@ test-proof: $(STAMP)
 FUZZ ?= --inputs 20000 --seed 0
 test-fuzz: $(STAMP)
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.campaign $(FUZZ)
+
+# No pytest: one warmed process forks every trial. FAULTS="--seed 1 --json trials.json" draws other instants.
+test-faults: $(STAMP)
+	$(BIN)/python -m tests.faults.campaign $(FAULTS)
 
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.cli.cli_support import invoke, make_drafter, make_target, make_vocab
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.export.test_eagle_layout import eagle1
-from tests.support import tiny_drafter
+from tests.support import ROOT, tiny_drafter
 from tests.vocab.family_tokenizers import byte_level, write_tokenizer
 from vocabforge.cli.table_inputs import load_part
 from vocabforge.core.artifact import open_artifact, write_artifact
@@ -28,7 +29,7 @@ from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.environment import describe_environment
 from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.settings import RunSettings
-from vocabforge.export.formats import FORMATS
+from vocabforge.export.formats import FORMATS, layout_of
 from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
@@ -176,3 +177,13 @@ def make_every_kind(folder: Path) -> Path:
     job = make_job(folder / "capture", HFTarget.load(model), splits())
     make_cache(job, HFTarget.load(model))
     return folder
+
+
+def kinds_of_the_package() -> set[str]:
+    """A kind is a constant named KIND or ..._KIND, a literal given to write_artifact, or a layout's."""
+    found = {layout_of(name).KIND for name in FORMATS}
+    for file in (ROOT / "vocabforge").rglob("*.py"):
+        text = file.read_text("utf-8")
+        found |= set(re.findall(r'^(?:[A-Z_]*_)?KIND\b[^=\n]*= "([^"]+)"', text, re.MULTILINE))
+        found |= set(re.findall(r'write_artifact\(\s*[^,]+,\s*"([^"]+)"', text))
+    return found

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, make_target, make_vocab, truncate
-from tests.cli.every_kind import make_counts, make_every_kind
-from tests.support import ROOT
+from tests.cli.every_kind import kinds_of_the_package, make_counts
 from vocabforge.cli.inspection import VIEWS
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.extension import load_attribute
-from vocabforge.export.formats import FORMATS, layout_of
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return make_every_kind(tmp_path_factory.mktemp("inspect"))
+def made(every_kind):
+    return every_kind
 
 
 def facts(*words: object) -> dict:
@@ -30,12 +28,7 @@ def facts(*words: object) -> dict:
 
 
 def test_every_kind_in_the_package_has_a_view():
-    """A kind is a constant named KIND or ..._KIND, a literal given to write_artifact, or a layout's."""
-    found = {layout_of(name).KIND for name in FORMATS}
-    for file in (ROOT / "vocabforge").rglob("*.py"):
-        text = file.read_text("utf-8")
-        found |= set(re.findall(r'^(?:[A-Z_]*_)?KIND\b[^=\n]*= "([^"]+)"', text, re.MULTILINE))
-        found |= set(re.findall(r'write_artifact\(\s*[^,]+,\s*"([^"]+)"', text))
+    found = kinds_of_the_package()
     assert {"counts", "evaluation", "export-sglang-eagle3"} <= found
     assert found == set(VIEWS)
     for target in VIEWS.values():

@@ -10,5 +10,5 @@ from tests.fuzz.goods import make_goods
 
 
 @pytest.fixture(scope="session")
-def goods(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_goods(tmp_path_factory.mktemp("goods"))
+def goods(every_kind: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_goods(tmp_path_factory.mktemp("goods"), every_kind)

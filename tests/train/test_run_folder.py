@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tests.train.run_support import make_place, settings, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.core.lock import only_writer
@@ -103,6 +104,18 @@ def test_a_finished_run_is_not_run_again(place: Path, capsys: pytest.CaptureFixt
     assert train(trainer(place, "finished")) == path
     assert "This run is finished" in capsys.readouterr().err
     assert files(place / "finished") == before
+
+
+def test_a_run_that_died_before_its_heads_were_written_is_not_finished(place: Path) -> None:
+    sections = {"optim": {"steps": 2}, "heads": {"ranker": {"shortlist": 16}}}
+    trainer(place, "headless", **sections).run()
+    head = place / "headless" / "heads" / "ranker"
+    before = open_artifact(head).content_hash
+    head.rename(place / "taken")
+    trainer(place, "headless", **sections).run()
+    assert open_artifact(head).content_hash == before
+    kinds = [row["kind"] for row in read_jsonl_log(place / "headless" / "metrics.jsonl")]
+    assert kinds.count("heads") == 1, "the log has each figure once"
 
 
 def test_states_that_are_not_finite_in_held_out_rows_stop_the_run(place: Path) -> None:

@@ -77,7 +77,8 @@ def train_router(
     --data chats.jsonl --output router-run/`
     """
     from ..core.config import apply_overrides, parse_config
-    from ..core.files import read_json
+    from ..core.files import check_run_folder, read_json
+    from ..core.lock import only_writer
     from ..core.progress import say
     from ..export.formats import load_drafter
     from ..train.router_config import RouterTrainConfig
@@ -88,12 +89,14 @@ def train_router(
     if plan_only:
         print_json(plan(settings))
         return
-    if fresh:
-        for name in ("checkpoints", "router"):
-            shutil.rmtree(settings.output / name, ignore_errors=True)
-        (settings.output / "metrics.jsonl").unlink(missing_ok=True)
-    path = build_router_trainer(settings, load_drafter).run()
-    report = read_json(settings.output / "report.json")
+    check_run_folder(settings.output)
+    with only_writer(settings.output):
+        if fresh:
+            for name in ("checkpoints", "router"):
+                shutil.rmtree(settings.output / name, ignore_errors=True)
+            (settings.output / "metrics.jsonl").unlink(missing_ok=True)
+        path = build_router_trainer(settings, load_drafter).run()
+        report = read_json(settings.output / "report.json")
     if as_json:
         print_json({"router": str(path), "report": report})
         return

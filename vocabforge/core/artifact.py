@@ -7,7 +7,6 @@ rename it into place, so an interrupted run leaves nothing under the final name.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -22,12 +21,12 @@ from safetensors import SafetensorError
 
 from .errors import ArtifactError, DataError, UsageError, VocabForgeError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
+from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
 from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
-_REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
 _RECORDED = {"parents": dict, "versions": dict, "command": list}
 _MISFITS = (
     LookupError,
@@ -101,11 +100,6 @@ class Artifact:
         return self.path / name
 
 
-def _content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
 @contextlib.contextmanager
 def write_artifact(
     path: Path,
@@ -147,6 +141,7 @@ def write_artifact(
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
+            manifest["record_hash"] = record_hash(manifest)
             atomic_write_json(temporary / MANIFEST, manifest)
             check_output(path, overwrite=overwrite)  # it may have been written while we worked
             put_in_place(temporary, final, overwrite=overwrite)
@@ -172,7 +167,7 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
         "kind": kind,
         "meta": plain,
         "files": files,
-        "content_hash": _content_hash(kind, plain, files),
+        "content_hash": content_hash(kind, plain, files),
     }
 
 
@@ -218,7 +213,7 @@ def _is_artifact(path: Path) -> bool:
         manifest = read_json(path / MANIFEST)
     except DataError:
         return False
-    return isinstance(manifest, dict) and all(key in manifest for key in _REQUIRED)
+    return isinstance(manifest, dict) and all(key in manifest for key in REQUIRED)
 
 
 def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, verify: bool = True) -> Artifact:
@@ -284,7 +279,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(error.message, got=error.got, source=path / MANIFEST, remedy=_REMEDY) from error
     whole = (
         isinstance(manifest, dict)
-        and all(isinstance(manifest.get(key), form) for key, form in _REQUIRED.items())
+        and all(isinstance(manifest.get(key), form) for key, form in REQUIRED.items())
         and all(isinstance(manifest.get(key) or form(), form) for key, form in _RECORDED.items())
         and all(
             isinstance(entry, dict)
@@ -296,7 +291,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not whole:
         raise ArtifactError(
             "the artefact's manifest is incomplete",
-            expected=f"keys {', '.join(_REQUIRED)}, and sha256 and bytes of every file",
+            expected=f"keys {', '.join(REQUIRED)}, and sha256 and bytes of every file",
             source=path / MANIFEST,
             remedy=_REMEDY,
         )
@@ -329,6 +324,6 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 source=file,
                 remedy=_REMEDY,
             )
-    expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
-    if expected != manifest["content_hash"]:
+    expected = content_hash(manifest["kind"], manifest["meta"], manifest["files"])
+    if expected != manifest["content_hash"] or not record_holds(manifest):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)

@@ -17,12 +17,14 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError
 
 from .errors import DataError, UsageError, VocabForgeError
+from .swap import clear_up, sibling
 
 _CHUNK = 1 << 20
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _REMEDIES = {
     errno.ENOSPC: "free disk space or choose another --output",
     errno.EDQUOT: "free disk quota or choose another --output",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) or choose another --output",
     errno.EACCES: "choose an --output that you may write to",
     errno.EPERM: "choose an --output that you may write to",
     errno.EROFS: "choose an --output on a writable file system",
@@ -137,11 +139,12 @@ def check_writable(folder: Path, path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``."""
+    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``; clears up what killed runs left."""
     payload = data.encode("utf-8") if isinstance(data, str) else data
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        clear_up(path)
+        temporary = sibling(path, "tmp")
         try:
             with open(temporary, "wb") as handle:
                 handle.write(payload)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, writ
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from ..core.progress import say
-from ..core.swap import sibling
+from ..core.swap import clear_up, take_away
 from .fingerprint import check_fingerprint
 from .packing import PackedRows
 from .prepared_key import FORMAT, PrepareOptions, content_key, tokenizer_facts
@@ -89,6 +87,7 @@ def prepare_in(
     """
     key, body = content_key(tokenizer, train, heldout, options)
     path = folder / key[:_KEY_NAME]
+    clear_up(path)  # a launched process that was killed, while another one made them
     if (found := find_prepared(path, key)) is not None:
         say(f"Prepared data of the same content were found and are used again: {path}")
         return found
@@ -112,17 +111,10 @@ def find_prepared(path: Path, key: str) -> PreparedData | None:
         found = load_prepared(path, verify=rank() == 0)
     except ArtifactError as error:
         say(f"{error.message} ({path}); it is made again")
-        _remove(path)
+        with contextlib.suppress(OSError):
+            take_away(path)
         return None
     return found if found.key == key else None
-
-
-def _remove(path: Path) -> None:
-    """Take a damaged entry away under another name first, so that no half of it is ever seen."""
-    aside = sibling(path, "tmp")
-    with contextlib.suppress(OSError):
-        os.rename(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_prepared(

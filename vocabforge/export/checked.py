@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.artifact import check_output
 from ..core.errors import ArtifactError, MismatchError
+from ..core.files import disk_errors, fsync_path
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
 from ..models.ttt_attention import TTTState
@@ -39,13 +40,15 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
     check_output(path, overwrite=export.overwrite)
     _check_finite(export)
     final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
     temporary = sibling(final, "tmp")
     try:
-        layout.write(temporary, dataclasses.replace(export, overwrite=False))
-        check_written(layout, temporary, export, num_layers)
-        check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
-        put_in_place(temporary, final, overwrite=export.overwrite)
+        with disk_errors(path):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            layout.write(temporary, dataclasses.replace(export, overwrite=False))
+            check_written(layout, temporary, export, num_layers)
+            check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
+            put_in_place(temporary, final, overwrite=export.overwrite)
+            fsync_path(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -23,6 +23,7 @@ from ..core.artifact import MANIFEST, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import read_json
 from ..core.progress import say
+from ..core.swap import take_away
 
 KIND = "checkpoint"
 _WEIGHTS, _OPTIMIZER, _RNG = "weights.safetensors", "optimizer.safetensors", "rng.safetensors"
@@ -53,15 +54,20 @@ def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[
     """
     path = folder / f"step-{step:08d}"
     if path.exists():  # left by a run that was resumed from an older checkpoint
-        shutil.rmtree(path)
+        take_away(path)
     meta = {"step": step, "identity": dict(identity), "facts": state.facts}
     with write_artifact(path, KIND, meta) as temporary:
         save_file(state.weights, temporary / _WEIGHTS)
         save_file(state.optimizer, temporary / _OPTIMIZER)
         save_file(state.rng, temporary / _RNG)
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    remove_old(folder, step, keep)
     return path
+
+
+def remove_old(folder: Path, step: int, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints up to ``step``; a killed run may have left more."""
+    for old in [path for path in list_checkpoints(folder) if path.name <= f"step-{step:08d}"][:-keep]:
+        take_away(old)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -135,7 +141,7 @@ def discard(folder: Path) -> None:
     """Remove the checkpoints of a run, and the folder if nothing else is in it."""
     for path in folder.glob("step-*"):
         if (path / MANIFEST).is_file():
-            shutil.rmtree(path)
+            take_away(path)
     remove_remains(folder)
     with contextlib.suppress(OSError):
         folder.rmdir()

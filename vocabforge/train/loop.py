@@ -39,6 +39,7 @@ def train(trainer: Trainer) -> Path:
     start = resume(trainer)
     try:
         if start == steps and is_finished(trainer):
+            MetricsLog(config.output / "metrics.jsonl")  # takes away a last line that was cut short
             say(f"This run is finished: {config.output / 'drafter'}")
             return config.output / "drafter"
         write_record(trainer)
@@ -56,7 +57,7 @@ def train(trainer: Trainer) -> Path:
 def _logging(trainer: Trainer, start: int) -> Iterator[MetricsLog]:
     """The log of figures, behind the rows of ``start``, and the trackers that watch it."""
     config = trainer.config
-    log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
+    log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
     values = config.model_dump(mode="json")
     with Trackers.open(
         config.run.trackers, config.output, values, resume_step=start, removed=log.removed

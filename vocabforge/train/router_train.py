@@ -87,8 +87,9 @@ class RouterTrainer:
         config, folder = self.config, self.config.output / "checkpoints"
         optimizer = make_optimizer(list(self.router.parameters()), config.optim)
         start = self._resume(folder, optimizer)
-        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start)
         total = config.optim.steps
+        again = ("heldout",) if start == total else ()  # the last report follows the last checkpoint
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=again)
         with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
             clock = Clock()
             for step in range(start, total):
@@ -222,6 +223,7 @@ class RouterTrainer:
             return 0
         step, state = found
         restore_state(self.router, optimizer, state)
+        checkpoints.remove_old(folder, step, self.config.run.keep)
         say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
         return step
 
