@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-faults test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,9 +20,12 @@ help:
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
+	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
+	@echo "make test-faults  100 kills, full disks, failing writes, two writers, a wrong clock (docs/faults.md)"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
+	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
 
 setup: $(STAMP)
 
@@ -108,6 +111,15 @@ test: $(STAMP)
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
 
+# Spoilt inputs by chance over every reader; FUZZ="--inputs 200 --seed 3 --reader tokenizer" for less.
+FUZZ ?= --inputs 20000 --seed 0
+test-fuzz: $(STAMP)
+	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.campaign $(FUZZ)
+
+# No pytest: one warmed process forks every trial. FAULTS="--seed 1 --json trials.json" draws other instants.
+test-faults: $(STAMP)
+	$(BIN)/python -m tests.faults.campaign $(FAULTS)
+
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/speculators speculators==0.9.0 hs-connectors==0.9.0 \
@@ -127,6 +139,20 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The site's tools are an extra, installed when they are first wanted: neither setup nor the demo waits for them.
+DOCS := $(VENV)/.docs-installed
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS)
+	$(MKDOCS) build --strict --config-file .ci/mkdocs.yml
+
+docs-serve: $(DOCS)
+	$(MKDOCS) serve --config-file .ci/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,3 +38,11 @@ def _one_thread() -> Iterator[None]:
 
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def every_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One artefact of every kind under its kind's name, made once for all tests of a worker, which only read it."""
+    from tests.cli.every_kind import make_every_kind
+
+    return make_every_kind(tmp_path_factory.mktemp("every-kind"))

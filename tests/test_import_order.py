@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
+import importlib.util
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.support import ROOT
 
-ORDER = (
-    "core",
-    "ops",
-    "corpus",
-    "vocab",
-    "models",
-    "capture",
-    "train",
-    "export",
-    "decode",
-    "evaluate",
-    "tune",
-    "study",
-    "cli",
-)
-NAME = "vocabforge"
-FREE = ("__main__",)  # the entry point stands above every package
-_ROW = re.compile(rf"{NAME}(\.\w+)+:\w+")  # a row of an extension table
+
+def load_graph() -> Any:
+    """The program that reads the imports and draws them; it stands outside the package, beside its other tools."""
+    spec = importlib.util.spec_from_file_location("import_graph", ROOT / ".ci" / "import_graph.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class Arrow(NamedTuple):
-    """``source`` and ``target`` are packages; ``where`` is file:line."""
-
-    source: str
-    target: str
-    where: str
+graph = load_graph()
+NAME, ORDER, Arrow, arrows = graph.NAME, graph.ORDER, graph.Arrow, graph.arrows
 
 
-def arrows(root: Path) -> list[Arrow]:
-    """Every import between packages below ``root``, wherever in a file it stands, and every table row."""
-    found = []
-    for file in sorted(root.rglob("*.py")):
-        parts = (NAME, *file.relative_to(root).with_suffix("").parts)
-        if len(parts) == 2 and parts[1] in FREE:
-            continue
-        source = parts[1] if len(parts) > 2 or (root / parts[1]).is_dir() else ""
-        package = parts[:-1]
-        for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
-            for module in imported(node, package):
-                target = package_of(module, root)
-                if target not in (None, source):
-                    found.append(Arrow(source, str(target), f"{file}:{getattr(node, 'lineno', 0)}"))
-    return found
-
-
-def imported(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
-    """Absolute names of what a node imports; ``package`` is the importing module's package."""
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        above = package[: len(package) - node.level + 1] if node.level else ()
-        base = ".".join([*above, *([node.module] if node.module else [])])
-        yield from (f"{base}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _ROW.fullmatch(node.value):
-        yield node.value.partition(":")[0]
-
-
-def package_of(module: str, root: Path) -> str | None:
-    """The package of ours that a dotted name lies in; "" is the root itself, None is somebody else's."""
-    first, *rest = module.split(".")
-    if first != NAME:
-        return None
-    return rest[0] if rest and (root / rest[0]).exists() else ""
-
-
-def violations(found: list[Arrow]) -> list[str]:
+def violations(found: list[Any]) -> list[str]:
     """Arrows to the right, packages outside the order, and imports of the root's modules from a package."""
     place = {name: index for index, name in enumerate(ORDER)}
     wrong = []
@@ -92,7 +41,7 @@ def violations(found: list[Arrow]) -> list[str]:
     return wrong
 
 
-def cycles(found: list[Arrow]) -> list[list[str]]:
+def cycles(found: list[Any]) -> list[list[str]]:
     """Rings of packages, each once."""
     edges: dict[str, set[str]] = {}
     for source, target, _ in found:
@@ -112,14 +61,18 @@ def cycles(found: list[Arrow]) -> list[list[str]]:
     return list(rings.values())
 
 
-def test_the_package_keeps_the_order() -> None:
-    found = arrows(ROOT / NAME)
-    assert {arrow.source for arrow in found} > {"cli", "decode", "train"}, "the graph was read"
-    assert violations(found) == []
+@pytest.fixture(scope="module")
+def ours() -> list[Any]:
+    return arrows(ROOT / NAME)
 
 
-def test_there_is_no_cycle_between_packages() -> None:
-    assert cycles(arrows(ROOT / NAME)) == []
+def test_the_package_keeps_the_order(ours: list[Any]) -> None:
+    assert {arrow.source for arrow in ours} > {"cli", "decode", "train"}, "the graph was read"
+    assert violations(ours) == []
+
+
+def test_there_is_no_cycle_between_packages(ours: list[Any]) -> None:
+    assert cycles(ours) == []
 
 
 def test_every_package_is_in_the_order() -> None:
@@ -132,7 +85,7 @@ def test_the_root_imports_nothing() -> None:
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
-def plant(root: Path, files: dict[str, str]) -> list[Arrow]:
+def plant(root: Path, files: dict[str, str]) -> list[Any]:
     for name, text in files.items():
         file = root / NAME / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -192,3 +145,22 @@ def test_packages_outside_the_order_and_imports_by_the_root_are_caught(tmp_path:
 def test_longer_rings_are_found() -> None:
     ring = [Arrow(a, b, "") for a, b in (("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"))]
     assert cycles(ring) == [["a", "b", "c"]]
+
+
+def test_the_drawn_graph_is_what_the_code_says(ours: list[Any]) -> None:
+    """After an import came or went: python .ci/import_graph.py"""
+    assert graph.FILE.read_text("utf-8") == graph.drawing(graph.modules_between(ours))
+
+
+def test_the_drawing_counts_modules_and_not_lines() -> None:
+    found = [
+        Arrow("vocab", "core", "a.py:1"),
+        Arrow("vocab", "core", "a.py:9"),
+        Arrow("vocab", "core", "b.py:1"),
+    ]
+    numbers = graph.modules_between(
+        [*found, Arrow("vocab", "", "a.py:3"), Arrow("", "core", "__init__.py:1")]
+    )
+    assert numbers == {("core", "vocab"): 2}
+    assert "vocab imports core: 2 modules" in graph.drawing(numbers)
+    assert graph.drawing(numbers) != graph.drawing({("core", "vocab"): 3})

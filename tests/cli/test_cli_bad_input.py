@@ -198,9 +198,9 @@ def test_export_never_replaces_what_is_not_ours(world: World, tmp_path: Path) ->
 
 def test_export_without_a_known_target(world: World, tmp_path: Path) -> None:
     moved = world.target.rename(tmp_path / "moved")
-    edit_json(world.drafter / "manifest.json", config={"target": str(world.target)})
+    edit_json(world.drafter / "manifest.json", config={"target": str(world.target)}, record_hash=None)
     assert_user_error(export(world, tmp_path), 2, str(world.target), "give --target")
-    edit_json(world.drafter / "manifest.json", config="text")
+    edit_json(world.drafter / "manifest.json", config="text", record_hash=None)
     assert_user_error(export(world, tmp_path), 2, "give --target")
     assert export(world, tmp_path, "--target", moved).exit_code == 0
     missing = invoke("export", "--drafter", tmp_path / "no", "--format", "native", "--output", tmp_path / "o")

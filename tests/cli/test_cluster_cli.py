@@ -126,7 +126,7 @@ def test_a_head_with_too_few_rows(world):
         (("--iterations", 0), 2, "--iterations"),
         (("--tokenizer", "nowhere"), 1, "tokenizer"),
         ((*COMMON, "--text", "nowhere.txt"), 1, "missing"),
-        ((*COMMON, "--text", "TEXT", "--dtype", "int4"), 2, "no such dtype"),
+        ((*COMMON, "--text", "TEXT", "--dtype", "int4"), 2, "no dtype of this name"),
         ((*COMMON, "--text", "TEXT", "--device", "tpu"), 2, "no such device"),
     ],
 )

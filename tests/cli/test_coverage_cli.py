@@ -88,7 +88,7 @@ def test_held_out_text_that_was_counted_is_said(shelf, tmp_path):
         ("--counts @nowhere", 1, "not a VocabForge artefact"),
         ("--counts @v", 1, "another kind"),
         ("--counts @c --target @m --text @none.txt", 1, "input is missing"),
-        ("--counts @c --target @m --text @text.txt --dtype half", 2, "no such dtype"),
+        ("--counts @c --target @m --text @text.txt --dtype half", 2, "no dtype of this name"),
         ("--counts @c --target @u --text @text.txt", 1, "different tokenizers"),
     ],
 )

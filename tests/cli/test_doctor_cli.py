@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,31 @@ def test_the_table_reads_well(pristine: World) -> None:
     result = invoke("doctor", "--target", pristine.target)
     assert result.exit_code == 0
     assert "chat template" in result.stdout
-    assert "nothing is wrong" in result.stdout or "checks: " in result.stdout
+    assert result.stdout.rstrip().splitlines()[-1].startswith("Fits: ")
+
+
+def test_it_ends_with_a_verdict(pristine: World, tmp_path: Path) -> None:
+    alone = invoke("doctor").stdout.rstrip().splitlines()[-1]
+    assert re.match(r"This machine is fit for use: \d+ checks, ", alone)
+    other = make_target(tmp_path / "other", seed=1)
+    result = invoke("doctor", "--target", other, "--drafter", pristine.drafter)
+    assert result.exit_code == 1
+    last = result.stdout.rstrip().splitlines()[-1]
+    assert re.match(r"Does not fit: \d+ of \d+ checks failed \(drafter", last)
+
+
+def test_in_a_file_nothing_is_folded(pristine: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the checks found stands on its line where nobody watches, whatever the terminal around it."""
+    words = ("doctor", "--target", pristine.target)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = [row["found"] for row in json.loads(invoke(*words, "--json").stdout)["checks"]]
+    long = [text for text in found if 60 < len(text) < 120]
+    assert long
+    wide = invoke(*words).stdout
+    # Free memory, disk and times differ from run to run; the sentences of the target do not.
+    assert [text for text in long if text in wide and not re.search(r"GiB|ms", text)]
+    monkeypatch.setenv("COLUMNS", "70")
+    assert max(map(len, invoke(*words).stdout.splitlines()[:-1])) <= 70
 
 
 @pytest.mark.parametrize("option", ["--drafter", "--vocab", "--tokenizer"])

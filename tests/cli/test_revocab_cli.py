@@ -195,7 +195,7 @@ def test_mistakes_are_told_before_anything_is_written(world: World, tmp_path: Pa
         (("--vocab", other), 1, "different tokenizers"),
         (("--vocab", tmp_path / "nowhere"), 2, "no draft vocabulary here"),
         (("--vocab", "full", "--format", "onnx"), 2, "no export format"),
-        (("--vocab", "full", "--dtype", "int4"), 2, "no such dtype"),
+        (("--vocab", "full", "--dtype", "int4"), 2, "no dtype of this name"),
         (("--vocab", "full", "--prompts", tmp_path / "none.jsonl"), 2, "no such file"),
         (("--vocab", "full", "--missing", "states"), 2, "states are read on prompts"),
         (("--vocab", "full", "--data", world.text), 2, "--heal STEPS"),

@@ -103,6 +103,7 @@ DAMAGE = {
     "files a list": (lambda p: edit(p, lambda m: m.update(files=[])), "incomplete"),
     "meta edited": (lambda p: edit(p, lambda m: m["meta"].update(text="new")), "was edited"),
     "kind edited": (lambda p: edit(p, lambda m: m.update(kind="subset")), "another kind"),
+    "record edited": (lambda p: edit(p, lambda m: m.update(parents={"a": "b"})), "was edited"),
     "hash edited": (lambda p: edit(p, lambda m: m.update(content_hash="0")), "was edited"),
     "other schema": (lambda p: edit(p, lambda m: m.update(schema_version=99)), "another version"),
     "manifest missing": (lambda p: (p / MANIFEST).unlink(), "not a VocabForge artefact"),

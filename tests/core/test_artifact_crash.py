@@ -277,3 +277,16 @@ def test_a_really_full_disk(small_disk: Path, library: str) -> None:
     assert open_artifact(path).meta["text"] == "old"
     assert names(small_disk) == ["x"]
     assert names(path) == ["a", MANIFEST]
+
+
+def test_what_was_written_beside_a_hidden_folder_is_cleared_up_too(tmp_path: Path) -> None:
+    """An export is written beside its final place, and read back there, before it takes its name."""
+    first = swap.sibling(tmp_path / "x", "tmp")
+    second = swap.sibling(first, "tmp")
+    assert swap.leftovers(tmp_path / "x", "tmp") == []
+    second.mkdir()
+    assert swap.leftovers(tmp_path / "x", "tmp") == [second]
+    dead = second.with_name(second.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-"))
+    second.rename(dead)
+    write(tmp_path / "x", "new")
+    assert names(tmp_path) == ["x"]

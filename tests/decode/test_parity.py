@@ -15,7 +15,6 @@ from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads import FullHead, StaticHead
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
-from vocabforge.train.metrics import walk_chain
 from vocabforge.train.ttt import unroll
 
 STEPS = 7
@@ -50,6 +49,21 @@ def capture(target: HFTarget, rows: RowBatch) -> CapturedBatch:
 def random_documents(seed: int, lengths: list[int], vocab: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(0, vocab, n).tolist() for n in lengths]
+
+
+def chain_course(hits: torch.Tensor, start: int, end: int) -> list[int]:
+    """Tokens that each cycle of a chain drafter commits on a text that the target produced greedily.
+
+    A cycle rooted at row t accepts its leading hits, ``hits[k, t]`` of step k, and commits one token more.
+    """
+    course, row = [], start
+    while row < end:
+        accepted = 0
+        while accepted < len(hits) and hits[accepted, row]:
+            accepted += 1
+        course.append(accepted + 1)
+        row += accepted + 1
+    return course
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +168,7 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(folder, r
             hits = torch.stack([step.hits[0] for step in figures])
         # Rows near the text's end lack teachers: compare the cycles before them.
         end = len(text) - 7
-        course = walk_chain(hits, len(prompt) - 1, end)
+        course = chain_course(hits, len(prompt) - 1, end)
         predicted += course
         result = decoder.generate(prompt, max_new_tokens=60, stop_ids=())
         assert result.token_ids == text[len(prompt) :], "speculative output differs from plain greedy"

@@ -10,7 +10,7 @@ import torch
 
 from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_context, make_module
 from tests.support import tiny_target
-from vocabforge.cli.head_options import Rows, check_one_way, head_request
+from vocabforge.cli.head_options import HeadOptions, HeadUseOptions, OneHeadOptions, Rows, check_one_way
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
 from vocabforge.decode.build_heads import HeadRequest, heads_of, load_heads
 from vocabforge.decode.build_vocab_heads import Dynamic, heads_for, parse_dynamic
@@ -156,10 +156,12 @@ def test_mistakes_are_told(place: Path) -> None:
 
 
 def test_the_options_reach_the_request() -> None:
-    request = head_request(["a"], 3, "4", Rows.shared, ["context"])
-    assert request == HeadRequest(("a",), 3, "4", "shared", ("context",))
-    assert head_request(None, None, None, None) == HeadRequest()
-    assert head_request(["a"], None, None, None, fp8=True) == HeadRequest(("a",), fp8=True)
+    use = HeadUseOptions(shortlist=3, budget="4", head_rows=Rows.shared)
+    options = HeadOptions(head=["a"], use=use, dynamic=["context"])
+    assert options.request() == HeadRequest(("a",), 3, "4", "shared", ("context",))
+    assert HeadOptions(use=HeadUseOptions()).request() == HeadRequest()
+    one = OneHeadOptions(head=Path("a"), use=HeadUseOptions(ranker_fp8=True))
+    assert one.as_many().request() == HeadRequest(("a",), fp8=True)
 
 
 @pytest.mark.parametrize("fp8", [True, None])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vocabforge.cli.bench import bench
+from vocabforge.cli.bench import HeadOptions, RoundOptions, bench
 from vocabforge.core.errors import UsageError
 from vocabforge.evaluate import bench_kernels
 from vocabforge.evaluate.bench_kernels_goals import goals
@@ -173,7 +173,8 @@ class TestRun:
         assert "  - qwen3-8b" not in markdown(result, brief=True)
 
     def test_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        bench("kernels", ["device=cpu", "parts=ops", "ops=silu_mul"], repeats=1)
+        settings = ["device=cpu", "parts=ops", "ops=silu_mul"]
+        bench("kernels", RoundOptions(repeats=1), HeadOptions(), settings)
         printed = capsys.readouterr().out
         assert "| silu_mul R=" in printed
         assert "heads: " in printed

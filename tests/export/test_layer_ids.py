@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.export.server_captures import sglang_captures, vllm_captures
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.export.layer_ids import (
     LAYER_IDS,
@@ -14,9 +15,7 @@ from vocabforge.export.layer_ids import (
     check_expressible,
     default_layers,
     read_layers,
-    sglang_captures,
     speculators_layers,
-    vllm_captures,
 )
 
 

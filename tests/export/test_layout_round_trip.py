@@ -21,9 +21,9 @@ from tests.export.eagle3_cases import (
     shared_of,
     write,
 )
+from tests.export.server_captures import sglang_captures, vllm_captures
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.config_fields import decoder_fields
-from vocabforge.export.layer_ids import sglang_captures, vllm_captures
 from vocabforge.export.layout import Export
 from vocabforge.export.serving import SglangEagle3
 from vocabforge.export.speculators import SpeculatorsEagle3

@@ -127,7 +127,7 @@ def test_export_native_and_again_from_the_export(place: Path, folder: Path) -> N
     [
         ("--format sglang-eagle3 --vocab @w --output @x", "tokenizer"),
         ("--format nonsense --output @x", "no export format of this name"),
-        ("--format native --dtype int8 --output @x", "no such dtype"),
+        ("--format native --dtype int8 --output @x", "no dtype of this name"),
         ("--format native --output @v", "exists already"),
         ("--format native --target @nowhere --output @x", "no model"),
     ],

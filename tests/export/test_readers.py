@@ -12,8 +12,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from tests.export.readers_support import IDS, LAYERS, Tiny, changed, eagle1, eagle3, make_tiny, write
+from tests.export.server_captures import sglang_captures, vllm_captures
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.export.layer_ids import LAYER_IDS, sglang_captures, vllm_captures
+from vocabforge.export.layer_ids import LAYER_IDS
 from vocabforge.export.readers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.readers.table import READERS, open_folder, reader_of
 from vocabforge.export.readers.types import KeyUse, Served

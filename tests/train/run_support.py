@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
+from vocabforge.train import loop
+from vocabforge.train.trainer import Trainer
+from vocabforge.train.window import Window
 
 WORDS = [
     "the",
@@ -78,3 +86,17 @@ def write_config(place: Path, output: str, **sections: dict[str, Any]) -> Path:
     path = place / f"{output}.yaml"
     path.write_text(yaml.safe_dump(settings(place, output, **sections)))
     return path
+
+
+@contextlib.contextmanager
+def signalled(at: int, name: str = "SIGTERM") -> Iterator[None]:
+    """Inside, a run is sent a signal as it begins step ``at`` (from 0)."""
+    take = loop.take_step
+
+    def stepping(trainer: Trainer, step: int, window: Window) -> int:
+        if step == at:
+            os.kill(os.getpid(), getattr(signal, name))
+        return take(trainer, step, window)
+
+    with mock.patch.object(loop, "take_step", stepping):
+        yield

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from vocabforge.train.checkpoint import (
     joined_rng,
     list_checkpoints,
     load_latest,
+    remove_old,
+    remove_remains,
     restore_rng,
     rng_state,
     save_checkpoint,
@@ -79,3 +83,34 @@ def test_every_random_stream_goes_on_where_it_was() -> None:
     assert restore_rng(kept, 3)
     assert draw() == first
     assert not restore_rng(kept, 4), "a rank that the checkpoint does not know"
+
+
+def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def killed(path: Path, **named: Any) -> None:
+        if "step-00000001" in str(path):
+            raise KeyboardInterrupt
+        real(path, **named)
+
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, state(), {}, keep=2)
+    monkeypatch.setattr("vocabforge.core.swap.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 3, state(), {}, keep=2)
+    monkeypatch.undo()
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000002", "step-00000003"]
+    assert len(list(tmp_path.glob(".step-*"))) == 1
+    remove_remains(tmp_path)
+    assert not list(tmp_path.glob(".step-*"))
+
+
+def test_what_a_killed_run_kept_too_many_goes_but_not_what_it_goes_on_from(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 8):
+        save_checkpoint(tmp_path, step, state(), {}, keep=9)
+    remove_old(tmp_path, 6, keep=2)  # step 8 is damaged: the run goes on from 6
+    assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["4", "6", "8"]
+    remove_old(tmp_path, 4, keep=1)
+    assert [path.name[-1] for path in list_checkpoints(tmp_path)] == ["4", "6", "8"]

@@ -18,12 +18,13 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.support import ROOT, free_port
-from tests.train.run_support import make_place, settings, write_config
+from tests.train.run_support import make_place, settings, signalled, write_config
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
+from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.strategy_deepspeed import deepspeed_config
 
@@ -77,7 +78,7 @@ def curve(folder: Path) -> list[float]:
 def alone(place: Path) -> Path:
     """One process, the same batches."""
     body = settings(place, "alone", **SECTIONS, **OWN_HEAD)
-    build_trainer(parse_config(TrainConfig, body, source="test")).run()
+    train(build_trainer(parse_config(TrainConfig, body, source="test")))
     return place / "alone"
 
 
@@ -85,7 +86,7 @@ def alone(place: Path) -> Path:
 def alone_sampled(place: Path) -> Path:
     """One process, the loss estimated on candidate tokens."""
     body = settings(place, "alone-sampled", **SECTIONS, **SAMPLED)
-    build_trainer(parse_config(TrainConfig, body, source="test")).run()
+    train(build_trainer(parse_config(TrainConfig, body, source="test")))
     return place / "alone-sampled"
 
 
@@ -138,16 +139,8 @@ def test_a_run_goes_on_under_another_number_of_processes(
     name = f"moved-{accelerate}"
     body = settings(place, name, **SECTIONS, **SAMPLED)
     run = build_trainer(parse_config(TrainConfig, body, source="test"))
-    step = run.step
-
-    def stopping(number: int, window: Any) -> int:
-        if number == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(number, window)
-
-    run.step = stopping  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        run.run()
+    with pytest.raises(KeyboardInterrupt), signalled(5):
+        train(run)
     done = launch(place, name, accelerate, write_config(place, name, **SECTIONS, **SAMPLED))
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Resuming at step 6" in done.stderr

@@ -24,7 +24,7 @@ from vocabforge.models.target import HFTarget
 from vocabforge.train import head_report as module
 from vocabforge.train.draft_states import drafting_rows
 from vocabforge.train.head_report import head_report, router_schedules
-from vocabforge.train.head_report_table import report_table, step_table
+from vocabforge.train.head_report_table import report_table
 from vocabforge.train.metrics import expected_accepted_length
 from vocabforge.train.router_labels import average_precision, router_labels
 from vocabforge.train.ttt import shift_left
@@ -272,10 +272,8 @@ def test_tables_fit_80_columns(setup, capsys) -> None:
     report = head_report(drafters["whole"], target, heads, batches, STEPS)
     console = Console(width=80, record=True)
     console.print(report_table(report))
-    console.print(step_table(report))
     text = console.export_text()
     assert "…" not in text
     for name, entry in report["heads"].items():
         assert name in text
         assert f"{entry['overall']['argmax_recall']:.1%}" in text
-        assert f"{entry['steps'][2]['argmax_recall']:.3f}" in text

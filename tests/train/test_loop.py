@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from tests.support import ROOT
-from tests.train.run_support import make_place, settings, write_config
+from tests.train.run_support import make_place, settings, signalled, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
@@ -26,11 +26,13 @@ from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import batch_rows
-from vocabforge.train.loop import Trainer
+from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
+from vocabforge.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
 @pytest.fixture(scope="module")
 def whole(place: Path) -> dict[str, torch.Tensor]:
     """Weights of an uninterrupted run of twelve steps."""
-    trainer(place, "whole").run()
+    train(trainer(place, "whole"))
     return weights(place / "whole")
 
 
@@ -87,21 +89,14 @@ def test_trained_weights_differ_from_the_first_ones(place: Path, whole: dict[str
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bits(
-    place: Path, whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch, name: str
+    place: Path, whole: dict[str, torch.Tensor], name: str
 ) -> None:
     config = write_config(place, name)
     app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
-    step = Trainer.step
     at = random.Random(name).choice([3, 5, 7])
 
-    def signalled(self: Trainer, number: int, *rest: Any) -> dict[str, Any]:
-        if number == at:
-            os.kill(os.getpid(), getattr(signal, name))
-        return step(self, number, *rest)
-
     before = signal.getsignal(getattr(signal, name))
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", signalled)
+    with signalled(at, name):
         done = CliRunner().invoke(app, ["train-drafter", "--config", str(config)])
     assert done.exit_code == 130, done.output
     assert f"Stopped at step {at + 1}" in done.output
@@ -120,9 +115,9 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
 ) -> None:
     """The flag is read once a step: a signal that comes late is obeyed one step later, checkpoint first."""
     run = trainer(place, "late")
-    report = Trainer.report
+    look = loop.look
 
-    def late(self: Trainer, *rest: Any) -> dict[str, object]:
+    def late(*arguments: Any) -> dict[str, object]:
         from vocabforge.train import checkpoint
 
         save = checkpoint.save_checkpoint
@@ -133,11 +128,11 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
             return path
 
         monkeypatch.setattr(checkpoint, "save_checkpoint", saving)
-        return report(self, *rest)
+        return look(*arguments)
 
-    monkeypatch.setattr(Trainer, "report", late)  # at step 6; the next checkpoint is that of step 8
+    monkeypatch.setattr(loop, "look", late)  # at step 6; the next checkpoint is that of step 8
     with pytest.raises(KeyboardInterrupt):
-        run.run()
+        train(run)
     assert list_checkpoints(place / "late" / "checkpoints")[-1].name == "step-00000009"
 
 
@@ -163,8 +158,8 @@ def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place:
     assert not (place / f"killed{attempt}" / "drafter").exists(), "killed too late to prove anything"
     stray = place / f"killed{attempt}" / "checkpoints" / ".step-00000050.tmp-1"
     stray.mkdir()
-    trainer(place, f"killed{attempt}", **sections).run()
-    trainer(place, "unkilled", **sections).run()
+    train(trainer(place, f"killed{attempt}", **sections))
+    train(trainer(place, "unkilled", **sections))
     assert_same(weights(place / f"killed{attempt}"), weights(place / "unkilled"))
     assert not stray.exists(), "what a killed run was writing must not stay for ever"
 
@@ -175,7 +170,7 @@ def test_memory_for_captured_states_changes_no_bit(
 ) -> None:
     name = f"memory{gigabytes}"
     run = trainer(place, name, capture={"memory_gb": gigabytes})
-    run.run()
+    train(run)
     kept = len(run.captured._kept)
     rows = len(run.data.train) + len(run.data.heldout)
     assert {0.0: kept == 0, 1e-4: 0 < kept < rows, 8.0: kept == rows}[gigabytes], (kept, rows)
@@ -194,10 +189,10 @@ def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
         ({"drafter": {"head": "own"}}, "drafter.head"),
     ):
         with pytest.raises(MismatchError, match="other settings or inputs") as error:
-            trainer(place, "whole", **sections).run()
+            train(trainer(place, "whole", **sections))
         assert f"{key} = " in str(error.value)
         assert str(place / "whole" / "checkpoints") in str(error.value)
-    trainer(place, "whole", run={"log_every": 7, "keep": 1}).run()
+    train(trainer(place, "whole", run={"log_every": 7, "keep": 1}))
     assert_same(weights(place / "whole"), whole)
 
 
@@ -206,7 +201,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     place: Path, whole: dict[str, torch.Tensor], damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"damaged-{damage}"
-    trainer(place, name).run()
+    train(trainer(place, name))
     newest = list_checkpoints(place / name / "checkpoints")[-1]
     if damage == "weights":
         data = bytearray((newest / "weights.safetensors").read_bytes())
@@ -217,7 +212,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     else:
         (newest / "optimizer.safetensors").unlink()
     capsys.readouterr()
-    trainer(place, name).run()
+    train(trainer(place, name))
     said = capsys.readouterr().err
     assert "Skipping a damaged checkpoint" in said
     assert "Resuming at step 8" in said
@@ -229,7 +224,7 @@ def test_a_loss_that_is_not_finite_names_step_and_rows(place: Path) -> None:
     with torch.no_grad():
         run.drafter.fc.weight[0, 0] = float("nan")
     with pytest.raises(DataError, match="loss is not finite") as error:
-        run.run()
+        train(run)
     rows = batch_rows(len(run.data.train), 3, 0, 0)
     assert "step 1" in str(error.value)
     assert f"packed rows {rows}" in str(error.value)
@@ -242,7 +237,7 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(place: Path) -> None:
     weight.register_hook(lambda gradient: gradient * float("inf"))
     before = weight.detach().clone()
     with pytest.raises(DataError, match="gradient is not finite"):
-        run.run()
+        train(run)
     assert torch.equal(weight, before)
 
 
@@ -271,8 +266,8 @@ def test_a_batch_that_cannot_be_shared_is_refused(place: Path, monkeypatch: pyte
 @pytest.mark.parametrize("micro", [1, 2])
 def test_micro_batches_change_no_figure(place: Path, micro: int) -> None:
     sections = {"optim": {"batch_size": 4}}
-    trainer(place, "one-pass", **sections).run()
-    trainer(place, f"micro{micro}", optim={"batch_size": 4, "micro_batch_size": micro}).run()
+    train(trainer(place, "one-pass", **sections))
+    train(trainer(place, f"micro{micro}", optim={"batch_size": 4, "micro_batch_size": micro}))
     curves = [
         [row["ttt_loss"] for row in read_jsonl_log(place / name / "metrics.jsonl") if row["kind"] == "train"]
         for name in ("one-pass", f"micro{micro}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import pytest
 import torch
 
 from vocabforge.train.losses import StepFigures
-from vocabforge.train.metrics import FIELDS, TTTTotals, expected_accepted_length, walk_chain
+from vocabforge.train.metrics import FIELDS, TTTTotals, expected_accepted_length
 
 
 def figures(
@@ -131,19 +130,3 @@ def test_expected_accepted_length_equals_the_closed_form_and_enumeration() -> No
             probability *= chance if hit else 1 - chance
         total += probability * (1 + next((i for i, hit in enumerate(outcome) if not hit), 3))
     assert expected_accepted_length(chances) == pytest.approx(total)
-
-
-def test_walk_chain_equals_a_plain_walk() -> None:
-    draw = random.Random(1)
-    for _ in range(30):
-        steps, length = draw.randint(1, 5), draw.randint(3, 25)
-        hits = [[draw.random() < 0.6 for _ in range(length)] for _ in range(steps)]
-        start = draw.randint(0, 2)
-        expected, row = [], start
-        while row < length:
-            accepted = 0
-            while accepted < steps and hits[accepted][row]:
-                accepted += 1
-            expected.append(accepted + 1)
-            row += accepted + 1
-        assert walk_chain(torch.tensor(hits), start, length) == expected

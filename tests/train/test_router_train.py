@@ -18,6 +18,8 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.lock import only_writer
+from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.export.formats import load_drafter
 from vocabforge.models.drafter_io import save_drafter
@@ -224,7 +226,7 @@ class Killed(BaseException):
     """The process is gone: nothing is written any more."""
 
 
-SHORT = {"optim": {"steps": 14}, "run": {"eval_every": 1000, "checkpoint_every": 3}}
+SHORT = {"optim": {"steps": 14}, "run": {"eval_every": 1000, "checkpoint_every": 3, "log_every": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +254,8 @@ def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tu
             run.run()
     last = trainer(place, name, **SHORT)
     last.run()
+    rows = read_jsonl_log(place / name / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 15)), "each step once"
     assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
 
 
@@ -335,3 +339,13 @@ def test_the_command(place: Path) -> None:
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output
+
+
+def test_a_second_writer_is_refused(place: Path) -> None:
+    app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
+    words = ["train-router", "--target", place / "target", "--drafter", place / "drafter"]
+    words += ["--clusters", place / "clusters", "--data", place / "texts.jsonl", "--output", place / "held"]
+    with only_writer(place / "held"):
+        done = CliRunner().invoke(app, [*map(str, words), "--fresh"])
+    assert done.exit_code == 2, done.output
+    assert "another process is working in this folder" in done.output

@@ -13,14 +13,16 @@ from typer.testing import CliRunner
 from tests.train.run_support import make_place, settings, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
+from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.core.lock import only_writer
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.loop import Trainer
+from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
+from vocabforge.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -74,34 +76,46 @@ def test_fresh_removes_a_run_only_when_the_new_one_is_sure_to_start(place: Path)
 
 
 def test_damaged_checkpoints_are_not_taken_for_none(place: Path) -> None:
-    trainer(place, "all-damaged").run()
+    train(trainer(place, "all-damaged"))
     output = place / "all-damaged"
     for path in list_checkpoints(output / "checkpoints"):
         data = (path / "weights.safetensors").read_bytes()
         (path / "weights.safetensors").write_bytes(data[:-7])
     before = files(output)
     with pytest.raises(MismatchError, match=r"optim\.lr"):
-        trainer(place, "all-damaged", optim={"lr": 0.5}).run()
+        train(trainer(place, "all-damaged", optim={"lr": 0.5}))
     with pytest.raises(ArtifactError, match="every checkpoint of this run is damaged"):
-        trainer(place, "all-damaged").run()
+        train(trainer(place, "all-damaged"))
     assert files(output) == before, "neither the log nor the drafter is touched"
 
 
 def test_a_refused_resume_rewrites_nothing(place: Path) -> None:
-    trainer(place, "refused").run()
+    train(trainer(place, "refused"))
     before = files(place / "refused")
     with pytest.raises(MismatchError):
-        trainer(place, "refused", optim={"lr": 0.5}, data={"heldout_documents": 8}).run()
+        train(trainer(place, "refused", optim={"lr": 0.5}, data={"heldout_documents": 8}))
     after = files(place / "refused")
     assert {name: after[name] for name in before} == before
 
 
 def test_a_finished_run_is_not_run_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = trainer(place, "finished").run()
+    path = train(trainer(place, "finished"))
     before = files(place / "finished")
-    assert trainer(place, "finished").run() == path
+    assert train(trainer(place, "finished")) == path
     assert "This run is finished" in capsys.readouterr().err
     assert files(place / "finished") == before
+
+
+def test_a_run_that_died_before_its_heads_were_written_is_not_finished(place: Path) -> None:
+    sections = {"optim": {"steps": 2}, "heads": {"ranker": {"shortlist": 16}}}
+    trainer(place, "headless", **sections).run()
+    head = place / "headless" / "heads" / "ranker"
+    before = open_artifact(head).content_hash
+    head.rename(place / "taken")
+    trainer(place, "headless", **sections).run()
+    assert open_artifact(head).content_hash == before
+    kinds = [row["kind"] for row in read_jsonl_log(place / "headless" / "metrics.jsonl")]
+    assert kinds.count("heads") == 1, "the log has each figure once"
 
 
 def test_states_that_are_not_finite_in_held_out_rows_stop_the_run(place: Path) -> None:
@@ -116,7 +130,7 @@ def test_states_that_are_not_finite_in_held_out_rows_stop_the_run(place: Path) -
 
     run.captured = poisoned
     with pytest.raises(DataError, match="held-out rows are not finite") as error:
-        run.run()
+        train(run)
     assert "rows [" in str(error.value)
     assert not (place / "nan-heldout" / "best").exists()
 
@@ -131,13 +145,13 @@ def test_best_is_judged_by_one_measure_at_a_time(place: Path, capsys: pytest.Cap
 
     run = trainer(place, "best")
     run.live = live
-    run.run()
+    train(run)
     best = json.loads((place / "best" / "best" / "manifest.json").read_text())
     assert best["meta"]["steps"] == 6, "the later evaluation decoded less"
     assert run.facts["best"] == {"step": 6, "value": 1.5, "name": "accepted_length"}
     other = trainer(place, "measure")
     other.facts["best"] = {"step": 1, "value": 99.0, "name": "accepted_length"}
-    other.run()
+    train(other)
     assert other.facts["best"]["name"] == "chain_accepted_length"
     assert "best/ is now judged by" in capsys.readouterr().err
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.train.run_support import make_place, settings
+from tests.train.run_support import make_place, settings, signalled
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
@@ -26,9 +24,11 @@ from vocabforge.train.candidates import Candidates, CandidateSampler
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import batch_rows, corpus_counts
 from vocabforge.train.heldout import heldout_figures
-from vocabforge.train.loop import Trainer
+from vocabforge.train.loop import take_step, train
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer
+from vocabforge.train.trainer import Trainer
+from vocabforge.train.window import Window
 from vocabforge.vocab.subset import make_subset, save_subset
 
 
@@ -61,7 +61,7 @@ def curve(place: Path, name: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def whole(place: Path) -> Path:
-    trainer(place, "whole").run()
+    train(trainer(place, "whole"))
     return place / "whole"
 
 
@@ -83,7 +83,7 @@ def test_it_lowers_the_exact_heldout_loss(place: Path, whole: Path) -> None:
 
 
 def test_micro_batches_and_processes_are_estimated_on_the_same_tokens(place: Path, whole: Path) -> None:
-    trainer(place, "micro", optim={"micro_batch_size": 1}).run()
+    train(trainer(place, "micro", optim={"micro_batch_size": 1}))
     assert curve(place, "micro") == pytest.approx(curve(place, "whole"), rel=1e-5)
     one = trainer(place, "ranks")
     assert one.sampler is not None
@@ -100,7 +100,7 @@ def test_micro_batches_and_processes_are_estimated_on_the_same_tokens(place: Pat
     one.strategy.forward, one.sampler.draw = watched, drawn  # type: ignore[method-assign]
     for rank in range(3):  # each with a row of its own
         one.division = Division(rank, 3, 1, 1)
-        one.step(4, _Unread())
+        take_step(one, 4, Window(one.steps, one.device))
     assert len(found) == 3
     assert all(torch.equal(found[0].ids, other.ids) for other in found)
     assert all(torch.equal(found[0].offset, other.offset) for other in found)
@@ -110,25 +110,11 @@ def test_micro_batches_and_processes_are_estimated_on_the_same_tokens(place: Pat
     assert len(found[0].ids) < 261
 
 
-class _Unread:
-    def add(self, *_: Any) -> None: ...
-
-    def close_step(self, *_: Any) -> None: ...
-
-
 def test_a_stopped_run_ends_with_the_same_bits(place: Path, whole: Path) -> None:
     run = trainer(place, "cut")
-    step = run.step
-
-    def stopping(number: int, window: Any) -> int:
-        if number == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(number, window)
-
-    run.step = stopping  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        run.run()
-    trainer(place, "cut").run()
+    with pytest.raises(KeyboardInterrupt), signalled(5):
+        train(run)
+    train(trainer(place, "cut"))
     assert curve(place, "cut") == curve(place, "whole")
     files = (
         "drafter/drafter.safetensors",
@@ -143,7 +129,7 @@ def test_a_stopped_run_ends_with_the_same_bits(place: Path, whole: Path) -> None
 def test_another_number_of_candidates_is_another_run(place: Path, whole: Path) -> None:
     for other in (41, None):
         with pytest.raises(MismatchError, match=r"memory\.candidates"):
-            trainer(place, "whole", memory={"candidates": other}).run()
+            train(trainer(place, "whole", memory={"candidates": other}))
 
 
 def test_a_reduced_head_learns_on_what_it_shares_with_the_candidates(place: Path) -> None:
@@ -159,7 +145,7 @@ def test_a_reduced_head_learns_on_what_it_shares_with_the_candidates(place: Path
     drafter = {"head": "own", "vocab": str(place / "subset")}
     run = trainer(place, "reduced", drafter=drafter, memory={"candidates": 150})
     before = heldout_figures(run)
-    run.run()
+    train(run)
     after = rows_of(place, "reduced", "heldout")[-1]
     assert after["loss"][0] < before["loss"][0]
     assert run.drafter.head_weight.shape[0] == 24
@@ -169,9 +155,10 @@ def test_a_step_makes_nothing_of_the_vocabularys_width(place: Path) -> None:
     made = {}
     for candidates in (40, None):
         run = trainer(place, "wide", memory={"candidates": candidates}, heads={"ranker": None})
-        run.step(0, _Unread())  # what is made once is made
+        window = Window(run.steps, run.device)
+        take_step(run, 0, window)  # what is made once is made
         with TensorMemory() as memory:
-            run.step(1, _Unread())
+            take_step(run, 1, window)
         made[candidates] = [shape for shape in memory.shapes if 261 in shape]
     assert made[40] == []
     assert made[None], "the counter must see it where there is one"

@@ -15,11 +15,12 @@ from vocabforge.corpus.dataset import TrainingSequence, pack
 from vocabforge.train import tiny_target_loss, tiny_target_run
 from vocabforge.train.candidates import CandidateSampler
 from vocabforge.train.config import OptimConfig
+from vocabforge.train.data import corpus_counts
 from vocabforge.train.optim import make_optimizer
 from vocabforge.train.tiny_target_config import TinyTargetConfig
 from vocabforge.train.tiny_target_loss import batch_loss, candidate_loss, heldout_loss
 from vocabforge.train.tiny_target_rows import Rows, spread
-from vocabforge.train.tiny_target_run import _Exact, _Sampled, train_model, uses_bf16
+from vocabforge.train.tiny_target_run import Counts, _Exact, _Sampled, passes_in_bf16, train_model
 
 V, H, T = 709, 16, 24
 
@@ -52,15 +53,19 @@ def rows_of(number: int = 12, seed: int = 0) -> Rows:
     return Rows(pack(sequences, T, pad_id=0), "assistant")
 
 
+def counts_of(rows: Rows) -> Counts:
+    return corpus_counts(rows.packed, V)
+
+
 def sampler_of(rows: Rows, size: int) -> CandidateSampler:
-    return CandidateSampler(rows.counts(), size, V, 0)
+    return CandidateSampler(counts_of(rows), size, V, 0)
 
 
 def test_counts_are_those_of_real_tokens() -> None:
     rows = rows_of()
     ids = rows.packed.input_ids[rows.packed.document > 0]
-    expected = np.array([(ids == token).sum() for token in range(ids.max() + 1)])
-    assert (rows.counts() == expected).all()
+    expected = np.array([(ids == token).sum() for token in range(V)])
+    assert (counts_of(rows) == expected).all()
     assert rows.tokens == len(ids)
 
 
@@ -171,7 +176,7 @@ class Wide(TorchDispatchMode):
 def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
     model, rows = model_of(), rows_of()
     optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3, fused=True))
-    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60), rows.counts())
+    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60), counts_of(rows))
     step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
     batch = rows.batch(torch.arange(4))
     with Wide() as wide:
@@ -189,10 +194,9 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
     rows, optim = rows_of(), OptimConfig(steps=3, lr=1e-2, clip=0.05, weight_decay=0.1)
     ours, theirs = model_of(), model_of()
     optimizer = make_optimizer(ours.parameters(), optim.model_copy(update={"fused": True}))
-    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60), rows.counts())
+    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60), counts_of(rows))
     plain = make_optimizer(theirs.parameters(), optim)
-    never = torch.arange(V) >= len(rows.counts())
-    never[: len(rows.counts())] = torch.from_numpy(rows.counts() == 0)
+    never = torch.from_numpy(counts_of(rows) == 0)
     for number in range(3):
         batch = rows.batch(torch.arange(4) + 2 * number)
         _, norm = step(number, batch)
@@ -277,10 +281,10 @@ def test_more_candidates_than_rows_are_refused(tmp_path: Any) -> None:
 
 def test_passes_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    assert uses_bf16("bf16", cpu)
-    assert not uses_bf16("no", cpu)
+    assert passes_in_bf16("bf16", cpu)
+    assert not passes_in_bf16("no", cpu)
     for has in (True, False):
         monkeypatch.setattr(
             tiny_target_run.torch.cpu, "get_capabilities", lambda has=has: {"amx_bf16": has}, raising=False
         )
-        assert uses_bf16("auto", cpu) is has
+        assert passes_in_bf16("auto", cpu) is has

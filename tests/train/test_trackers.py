@@ -64,7 +64,7 @@ def run_steps(folder: Path, name: str, start: int, end: int) -> None:
     """Steps ``start + 1`` to ``end`` of a run, as the trainer logs them."""
     log = MetricsLog(folder / "metrics.jsonl", keep_until=start)
     with Trackers.open([name], folder, CONFIG, resume_step=start, removed=log.removed) as trackers:
-        log.listener = trackers.write
+        log.listener = trackers.log
         for step in range(start + 1, end + 1):
             log.write(kind="train", step=step, loss=float(step), accuracy=[0.5, 0.25])
             if step % 4 == 0:
@@ -106,7 +106,7 @@ def test_a_slow_tracker_does_not_hold_the_run_up(tmp_path: Path, recorder: Recor
     state = torch.get_rng_state()
     trackers = Trackers.open(["recorder"], tmp_path, CONFIG)
     for step in range(1, 50):  # would stand still here if a row waited for its tracker
-        trackers.log({"loss": 1.0, "name": "text", "none": None}, step)
+        trackers.log({"step": step, "loss": 1.0, "name": "text", "none": None})
     assert recorder.rows == []
     recorder.gate.set()
     trackers.close()
@@ -119,7 +119,7 @@ def test_other_ranks_track_nothing(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     with Trackers.open(["recorder"], tmp_path, CONFIG) as trackers:
-        trackers.log({"loss": 1.0}, 1)
+        trackers.log({"step": 1, "loss": 1.0})
     assert recorder.runs == []
     assert list(tmp_path.iterdir()) == []
 

@@ -25,6 +25,7 @@ from vocabforge.models.target import HFTarget
 from vocabforge.train.losses import StepFigures, TakenRows, split_figures, take_rows
 from vocabforge.train.ttt import TTTStep, counted_rows, shift_left, unroll
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
+from vocabforge.train.vocab_loss_fused import Inputs
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,8 @@ def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool) ->
         assert int(figures[k].rows) == len(rows) > 0
         assert int(figures[k].correct) == sum(hit for _, hit in rows)
         assert int(figures[k].outside) == len(rows) - len(losses)
-        torch.testing.assert_close(figures[k].loss, torch.as_tensor(expected), rtol=1e-4, atol=1e-4)
+        mean = figures[k].loss_sum / max(len(losses), 1)
+        torch.testing.assert_close(mean, torch.as_tensor(expected), rtol=1e-4, atol=1e-4)
         # The divisor is the number of counted rows, which is known before the batch is divided.
         expected_total = expected_total + DECAY**k * sum(losses) / len(rows)
         outside += len(rows) - len(losses)
@@ -157,7 +159,7 @@ def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
 def row_loss(drafter: Eagle3Drafter, target: HFTarget, taken: TakenRows) -> RowLoss:
     """Loss of the rows taken, each with weight 1."""
     reduced = drafter.has_own_head
-    return vocab_loss(
+    inputs = Inputs(
         drafter.read(taken.g),
         drafter.head_weight,
         taken.teacher,
@@ -165,8 +167,8 @@ def row_loss(drafter: Eagle3Drafter, target: HFTarget, taken: TakenRows) -> RowL
         target.head_weight,
         target_ids=drafter.target_ids if reduced else None,
         weight=torch.ones(len(taken.g)),
-        options=LossOptions("naive"),
     )
+    return vocab_loss(inputs, LossOptions("naive"))
 
 
 def figures_of(target: HFTarget, hidden_rows: list[Tensor], drafter: Eagle3Drafter) -> StepFigures:
@@ -192,7 +194,7 @@ def test_of_equal_maxima_the_first_decides_what_is_outside(target: HFTarget) -> 
             assert int(target.logits(tied[2] * 50).argmax()) == 1
         finally:
             target.head_weight.copy_(head)
-    assert (int(figures.outside), int(figures.correct), float(figures.loss)) == (1, 0, 0.0)
+    assert (int(figures.outside), int(figures.correct), float(figures.loss_sum)) == (1, 0, 0.0)
 
 
 def test_no_counted_row_is_a_loss_of_zero_with_a_graph(target: HFTarget) -> None:

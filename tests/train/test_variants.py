@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.run_support import make_place, settings
+from tests.train.run_support import make_place, settings, signalled
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.models.drafter_io import TargetTensors, load_native, load_target_tensors
+from vocabforge.train.basis import step_settings
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.setup import build_trainer, step_settings
+from vocabforge.train.loop import train
+from vocabforge.train.setup import build_trainer
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
@@ -47,18 +47,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(place: Path, name: str, stop_at: int | None = None, **sections: dict[str, Any]) -> Path:
     """Train; with ``stop_at`` a SIGTERM comes in that step."""
     trainer = build_trainer(parse_config(TrainConfig, settings(place, name, **sections), source="test"))
-    step = trainer.step
-
-    def stopping(number: int, window: Any) -> int:
-        if number == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(number, window)
-
-    trainer.step = stopping  # type: ignore[method-assign]
     if stop_at is None:
-        return trainer.run()
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
+        return train(trainer)
+    with pytest.raises(KeyboardInterrupt), signalled(stop_at):
+        train(trainer)
     return place / name
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact
 from ..core.errors import ArtifactError, MismatchError
 from ..core.files import read_json, sha256_file
 from ..models.target_load import DTYPES
@@ -56,13 +56,27 @@ def open_cache(path: Path) -> Artifact:
 
 def cache_key(artifact: Artifact) -> CaptureKey:
     """What decided the content of a cache."""
-    facts = dict(artifact.meta["key"])
-    return CaptureKey(**{**facts, "aux_layers": tuple(facts["aux_layers"])})
+    with form_errors("the cache of captured states does not say what it holds", artifact.path):
+        facts = dict(artifact.meta["key"])
+        key = CaptureKey(**{**facts, "aux_layers": tuple(facts["aux_layers"])})
+        whole = all(type(number) is int and number >= 0 for number in (*key.aux_layers, key.hidden_size))
+        if not whole or key.dtype not in DTYPES or not isinstance(key.rows, dict):
+            raise ValueError(f"{facts}")
+        return key
 
 
 def read_index(artifact: Artifact) -> list[Shard]:
     """The shards of a cache, in order."""
-    return [Shard(**entry) for entry in read_json(artifact.file(INDEX), "index of the cache")["shards"]]
+    index = read_json(artifact.file(INDEX), "index of the cache")
+    with form_errors("the index of the cache cannot be read", artifact.path / INDEX):
+        shards = [Shard(**entry) for entry in index["shards"]]
+        for shard in shards:
+            if any(
+                type(number) is not int or number < 0 for number in (shard.first, shard.rows, shard.tokens)
+            ):
+                raise ValueError(f"{shard}")
+            artifact.file(shard.file)
+        return shards
 
 
 @dataclass(frozen=True)

@@ -134,12 +134,12 @@ class SpeculatorsCapture:
         outputs, hidden = target.forward(ids, range(target.num_layers))
         ours = {index: output[0].float().cpu() for index, output in outputs.items()}
         for place, layer in enumerate(target.aux_layers):
-            if _apart(states[:, place], ours[layer]) > _TOLERANCE:
+            if not _apart(states[:, place], ours[layer]) <= _TOLERANCE:  # NaN is apart from everything
                 raise self._wrong_layers(sample, states, ours)
         last = states[:, -1]
         before = _apart(last, ours[target.num_layers - 1])
         behind = _apart(last, hidden[0].float().cpu())
-        if min(before, behind) > _TOLERANCE:
+        if not min(before, behind) <= _TOLERANCE:
             raise MismatchError(
                 "the last states of the samples are not the target's final hidden states",
                 got=f"{before:.0%} apart before the final norm, {behind:.0%} behind it",

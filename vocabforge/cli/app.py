@@ -7,19 +7,34 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import __version__
-from ..core.console import spelled_in_json, spelled_out
+from ..core.console import open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
 from ..core.progress import console
+from .option_groups import flattened
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 200
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace the artefact that is there already.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """How a command that writes an artefact ends."""
+
+    as_json: JsonOption = False
+    overwrite: OverwriteOption = False
 
 
 def _version(show: bool) -> None:
@@ -49,7 +64,8 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
         """Drafter training and vocabulary preparation for speculative decoding."""
 
     for name in sorted(commands, key=all_names.index):
-        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(guarded(commands[name]))
+        command = guarded(flattened(commands[name]))
+        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(command)
     return app
 
 
@@ -99,3 +115,20 @@ def print_json(value: Any) -> None:
 def echo(text: str) -> None:
     """A line on stdout; names of files and texts in it do not steer the terminal."""
     typer.echo(spelled_out(text))
+
+
+def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
+    """The console for results.
+
+    Where stdout is no terminal (a file, a pipe) and COLUMNS does not say otherwise, it is wide: rich would take 80
+    columns, or those of a terminal that shows something else, and cut or fold what nobody asked to be narrow.
+    """
+    out = open_console(highlight=highlight, markup=markup)
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = _WIDE
+    return out
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """One line of a result, as it is: never folded, never read as markup."""
+    stdout_console().print(text, style=style, soft_wrap=True, markup=False)

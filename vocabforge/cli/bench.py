@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from ..core.errors import UsageError
+from ..core.extension import resolve
+from .app import JsonOption, echo, print_json
+from .option_values import numbers_in, words_in
+
+if TYPE_CHECKING:
+    from ..evaluate.bench_heads_options import HeadBenchOptions
 
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), the others (settings, repeats=).
@@ -20,44 +28,52 @@ BENCHMARKS: dict[str, str] = {
 }
 
 
-def bench(
-    name: Annotated[
-        str, typer.Argument(help="Which benchmark: count-freq, training, decoding, draft-heads or kernels.")
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
-            "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
-            "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
-            "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
-            "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
-            "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
-            show_default=False,
-        ),
-    ] = None,
+SettingsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="training: shapes, device, batch, length, steps (K of the training-time test), loss_rows, weights, "
+        "chunk_mb, threads. Shapes by default: tiny, tiny-long, small on a CPU; qwen3-0.6b, qwen3-8b, llama3-8b "
+        "on CUDA. decoding: target, draft_model, drafter (folders), modes, prompts (question file), questions, "
+        "max_new_tokens, dtype, threads, their_threads, compile, draft_tokens, layers, tune_prompts. draft-heads: "
+        "keys of the recipe. kernels: device, parts (ops, heads, drafting, cycle), shapes (llama3-8b, qwen3-8b, "
+        "small), rows, ops, backend, measure and budget (seconds of one measurement, of everything).",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundOptions:
+    """What count-freq reads, and how often everything is measured."""
+
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="PATH", help="count-freq: tokenizer folder or tokenizer.json.")
-    ] = None,
+    ] = None
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="PATH", help="count-freq: text or JSON files; repeatable."),
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the methods take turns in each.")] = 3,
-    workers: Annotated[int, typer.Option(min=1, help="count-freq: counting processes of VocabForge.")] = 1,
-    text_unit: Annotated[str, typer.Option(help="count-freq: file, line or paragraph.")] = "file",
+    ] = None
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; the methods take turns in each.")] = 3
+    workers: Annotated[int, typer.Option(min=1, help="count-freq: counting processes of VocabForge.")] = 1
+    text_unit: Annotated[str, typer.Option(help="count-freq: file, line or paragraph.")] = "file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """What draft-heads trains and compares."""
+
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="draft-heads: recipe of train-drafter.")
-    ] = None,
-    seeds: Annotated[str, typer.Option(metavar="N,...", help="draft-heads: one drafter each.")] = "0,1,2",
+    ] = None
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="draft-heads: one drafter each.")] = "0,1,2"
     draft_vocab: Annotated[
         str, typer.Option(metavar="R,...", help="draft-heads: sizes of static draft vocabularies.")
-    ] = "128,256",
+    ] = "128,256"
     shortlist: Annotated[
         str, typer.Option(metavar="K,...", help="draft-heads: candidates of the rankers.")
-    ] = "32,64,128",
-    clusters: Annotated[int, typer.Option(min=2, help="draft-heads: clusters of the router.")] = 32,
+    ] = "32,64,128"
+    clusters: Annotated[int, typer.Option(min=2, help="draft-heads: clusters of the router.")] = 32
     budget: Annotated[
         str | None,
         typer.Option(
@@ -65,9 +81,36 @@ def bench(
             help="draft-heads: clusters that the router opens, K or LAW:K_MAX:K_MIN "
             "[default: an eighth, a quarter and a half of them].",
         ),
-    ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="draft-heads: held-out prompts decoded.")] = 24,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="draft-heads: tokens decoded a prompt.")] = 64,
+    ] = None
+    prompts: Annotated[int, typer.Option(min=1, help="draft-heads: held-out prompts decoded.")] = 24
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="draft-heads: tokens decoded a prompt.")] = 64
+
+    def options(self) -> HeadBenchOptions:
+        """The same as the benchmark takes it.
+
+        Raises:
+            UsageError: a list of numbers that cannot be read.
+        """
+        from ..evaluate.bench_heads_options import HeadBenchOptions
+
+        return HeadBenchOptions(
+            seeds=numbers_in("--seeds", self.seeds, needed=True),
+            draft_vocabs=numbers_in("--draft-vocab", self.draft_vocab, needed=True),
+            shortlists=numbers_in("--shortlist", self.shortlist, needed=True),
+            clusters=self.clusters,
+            budgets=words_in(self.budget),
+            prompts=self.prompts,
+            max_new_tokens=self.max_new_tokens,
+        )
+
+
+def bench(
+    name: Annotated[
+        str, typer.Argument(help="Which benchmark: count-freq, training, decoding, draft-heads or kernels.")
+    ],
+    rounds: RoundOptions,
+    heads: HeadOptions,
+    settings: SettingsArgument = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -94,184 +137,47 @@ def bench(
     `vocabforge bench decoding target=model/ draft_model=small/ drafter=runs/eagle3/drafter`, and
     `vocabforge bench draft-heads --config recipes/tiny/heads.yaml --output heads/`
     """
-    import json
-
-    from ..core.errors import UsageError
-    from ..core.extension import resolve
     from ..core.files import atomic_write_json
+    from .bench_tables import PRINTERS
 
     run = resolve(BENCHMARKS, name, "benchmark")
-    if config is not None and name != "draft-heads":
-        raise UsageError(f"{name} takes no recipe", got=f"--config {config}")
+    if heads.config is not None and name != "draft-heads":
+        raise UsageError(f"{name} takes no recipe", got=f"--config {heads.config}")
     if name == "count-freq":
-        if tokenizer is None or not inputs:
-            raise UsageError("count-freq needs a tokenizer and inputs", expected="--tokenizer and --input")
-        if settings:
-            raise UsageError("count-freq takes options only", got=" ".join(settings))
-        if text_unit not in ("file", "line", "paragraph"):
-            raise UsageError("there is no such unit", got=text_unit, expected="file, line or paragraph")
-        result = run(tokenizer, inputs, repeats=repeats, workers=workers, text_unit=text_unit)
+        result = _run_counting(run, settings or [], rounds)
     elif name == "draft-heads":
-        from ..evaluate.bench_heads_options import HeadBenchOptions
-
-        if config is None or output is None:
-            raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
-        options = HeadBenchOptions(
-            seeds=_numbers("--seeds", seeds),
-            draft_vocabs=_numbers("--draft-vocab", draft_vocab),
-            shortlists=_numbers("--shortlist", shortlist),
-            clusters=clusters,
-            budgets=tuple(budget.split(",")) if budget else (),
-            prompts=prompts,
-            max_new_tokens=max_new_tokens,
-        )
-        result = run(config, settings or [], options, output)
+        result = _run_heads(run, settings or [], heads, output)
+    elif rounds.tokenizer is not None or rounds.inputs:
+        raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
     else:
-        if tokenizer is not None or inputs:
-            raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
-        result = run(settings or [], repeats=repeats)
+        result = run(settings or [], repeats=rounds.repeats)
     if output is not None and name != "draft-heads":
         atomic_write_json(output, json.loads(json.dumps(result)))
     if as_json:
         print_json(result)
-    elif name == "count-freq":
-        _print_counting(result)
-    elif name == "draft-heads":
-        _print_heads(result, output)
-    elif name == "decoding":
-        _print_decoding(result)
-    elif name == "kernels":
-        _print_kernels(result)
-    else:
-        _print_training(result)
+        return
+    PRINTERS[name](result)
+    if name == "draft-heads":
+        echo(f"Written to {output}")
 
 
-def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    shown = Table(title=title, box=box.SIMPLE_HEAD)
-    shown.add_column(first, no_wrap=True)
-    for name in columns:
-        shown.add_column(name, justify="right")
-    return shown
-
-
-def _print_counting(result: dict[str, Any]) -> None:
-    from ..core.console import open_console
-
-    title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
-    shown = _table(title, "method", ("MB/s", "ratio", "seconds", "start, s", "memory, MB"))
-    for method, row in result["methods"].items():
-        spread = f"{row['ratio']:.1f}"
-        if len(row["ratios"]) > 1:
-            spread += f" ({min(row['ratios']):.1f}–{max(row['ratios']):.1f})"
-        label = f"{method} ({row['engine']})" if row["engine"] else method
-        shown.add_row(
-            label,
-            f"{row['mb_per_s']:,.1f}",
-            spread,
-            f"{row['seconds']:.2f}",
-            f"{row['start_s']:.1f}",
-            f"{row['memory_mb']:,.0f}",
-        )
-    out = open_console(highlight=True)
-    out.print(shown)
-    out.print(
-        "ratio: to encode_batch, median of the rounds. seconds: reading, tokenizing, counting. start: loading the "
-        "tokenizer, choosing and checking the engine. memory: highest resident memory above the loaded "
-        "tokenizer's.",
-        style="dim",
+def _run_counting(run: Any, settings: list[str], rounds: RoundOptions) -> Any:
+    if rounds.tokenizer is None or not rounds.inputs:
+        raise UsageError("count-freq needs a tokenizer and inputs", expected="--tokenizer and --input")
+    if settings:
+        raise UsageError("count-freq takes options only", got=" ".join(settings))
+    if rounds.text_unit not in ("file", "line", "paragraph"):
+        raise UsageError("there is no such unit", got=rounds.text_unit, expected="file, line or paragraph")
+    return run(
+        rounds.tokenizer,
+        rounds.inputs,
+        repeats=rounds.repeats,
+        workers=rounds.workers,
+        text_unit=rounds.text_unit,
     )
 
 
-def _print_training(result: dict[str, Any]) -> None:
-    from ..core.console import open_console
-
-    out = open_console(highlight=True)
-    out.print(f"{result['device']}, torch {result['torch']}, weights {result['weights']}", style="dim")
-    # Only a GPU tells how much of it was allocated in all.
-    peak = any(row["peak_mb"] is not None for shape in result["shapes"] for row in shape["step"])
-    memory = ("extra MB", "peak MB") if peak else ("extra MB",)
-    for shape in result["shapes"]:
-        title = f"{shape['name']}: {shape['batch']} rows of {shape['length']:,} tokens, K = {shape['steps']}"
-        shown = _table(title, "loss + attention", ("tokens/s", "seconds", *memory))
-        for row in shape["step"]:
-            label = f"{row['loss']} + {row['attention']}"
-            rate = None if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
-            shown.add_row(
-                label + (" + checkpointing" if row["checkpointing"] else ""), rate or "-", *_cost(row, memory)
-            )
-        out.print(shown)
-        title = f"{shape['name']}: vocabulary loss alone, {shape['loss_rows']:,} rows, V = {shape['vocab']:,}"
-        shown = _table(title, "loss", ("seconds", *memory))
-        for row in shape["loss"]:
-            shown.add_row(row["impl"], *_cost(row, memory))
-        out.print(shown)
-    meanings = ["extra MB: highest memory above what was held before, results included."]
-    meanings += ["peak MB: all of the device's."] if peak else []
-    meanings += ["-: the memory did not suffice.", "Seconds are medians of the rounds."]
-    out.print(" ".join(meanings), style="dim")
-
-
-def _print_decoding(result: dict[str, Any]) -> None:
-    from ..core.console import open_console
-    from ..evaluate.bench_decoding_table import COLUMNS, cells, remarks
-
-    settings = result["settings"]
-    warmth = settings["temperature"]
-    law = f"temperature {warmth:g}" if warmth else "greedy"
-    title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, {law}"
-    shown = _table(title, COLUMNS[0], COLUMNS[1:])
-    for row in result["modes"]:
-        shown.add_row(*cells(row))
-    out = open_console(highlight=True)
-    out.print(shown)
-    for line in remarks(result):
-        out.print(line, style="dim", markup=False)
-
-
-def _print_kernels(result: dict[str, Any]) -> None:
-    from ..core.console import open_console
-    from ..evaluate.bench_kernels_table import markdown
-
-    open_console().print(markdown(result, brief=True), soft_wrap=True)
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """``1,2,3`` of an option."""
-    from ..core.errors import UsageError
-
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError("the list of numbers cannot be read", got=text, expected="1,2,3", source=option)
-    return tuple(map(int, parts))
-
-
-def _print_heads(result: dict[str, Any], output: Path | None) -> None:
-    from ..core.console import open_console
-    from ..evaluate.bench_heads_table import COLUMNS, cells
-
-    settings = result["settings"]
-    seeds = ", ".join(map(str, settings["seeds"]))
-    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
-    shown = _table(title, COLUMNS[0], COLUMNS[1:])
-    for row in result["table"]:
-        shown.add_row(*cells(row))
-    out = open_console(highlight=True)
-    out.print(shown)
-    identical = sum(row["identical"] for row in result["table"])
-    outputs = sum(row["outputs"] for row in result["table"])
-    out.print(
-        f"{identical:,} of {outputs:,} outputs are plain decoding's. accepted length: tokens a cycle, the target's "
-        "own included. tokens scored: a row of the exact head, mean. ±: sample deviation over seeds.",
-        style="dim",
-    )
-    out.print(f"Written to {output}", style="dim")
-
-
-def _cost(row: dict[str, Any], memory: tuple[str, ...]) -> tuple[str, ...]:
-    """Seconds and the columns of memory that are shown."""
-    seconds = "-" if row["seconds"] is None else f"{row['seconds']:.4f}"
-    known = (row[key] for key in ("extra_mb", "peak_mb")[: len(memory)])
-    return seconds, *("-" if value is None else f"{value:,.1f}" for value in known)
+def _run_heads(run: Any, settings: list[str], heads: HeadOptions, output: Path | None) -> Any:
+    if heads.config is None or output is None:
+        raise UsageError("draft-heads needs a recipe and a folder", expected="--config and --output")
+    return run(heads.config, settings, heads.options(), output)

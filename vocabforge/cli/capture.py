@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated
 
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
 
 
-def capture(
-    overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 (typer reads it at run time)
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, as for train-drafter."),
-    ] = None,
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The recipe (YAML) that the drafter will be trained with.")
-    ] = ...,  # type: ignore[assignment]
+class StoreDtype(str, Enum):
+    """Of the stored states."""
+
+    target = "target"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """The cache, and which part of it this process makes."""
+
     output: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             "--output", "-o", metavar="DIR", help="The cache [default: the recipe's capture.cache]."
         ),
-    ] = None,
+    ] = None
     store_dtype: Annotated[
-        Literal["target", "float32", "bfloat16", "float16"],
+        StoreDtype,
         typer.Option("--store-dtype", help="Of the stored states; `target` is the dtype it computes in."),
-    ] = "target",
-    shard_mb: Annotated[int, typer.Option("--shard-mb", min=1, help="Size of one file, MB.")] = 256,
+    ] = StoreDtype.target
+    shard_mb: Annotated[int, typer.Option("--shard-mb", min=1, help="Size of one file, MB.")] = 256
     part: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--part", metavar="I/N", help="Do the I-th of N parts; the last to finish joins them."),
-    ] = None,
+    ] = None
     from_speculators: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--from-speculators", metavar="DIR", help="Take the states from speculators' samples."),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the disk is filled.")] = False
+
+
+def capture(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The recipe (YAML) that the drafter will be trained with.")
+    ],
+    cache: CacheOptions,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, as for train-drafter."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the disk is filled.")] = False,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Print what would be done and the disk use, then stop.")
     ] = False,
@@ -58,11 +76,18 @@ def capture(
     from .capture_run import Options, plan, run
 
     settings = load_config(TrainConfig, config, overrides or [])
-    folder = output or settings.capture.cache
+    folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
-    stored = None if store_dtype == "target" else store_dtype
-    options = Options(folder, stored, shard_mb * 10**6, part, from_speculators, yes, overwrite)
+    options = Options(
+        output=folder,
+        store_dtype=None if cache.store_dtype is StoreDtype.target else cache.store_dtype.value,
+        shard_bytes=cache.shard_mb * 10**6,
+        part=cache.part,
+        from_speculators=cache.from_speculators,
+        yes=cache.yes,
+        overwrite=overwrite,
+    )
     if plan_only:
         print_json(plan(settings, options))
         return

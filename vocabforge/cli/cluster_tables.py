@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..core.console import open_console
+from .app import stdout_console
 
 _BAR = 32
 _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
@@ -17,7 +17,7 @@ _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can 
 
 def print_clusters(facts: Mapping[str, Any]) -> None:
     """Tables on stdout from the facts that ``--json`` prints."""
-    out = open_console(highlight=True)
+    out = stdout_console(highlight=True)
     for line in _summary(facts):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if (warning := large_cluster(facts["figures"])) is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from .app import ResultOptions, print_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,78 +39,93 @@ class BackendName(str, Enum):
     torch = "torch"
 
 
-TargetOption = Annotated[
-    Path, typer.Option("--target", metavar="DIR", help="Target model folder (config.json, *.safetensors).")
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="Folder of the clusters to write.")
-]
-TokenizerOption = Annotated[
-    Path | None, typer.Option("--tokenizer", metavar="PATH", help="Tokenizer [default: the target's].")
-]
-ClustersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--clusters", metavar="M", help="Number of clusters [default: 1024; V / 128 below V = 100,000]."
-    ),
-]
-IterationsOption = Annotated[
-    int,
-    typer.Option(
-        metavar="N", min=1, help="At most so many iterations; fewer where nothing changes any more."
-    ),
-]
-RestartsOption = Annotated[
-    int, typer.Option("--restarts", metavar="N", min=1, help="Runs from different starts; the best is kept.")
-]
-SeedOption = Annotated[
-    int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Start of the random streams.")
-]
-InitOption = Annotated[Init, typer.Option(help="First centroids: k-means++, or rows drawn at random.")]
-BackendOption = Annotated[
-    BackendName,
-    typer.Option(
-        metavar="NAME",
-        help="What finds the nearest centroids: **faiss-gpu**, **faiss**, **sklearn** or **torch**; **auto** "
-        "takes the first of them that is there. All give the same clusters.",
-    ),
-]
-TextOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--text",
-        metavar="PATH",
-        help="Text or conversations on which recall is measured; loads the whole target. May be repeated.",
-    ),
-]
-ContextsOption = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Tokens of --text on which recall is measured.")
-]
-DtypeOption = Annotated[
-    str, typer.Option("--dtype", help="Of the target for --text: float32, bfloat16 or float16.")
-]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="Of the target for --text: cpu, cuda, cuda:1 …")
-]
-_WINDOW = 512
+@dataclass(frozen=True, kw_only=True)
+class KMeansChoice:
+    """How the rows are clustered."""
+
+    clusters: Annotated[
+        int | None,
+        typer.Option(
+            "--clusters", metavar="M", help="Number of clusters [default: 1024; V / 128 below V = 100,000]."
+        ),
+    ] = None
+    iterations: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="At most so many iterations; fewer where nothing changes any more."
+        ),
+    ] = 25
+    restarts: Annotated[
+        int,
+        typer.Option("--restarts", metavar="N", min=1, help="Runs from different starts; the best is kept."),
+    ] = 1
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**31 - 1, help="Start of the random streams.")
+    ] = 0
+    init: Annotated[Init, typer.Option(help="First centroids: k-means++, or rows drawn at random.")] = (
+        Init.plus_plus
+    )
+    backend: Annotated[
+        BackendName,
+        typer.Option(
+            metavar="NAME",
+            help="What finds the nearest centroids: **faiss-gpu**, **faiss**, **sklearn** or **torch**; **auto** "
+            "takes the first of them that is there. All give the same clusters.",
+        ),
+    ] = BackendName.auto
+
+    def options(self, vocab_size: int) -> KMeansOptions:
+        """The same for a vocabulary.
+
+        Raises:
+            UsageError: more clusters than it has ids.
+        """
+        from ..vocab.clusters import check_count, default_clusters
+        from ..vocab.kmeans import KMeansOptions
+
+        count = default_clusters(vocab_size) if self.clusters is None else self.clusters
+        check_count(count, vocab_size)
+        return KMeansOptions(count, self.iterations, self.restarts, self.seed, self.init.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallOptions:
+    """The text on which recall is measured, and how it is read."""
+
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--text",
+            metavar="PATH",
+            help="Text or conversations on which recall is measured; loads the whole target. May be repeated.",
+        ),
+    ] = None
+    contexts: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Tokens of --text on which recall is measured.")
+    ] = 2048
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", metavar="PATH", help="Tokenizer [default: the target's].")
+    ] = None
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Of the target for --text: float32, bfloat16 or float16.")
+    ] = "float32"
+    device: Annotated[
+        str | None, typer.Option("--device", help="Of the target for --text: cpu, cuda, cuda:1 …")
+    ] = None
+
+
+_WINDOW = 512  # tokens of --text that the target reads at once
 
 
 def cluster_vocab(
-    target: TargetOption,
-    output: OutputOption,
-    clusters: ClustersOption = None,
-    iterations: IterationsOption = 25,
-    restarts: RestartsOption = 1,
-    seed: SeedOption = 0,
-    init: InitOption = Init.plus_plus,
-    backend: BackendOption = BackendName.auto,
-    text: TextOption = None,
-    contexts: ContextsOption = 2048,
-    tokenizer: TokenizerOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
+    target: Annotated[
+        Path,
+        typer.Option("--target", metavar="DIR", help="Target model folder (config.json, *.safetensors)."),
+    ],
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder of the clusters to write.")],
+    kmeans: KMeansChoice,
+    on_text: RecallOptions,
+    ending: ResultOptions,
 ) -> None:
     """Cluster the vocabulary by the directions of the target's LM head rows (spherical k-means, DynaSpec).
 
@@ -124,20 +140,17 @@ def cluster_vocab(
     from ..corpus.tokenizer import load_tokenizer
     from ..models.head_rows import check_head_fits, open_head
     from ..vocab.cluster_figures import cluster_figures, examples
-    from ..vocab.clusters import check_count, default_clusters, save_clusters
-    from ..vocab.kmeans import KMeansOptions
+    from ..vocab.clusters import save_clusters
 
-    check_output(output, overwrite=overwrite)
+    check_output(output, overwrite=ending.overwrite)
     head = open_head(target)
-    loaded = load_tokenizer(tokenizer or target)
+    loaded = load_tokenizer(on_text.tokenizer or target)
     padded = check_head_fits(head, loaded.vocab_size, tokenizer=loaded.source)
-    count = default_clusters(loaded.vocab_size) if clusters is None else clusters
-    check_count(count, loaded.vocab_size)
+    options = kmeans.options(loaded.vocab_size)
     if padded:
         say(f"{padded:,} padded rows of the head are left out")
-    options = KMeansOptions(count, iterations, restarts, seed, init.value)
-    hidden = _capture(target, loaded, text, (contexts, dtype, device)) if text else None
-    made, run = _cluster(head, loaded, options, backend.value)
+    hidden = _capture(target, loaded, on_text) if on_text.text else None
+    made, run = _cluster(head, loaded, options, kmeans.backend.value)
     recall = None if hidden is None else _recall(hidden, head, made)
     facts: dict[str, Any] = {
         "output": str(output),
@@ -147,9 +160,9 @@ def cluster_vocab(
         "recall": recall,
         "run": run,
     }
-    save_clusters(made, output, config=facts, overwrite=overwrite)
+    save_clusters(made, output, config=facts, overwrite=ending.overwrite)
     facts["examples"] = examples(made, _shower(loaded))
-    _report(facts, as_json=as_json)
+    _report(facts, as_json=ending.as_json)
 
 
 def _report(facts: dict[str, Any], *, as_json: bool) -> None:
@@ -195,26 +208,23 @@ def _cluster(
     return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
 
 
-def _capture(
-    target: Path, tokenizer: TextTokenizer, text: list[Path], how: tuple[int, str, str | None]
-) -> npt.NDArray[np.float32]:
+def _capture(target: Path, tokenizer: TextTokenizer, asked: RecallOptions) -> npt.NDArray[np.float32]:
     """Hidden states (N, d) of the target on a text, before the clustering, so that mistakes show at once."""
     import numpy as np
 
-    from ..core.errors import UsageError
+    from ..core.extension import check_known
     from ..core.progress import ProgressBar
     from ..corpus.sources import SourceOptions, iter_documents
-    from ..decode.build import DTYPES
+    from ..decode.build_models import DTYPES
     from ..evaluate.cluster_recall import hidden_states, text_windows
     from ..models.device import choose_device
     from ..models.target import HFTarget
 
-    limit, dtype, device = how
-    if dtype not in DTYPES:
-        raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
-    place = choose_device(device)
-    windows = text_windows(tokenizer, iter_documents(text, SourceOptions()), length=_WINDOW, limit=limit)
-    model = HFTarget.load(target, dtype=DTYPES[dtype], device=place)
+    check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
+    place = choose_device(asked.device)
+    read = iter_documents(asked.text or [], SourceOptions())
+    windows = text_windows(tokenizer, read, length=_WINDOW, limit=asked.contexts)
+    model = HFTarget.load(target, dtype=DTYPES[asked.dtype], device=place)
     states = []
     with ProgressBar("target's hidden states", sum(map(len, windows)), "tokens") as bar:
         for state in hidden_states(model, windows):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, echo, print_json
+from .app import ResultOptions, echo, print_json, stdout_console
+from .text_options import DocumentOptions, MoreInputsArgument, StrictOption
 
 if TYPE_CHECKING:
     from ..vocab.count_run import CountRun
+    from ..vocab.counts import CountOptions
 
 
 class Mode(str, Enum):
@@ -22,112 +25,90 @@ class Mode(str, Enum):
     assistant = "assistant"
 
 
-class TextUnit(str, Enum):
-    """What a document of a text file is."""
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What is counted, and how it is cut into documents."""
 
-    file = "file"
-    line = "line"
-    paragraph = "paragraph"
+    first_inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="PATH …",
+            help="Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: "
+            ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. "
+            "Several may follow one --input, and it may be repeated.",
+        ),
+    ] = None
+    more_inputs: MoreInputsArgument = None
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain",
+            metavar="NAME=PATH",
+            help="Count this input (as in --input) apart, under a name; may be repeated, also for one name.",
+        ),
+    ] = None
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="**corpus**: every token of raw text, no BOS or EOS added. "
+            "**assistant**: only what the assistant writes in conversations rendered by the chat template."
+        ),
+    ] = Mode.corpus
+    documents: DocumentOptions
 
 
-TokenizerOption = Annotated[
-    Path,
-    typer.Option("--tokenizer", metavar="PATH", help="A tokenizer.json, or the folder that holds one."),
-]
-OutputOption = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
-]
-FirstInputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="PATH …",
-        help="Files, folders (searched through), globs in quotes, or `hub:NAME[:CONFIG[:SPLIT]]` data sets: "
-        ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. "
-        "Several may follow one --input, and it may be repeated.",
-    ),
-]
-MoreInputsOption = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PATH", help="Further paths of --input.", show_default=False),
-]
-DomainOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--domain",
-        metavar="NAME=PATH",
-        help="Count this input (as in --input) apart, under a name; may be repeated, also for one name.",
-    ),
-]
-ModeOption = Annotated[
-    Mode,
-    typer.Option(
-        help="**corpus**: every token of raw text, no BOS or EOS added. "
-        "**assistant**: only what the assistant writes in conversations rendered by the chat template."
-    ),
-]
-TextFieldOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Field with the text or conversation of a row; by default the usual names."
-    ),
-]
-TextUnitOption = Annotated[TextUnit, typer.Option(help="What one document of a text file is.")]
-SeparatorOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Documents of a text file are parted by this literal, such as '<|endoftext|>'.",
-    ),
-]
-SampleOption = Annotated[
-    float | None,
-    typer.Option(metavar="SHARE", help="Count each document with this probability, decided by --seed."),
-]
-SeedOption = Annotated[int, typer.Option(help="Seed of --sample.")]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Stop behind the document with which N tokens are counted."),
-]
-WorkersOption = Annotated[int, typer.Option(metavar="N", min=1, help="Counting processes on this machine.")]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
-    ),
-]
-ShardOption = Annotated[
-    int,
-    typer.Option(
-        "--shard-mb", metavar="N", min=1, help="Stored megabytes of a part: what a killed run loses at most."
-    ),
-]
-StrictOption = Annotated[
-    bool,
-    typer.Option("--strict", help="Fail at the first unreadable line instead of skipping and counting it."),
-]
+@dataclass(frozen=True, kw_only=True)
+class ExtentOptions:
+    """How much is counted."""
+
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Count each document with this probability, decided by --seed."),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of --sample.")] = 0
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Stop behind the document with which N tokens are counted."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What counts, and what stops it."""
+
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Counting processes on this machine.")] = 1
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="fast, pieces or plain; by default the fastest that is proved equal to the tokenizers library.",
+        ),
+    ] = None
+    shard_mb: Annotated[
+        int,
+        typer.Option(
+            "--shard-mb",
+            metavar="N",
+            min=1,
+            help="Stored megabytes of a part: what a killed run loses at most.",
+        ),
+    ] = 256
+    strict: StrictOption = False
 
 
 def count_freq(
-    tokenizer: TokenizerOption,
-    output: OutputOption,
-    first_inputs: FirstInputsOption = None,
-    more_inputs: MoreInputsOption = None,
-    domain: DomainOption = None,
-    mode: ModeOption = Mode.corpus,
-    text_field: TextFieldOption = None,
-    text_unit: TextUnitOption = TextUnit.file,
-    separator: SeparatorOption = None,
-    sample: SampleOption = None,
-    seed: SeedOption = 0,
-    max_tokens: MaxTokensOption = None,
-    workers: WorkersOption = 1,
-    engine: EngineOption = None,
-    shard_mb: ShardOption = 256,
-    strict: StrictOption = False,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
+    tokenizer: Annotated[
+        Path,
+        typer.Option("--tokenizer", metavar="PATH", help="A tokenizer.json, or the folder that holds one."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
+    ],
+    inputs: InputOptions,
+    extent: ExtentOptions,
+    engine: EngineOptions,
+    ending: ResultOptions,
 ) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
@@ -141,40 +122,55 @@ def count_freq(
     from ..core.artifact import check_output
     from ..core.distributed import rank
     from ..core.errors import UsageError
-    from ..corpus.sources import SourceOptions
     from ..corpus.tokenizer import load_tokenizer
     from ..vocab.count_run import count_corpus, partial_folder
-    from ..vocab.counts import CountOptions
     from ..vocab.table import save_counts
 
-    inputs = [*(first_inputs or []), *(more_inputs or [])]
-    domains = _domains(domain or ())
-    if not inputs and not domains:
+    paths = [*(inputs.first_inputs or []), *(inputs.more_inputs or [])]
+    domains = _domains(inputs.domain or ())
+    if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
-    if separator is not None and text_unit is not TextUnit.file:
-        raise UsageError(
-            "--separator and --text-unit exclude each other", got=f"--text-unit {text_unit.value}"
-        )
-    options = CountOptions(
-        mode.value,
-        SourceOptions(text_field, text_unit.value, separator, strict, sample, seed),
-        engine,
-        workers,
-        shard_mb << 20,
-        max_tokens,
-    )
+    options = _options(inputs, extent, engine)
     if rank() == 0:
-        check_output(output, overwrite=overwrite)
+        check_output(output, overwrite=ending.overwrite)
     run = count_corpus(
         load_tokenizer(tokenizer),
-        inputs,
+        paths,
         options,
         partial_folder(output),
         domains=domains,
-        keep=lambda done: save_counts(done.table, output, overwrite=overwrite),
+        keep=lambda done: save_counts(done.table, output, overwrite=ending.overwrite),
     )
     if rank() == 0:
-        _report(run, output, as_json=as_json)
+        _report(run, output, as_json=ending.as_json)
+
+
+def _options(inputs: InputOptions, extent: ExtentOptions, engine: EngineOptions) -> CountOptions:
+    """The options as the counting takes them.
+
+    Raises:
+        UsageError: two ways of parting documents, or a value out of its range.
+    """
+    from ..corpus.sources import SourceOptions
+    from ..vocab.counts import CountOptions
+
+    documents = inputs.documents
+    documents.check()
+    return CountOptions(
+        mode=inputs.mode.value,
+        sources=SourceOptions(
+            text_field=documents.text_field,
+            text_unit=documents.text_unit.value,
+            separator=documents.separator,
+            strict=engine.strict,
+            sample=extent.sample,
+            seed=extent.seed,
+        ),
+        engine=engine.engine,
+        workers=engine.workers,
+        shard_bytes=engine.shard_mb << 20,
+        max_tokens=extent.max_tokens,
+    )
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
@@ -237,8 +233,6 @@ def _print_domains(run: CountRun) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..core.console import open_console
-
     shown = Table(title="Domains", title_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("domain", overflow="fold")
     for name in ("documents", "MB", "tokens", "bytes a token", "ids that occur"):
@@ -248,4 +242,4 @@ def _print_domains(run: CountRun) -> None:
         seen = int((part.counts > 0).sum())
         row = (f"{part.documents:,}", f"{part.bytes / 1e6:,.1f}", f"{part.tokens:,}", ratio, f"{seen:,}")
         shown.add_row(Text(name), *row)
-    open_console(highlight=True).print(shown)
+    stdout_console(highlight=True).print(shown)

@@ -3,101 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from ..core.errors import UsageError
+from ..core.extension import check_known
+from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..vocab.mixing import Part
     from ..vocab.subset import VocabSubset
 
-CountsOption = Annotated[
-    Path,
-    typer.Option(
-        "--counts",
-        metavar="DIR",
-        help="Frequency table that the ranking is made from; its domains are told apart.",
-    ),
-]
-HeldoutOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--heldout",
-        metavar="[NAME=]DIR",
-        help="Frequency table of text that was not counted for the ranking; may be repeated.",
-    ),
-]
-VocabOption = Annotated[
-    list[str] | None,
-    typer.Option("--vocab", metavar="[NAME=]DIR", help="Draft vocabulary to compare; may be repeated."),
-]
-SizeOption = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--size",
-        metavar="N",
-        min=1,
-        help="Size to print; may be repeated [default: powers of two, the sizes half way between, and the whole "
-        "vocabulary].",
-    ),
-]
-TargetOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.",
-    ),
-]
-TextOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--text",
-        metavar="[NAME=]PATH",
-        help="File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
-    ),
-]
-TokenizerOption = Annotated[
-    Path | None, typer.Option(metavar="PATH", help="The target's tokenizer [default: the target's folder].")
-]
-TokensOption = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Positions that the target reads of each domain.")
-]
-ContextOption = Annotated[
-    int, typer.Option(min=2, metavar="N", help="Longest window of text for the target.")
-]
-SeedOption = Annotated[int, typer.Option(min=0, help="Draws the windows.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, bfloat16 or float16, for the target.")]
-DeviceOption = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 … for the target [default: cuda where there is one].")
-]
-OutputOption = Annotated[
-    Path,
-    typer.Option(
-        "--output", metavar="DIR", help="Folder to make for coverage.json, coverage.html and plots/*.svg."
-    ),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """What is measured, and where the figures go."""
+
+    counts: Annotated[
+        Path,
+        typer.Option(
+            "--counts",
+            metavar="DIR",
+            help="Frequency table that the ranking is made from; its domains are told apart.",
+        ),
+    ]
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", metavar="DIR", help="Folder to make for coverage.json, coverage.html and plots/*.svg."
+        ),
+    ]
+    heldout: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--heldout",
+            metavar="[NAME=]DIR",
+            help="Frequency table of text that was not counted for the ranking; may be repeated.",
+        ),
+    ] = None
+    vocab: Annotated[
+        list[str] | None,
+        typer.Option("--vocab", metavar="[NAME=]DIR", help="Draft vocabulary to compare; may be repeated."),
+    ] = None
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--size",
+            metavar="N",
+            min=1,
+            help="Size to print; may be repeated [default: powers of two, the sizes half way between, and the whole "
+            "vocabulary].",
+        ),
+    ] = None
 
 
-def coverage(
-    counts: CountsOption,
-    output: OutputOption,
-    heldout: HeldoutOption = None,
-    vocab: VocabOption = None,
-    size: SizeOption = None,
-    target: TargetOption = None,
-    text: TextOption = None,
-    tokenizer: TokenizerOption = None,
-    tokens: TokensOption = 8192,
-    context: ContextOption = 512,
-    seed: SeedOption = 0,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """The target whose ceilings are measured, and the text that it reads."""
+
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Target model: also measure the ceilings of acceptance (lemmas 1 and 2) on --text.",
+        ),
+    ] = None
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            metavar="[NAME=]PATH",
+            help="File or folder that the target reads, a domain of its own; a NAME given again adds to it.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="The target's tokenizer [default: the target's folder]."),
+    ] = None
+    tokens: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Positions that the target reads of each domain.")
+    ] = 8192
+    context: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Longest window of text for the target.")
+    ] = 512
+    seed: Annotated[int, typer.Option(min=0, help="Draws the windows.")] = 0
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16, for the target.")] = "float32"
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1 … for the target [default: cuda where there is one]."),
+    ] = None
+
+    def check(self) -> None:
+        """Raises: UsageError: a target without text, or text without a target."""
+        if (self.target is None) != (not self.text):
+            raise UsageError(
+                "ceilings need a target and text for it to read",
+                got="--text without --target" if self.text else "--target without --text",
+                expected="--target MODEL --text FILE",
+            )
+
+
+def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) -> None:
     """Measure coverage against size, by domain, on counted and on held-out text; with a target also its ceilings.
 
     The static ceiling is the target's own probability of the tokens inside: no drafter over them can be accepted
@@ -106,33 +115,21 @@ def coverage(
     Example: `vocabforge coverage --counts counts/ --heldout test/ --vocab subsets/r32768 --output coverage/`
     """
     from ..core.artifact import check_output
-    from ..core.errors import UsageError
     from ..evaluate.coverage_results import measure_coverage
 
-    if (target is None) != (not text):
-        raise UsageError(
-            "ceilings need a target and text for it to read",
-            got="--target without --text" if text is None else "--text without --target",
-            expected="--target MODEL --text FILE",
-        )
-    check_output(output, overwrite=overwrite)
-    parts = _parts(counts, heldout or [])
-    vocabs, parents = _vocabs(vocab or [])
-    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=size or ())
+    asked.check()
+    check_output(tables.output, overwrite=ending.overwrite)
+    parts = _parts(tables.counts, tables.heldout or [])
+    vocabs, parents = _vocabs(tables.vocab or [])
+    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=tables.size or ())
     parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
     parents["counts"] = str(parts[0].content_hash)
-    if target is not None:
-        from ..evaluate.target_ceilings import SampleSettings
-
-        settings = SampleSettings(tokens, context, seed)
-        results["ceilings"] = _ceilings(
-            parts[0], vocabs, results, (target, tokenizer or target), text or [], (dtype, device), settings
-        )
-    _write(results, output, parents, overwrite=overwrite)
-    if as_json:
+    results["ceilings"] = _ceilings(parts[0], vocabs, results, asked)
+    _write(results, tables.output, parents, overwrite=ending.overwrite)
+    if ending.as_json:
         print_json(results)
     else:
-        _print(results, output)
+        _print(results, tables.output)
 
 
 def _parts(counts: Path, heldout: Sequence[str]) -> list[Part]:
@@ -144,7 +141,6 @@ def _parts(counts: Path, heldout: Sequence[str]) -> list[Part]:
 def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
     """Draft vocabularies by name, and the hashes of their artefacts."""
     from ..core.artifact import open_artifact
-    from ..core.errors import UsageError
     from ..vocab.subset import load_subset
     from .table_inputs import split_name
 
@@ -161,30 +157,22 @@ def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str
 
 
 def _ceilings(
-    counts: Part,
-    vocabs: Mapping[str, VocabSubset],
-    results: Mapping[str, Any],
-    folders: tuple[Path, Path],
-    text: Sequence[str],
-    precision: tuple[str, str | None],
-    settings: Any,
-) -> dict[str, Any]:
-    """Load the target and its tokenizer, check that they belong to the table, and run."""
-    from ..core.errors import UsageError
+    counts: Part, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
+) -> dict[str, Any] | None:
+    """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
+    if asked.target is None:
+        return None
     from ..corpus.fingerprint import check_fingerprint
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build import DTYPES
-    from ..evaluate.target_ceilings import measure_target
+    from ..decode.build_models import DTYPES
+    from ..evaluate.target_ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target
     from ..models.target import check_tokenizer_fits
     from ..vocab.coverage import rank_all
 
-    target, folder = folders
-    dtype, device = precision
-    if dtype not in DTYPES:
-        raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
-    loaded = load_tokenizer(folder)
+    check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
+    loaded = load_tokenizer(asked.tokenizer or asked.target)
     check_fingerprint(
         loaded.fingerprint,
         counts.table.fingerprint,
@@ -192,12 +180,15 @@ def _ceilings(
         got_from=f"the frequency table {counts.name}",
         remedy="count with the target's own tokenizer, or pass it with --tokenizer",
     )
-    texts = _texts(text)
-    model = load_target(target, dtype=DTYPES[dtype], device=choose_device(device))
-    check_tokenizer_fits(loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=target)
+    texts = _texts(asked.text or [])
+    model = load_target(asked.target, dtype=DTYPES[asked.dtype], device=choose_device(asked.device))
+    check_tokenizer_fits(
+        loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=asked.target
+    )
     ranked = rank_all(counts.table.counts, results["forced"])
+    settings = SampleSettings(asked.tokens, asked.context, asked.seed)
     found = measure_target(model, loaded, texts, (ranked, vocabs), results["sizes"], settings)
-    return {"target": target.resolve().name, "dtype": dtype, **found}
+    return {"target": asked.target.resolve().name, "dtype": asked.dtype, **found}
 
 
 def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
@@ -240,10 +231,10 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
-    from ..core.console import open_console
+
     from ..evaluate.coverage_terminal import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
-    out = open_console()
+    out = stdout_console()
     out.print(coverage_table(results))
     if results["vocabularies"]:
         out.print(vocabulary_table(results))

@@ -1,14 +1,18 @@
-"""Options of the commands that decode: how is drafted, and how tokens are chosen."""
+"""Options of the commands that decode: what is drafted, and how the passes run."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .head_options import HeadOptions
+
 if TYPE_CHECKING:
+    from ..decode.build_options import BuildOptions
     from ..decode.draft import Wrap
     from ..decode.proposers import DraftOptions
 
@@ -28,79 +32,20 @@ class ControlName(str, Enum):
     adaptive = "adaptive"
 
 
-ProposerOption = Annotated[
-    list[str] | None,
+TargetOption = Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")]
+TokenizerOption = Annotated[
+    Path | None, typer.Option("--tokenizer", help="Tokenizer folder [default: the target's].")
+]
+PromptFormatOption = Annotated[
+    str,
     typer.Option(
-        "--proposer",
-        help="n-gram, early-exit, draft-model, tli, slem, slrs, medusa, eagle1, eagle2 or eagle3. The first two need "
-        "no drafter; the others say how --drafter drafts [default: by its kind and vocabulary]. Repeatable.",
+        "--prompt-format", help="auto, chat or raw; auto uses the chat template where there is one."
     ),
 ]
-TreeOption = Annotated[
-    Tree | None,
-    typer.Option(
-        "--tree",
-        help="What is drafted: a dynamic tree, a chain of depth + 1 tokens, or a static tree [default: the "
-        "proposer's].",
-    ),
-]
-TreeFileOption = Annotated[
-    Path | None,
-    typer.Option("--tree-file", help="JSON with the paths of a static tree, each a list of ranks."),
-]
-DraftSamplingOption = Annotated[
-    bool,
-    typer.Option(
-        "--draft-sampling",
-        help="Draw drafts from the drafter's distribution instead of taking its best tokens "
-        "(chains and static trees, temperature above 0).",
-    ),
-]
-DepthOption = Annotated[
-    int | None,
-    typer.Option(
-        "--depth", min=0, help="Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree]."
-    ),
-]
-TopkOption = Annotated[
-    int | None,
-    typer.Option("--topk", min=1, help="Children of a node and width of a tree level [default: 10]."),
-]
-NodesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--total-nodes", min=2, help="Nodes that one verification checks, root included [default: 60]."
-    ),
-]
-LayersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--exit-layers", min=1, help="Layers of the target that an early exit drafts with [default: a third]."
-    ),
-]
-NgramOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ngram",
-        metavar="MIN:MAX",
-        help="Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
-    ),
-]
-LookAheadOption = Annotated[
-    int | None,
-    typer.Option(
-        "--look-ahead",
-        min=0,
-        help="Bytes behind a target token within which slrs looks for a longer one [default: 3].",
-    ),
-]
-SingleOption = Annotated[
-    bool,
-    typer.Option("--single-token", help="slrs drafts one target token a cycle, as in its paper."),
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one].")
 ]
 _OVERLAP_HELP = "Common tokens of target and drafter, as `compare-vocab --save` wrote them, in either order."
-OverlapOption = Annotated[list[Path] | None, typer.Option("--overlap", help=_OVERLAP_HELP + " Repeatable.")]
-OneOverlapOption = Annotated[Path | None, typer.Option("--overlap", help=_OVERLAP_HELP)]
 DrafterTokenizerOption = Annotated[
     Path | None,
     typer.Option(
@@ -114,48 +59,186 @@ ControlOption = Annotated[
         help="fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing where nothing does.",
     ),
 ]
-CompileOption = Annotated[
-    bool,
-    typer.Option("--compile", help="Compile the passes first (a minute or so); each is faster afterwards."),
-]
-GraphsOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--graphs/--no-graphs",
-        help="Replay cycles as CUDA graphs [default: on CUDA devices].",
-    ),
-]
 
-TemperatureOption = Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")]
-SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        min=0,
-        max=2**63 - 1,
-        help="Start of the random streams; the same seed, the same output.",
-    ),
-]
-SamplingTopKOption = Annotated[
-    int,
-    typer.Option("--sampling-top-k", min=0, help="Choose among the k most probable tokens; 0: all."),
-]
-TopPOption = Annotated[
-    float, typer.Option("--top-p", help="Choose among the tokens of this probability mass, above 0 to 1.")
-]
-MinPOption = Annotated[
-    float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one, 0 to 1.")
-]
-RepetitionOption = Annotated[
-    float, typer.Option("--repetition-penalty", help="Against tokens of prompt and output; 1: none.")
-]
-PresenceOption = Annotated[
-    float, typer.Option("--presence-penalty", help="Against tokens of the output, once; 0: none.")
-]
-FrequencyOption = Annotated[
-    float, typer.Option("--frequency-penalty", help="Against tokens of the output, each time; 0: none.")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSizeOptions:
+    """Sizes of a draft tree."""
+
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            min=0,
+            help="Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree].",
+        ),
+    ] = None
+    topk: Annotated[
+        int | None,
+        typer.Option("--topk", min=1, help="Children of a node and width of a tree level [default: 10]."),
+    ] = None
+    total_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--total-nodes", min=2, help="Nodes that one verification checks, root included [default: 60]."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftShapeOptions:
+    """What a proposer drafts."""
+
+    tree: Annotated[
+        Tree | None,
+        typer.Option(
+            "--tree",
+            help="What is drafted: a dynamic tree, a chain of depth + 1 tokens, or a static tree [default: the "
+            "proposer's].",
+        ),
+    ] = None
+    tree_file: Annotated[
+        Path | None,
+        typer.Option("--tree-file", help="JSON with the paths of a static tree, each a list of ranks."),
+    ] = None
+    draft_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--draft-sampling",
+            help="Draw drafts from the drafter's distribution instead of taking its best tokens "
+            "(chains and static trees, temperature above 0).",
+        ),
+    ] = False
+    sizes: TreeSizeOptions
+    exit_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--exit-layers",
+            min=1,
+            help="Layers of the target that an early exit drafts with [default: a third].",
+        ),
+    ] = None
+    ngram: Annotated[
+        str | None,
+        typer.Option(
+            "--ngram",
+            metavar="MIN:MAX",
+            help="Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
+        ),
+    ] = None
+    look_ahead: Annotated[
+        int | None,
+        typer.Option(
+            "--look-ahead",
+            min=0,
+            help="Bytes behind a target token within which slrs looks for a longer one [default: 3].",
+        ),
+    ] = None
+    single_token: Annotated[
+        bool, typer.Option("--single-token", help="slrs drafts one target token a cycle, as in its paper.")
+    ] = False
+
+    def options(self) -> DraftOptions:
+        """The same as ``decode.build`` takes it.
+
+        Raises:
+            UsageError: sizes of n-grams that cannot be read.
+        """
+        from ..decode.build_options import parse_ngram
+        from ..decode.proposers import DraftOptions
+
+        return DraftOptions(
+            tree=None if self.tree is None else self.tree.value,
+            sample=self.draft_sampling,
+            depth=self.sizes.depth,
+            topk=self.sizes.topk,
+            total_nodes=self.sizes.total_nodes,
+            tree_file=self.tree_file,
+            layers=self.exit_layers,
+            ngram=parse_ngram(self.ngram),
+            look_ahead=self.look_ahead,
+            single=self.single_token,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftingOptions:
+    """How drafters draft."""
+
+    shape: DraftShapeOptions
+    overlap: Annotated[list[Path] | None, typer.Option("--overlap", help=_OVERLAP_HELP + " Repeatable.")] = (
+        None
+    )
+    drafter_tokenizer: DrafterTokenizerOption = None
+    control: ControlOption = ControlName.fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneDraftingOptions:
+    """The same where there is one drafter."""
+
+    shape: DraftShapeOptions
+    overlap: Annotated[Path | None, typer.Option("--overlap", help=_OVERLAP_HELP)] = None
+    drafter_tokenizer: DrafterTokenizerOption = None
+    control: ControlOption = ControlName.fixed
+
+    def as_many(self) -> DraftingOptions:
+        """The same for several drafters."""
+        return DraftingOptions(
+            shape=self.shape,
+            overlap=[self.overlap] if self.overlap else None,
+            drafter_tokenizer=self.drafter_tokenizer,
+            control=self.control,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOptions:
+    """What the passes run on, and how they are made faster."""
+
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Compile the passes first (a minute or so); each is faster afterwards."
+        ),
+    ] = False
+    graphs: Annotated[
+        bool | None,
+        typer.Option("--graphs/--no-graphs", help="Replay cycles as CUDA graphs [default: on CUDA devices]."),
+    ] = None
+    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32"
+    device: DeviceOption = None
+
+
+def build_options(
+    drafting: DraftingOptions,
+    heads: HeadOptions,
+    passes: PassOptions,
+    *,
+    tokenizer: Path | None,
+    proposers: list[str],
+    sampled: bool,
+) -> BuildOptions:
+    """The options as :func:`~vocabforge.decode.build.build_methods` takes them.
+
+    Raises:
+        UsageError: one that cannot be read, or a way of running passes that the device does not have.
+    """
+    from ..decode.build_options import BuildOptions
+
+    return BuildOptions(
+        tokenizer=tokenizer,
+        device=passes.device,
+        dtype=passes.dtype,
+        proposers=proposers,
+        draft=drafting.shape.options(),
+        heads=heads.request(),
+        control=drafting.control.value,
+        wrap=wrap_for(passes.compiled, passes.graphs, passes.device),
+        sampled=sampled,
+        overlaps=drafting.overlap or [],
+        drafter_tokenizer=drafting.drafter_tokenizer,
+    )
 
 
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
@@ -186,15 +269,3 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
 
         return capture_passes(chosen)
     return None
-
-
-def draft_options(tree: Tree | None, ngram: str | None, **others: Any) -> DraftOptions:
-    """The options as ``decode.build`` takes them; ``others`` have the names of ``DraftOptions``.
-
-    Raises:
-        UsageError: sizes of n-grams that cannot be read.
-    """
-    from ..decode.build_options import parse_ngram
-    from ..decode.proposers import DraftOptions
-
-    return DraftOptions(tree=None if tree is None else tree.value, ngram=parse_ngram(ngram), **others)

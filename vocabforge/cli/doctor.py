@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ..evaluate.doctor.checks import Report
     from ..evaluate.doctor.servers import ServerOptions
     from ..evaluate.doctor.target import TargetFacts
+    from ..models.drafter import Drafter
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 
 
-def doctor(
+@dataclass(frozen=True, kw_only=True)
+class Subjects:
+    """What is looked at beside the machine."""
+
     target: Annotated[
         Path | None, typer.Option("--target", metavar="PATH", help="Target model folder to check.")
-    ] = None,
+    ] = None
     drafter: Annotated[
         Path | None,
         typer.Option(
@@ -28,17 +33,17 @@ def doctor(
             metavar="DIR",
             help="Drafter, or draft model of any vocabulary, to check against the target.",
         ),
-    ] = None,
+    ] = None
     vocab: Annotated[
         Path | None,
         typer.Option(
             "--vocab", metavar="DIR", help="Subset artefact to check against --target and --drafter."
         ),
-    ] = None,
+    ] = None
     tokenizer: Annotated[
         Path | None,
         typer.Option("--tokenizer", metavar="PATH", help="Tokenizer folder [default: the target's]."),
-    ] = None,
+    ] = None
     server: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,7 +51,7 @@ def doctor(
             metavar="NAME",
             help="Look at these servers' readers only: sglang, vllm, speculators, fr-spec (repeatable).",
         ),
-    ] = None,
+    ] = None
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -54,13 +59,40 @@ def doctor(
             metavar="FILE",
             help="Questions to try the target layers of --drafter on [default: a few built-in beginnings].",
         ),
-    ] = None,
+    ] = None
     keys: Annotated[
         bool,
         typer.Option("--keys", help="List every stored tensor with what each server does with it."),
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
+    ] = False
+
+    def check(self) -> None:
+        """Refuse what has nothing to be checked against, before anything is loaded.
+
+        Raises:
+            UsageError: an option without the one it needs, or an unknown server.
+        """
+        from ..core.errors import UsageError
+        from ..export.readers.table import reader_of
+
+        for name, given in (
+            ("--drafter", self.drafter),
+            ("--vocab", self.vocab),
+            ("--tokenizer", self.tokenizer),
+        ):
+            if given is not None and self.target is None:
+                raise UsageError(f"{name} is checked against a target", expected="--target PATH beside it")
+        for name, wanted in (
+            ("--server", self.server),
+            ("--prompts", self.prompts),
+            ("--keys", self.keys or None),
+        ):
+            if wanted is not None and self.drafter is None:
+                raise UsageError(f"{name} is about a drafter's folder", expected="--drafter DIR beside it")
+        for server in self.server or ():
+            reader_of(server)
+
+
+def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
     """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
 
     A drafter in a layout of SGLang, vLLM, speculators or FR-Spec is read as each of them reads it, key by
@@ -69,75 +101,61 @@ def doctor(
 
     Example: `vocabforge doctor --target model/ --drafter exported/ --server vllm`
     """
-    from ..core.errors import UsageError
     from ..core.progress import say
     from ..evaluate.doctor.checks import Report
     from ..evaluate.doctor.environment import check_environment
 
-    for name, given in (("--drafter", drafter), ("--vocab", vocab), ("--tokenizer", tokenizer)):
-        if given is not None and target is None:
-            raise UsageError(f"{name} is checked against a target", expected="--target PATH beside it")
-    for name, wanted in (("--server", server), ("--prompts", prompts), ("--keys", keys or None)):
-        if wanted is not None and drafter is None:
-            raise UsageError(f"{name} is about a drafter's folder", expected="--drafter DIR beside it")
-    _check_servers(server)
+    asked.check()
     report = Report()
     say("Checking the environment …")
     torch = check_environment(report)
-    if target is not None and torch is None:
+    if asked.target is not None and torch is None:
         report.skip("target", "all checks")
-    elif target is not None:
-        _check_models(report, target, drafter, vocab, tokenizer, server, prompts)
+    elif asked.target is not None:
+        _check_models(report, asked.target, asked)
     if as_json:
         print_json(report.to_json())
     else:
-        _print_table(report, keys)
+        _print_table(report, keys=asked.keys)
+        print_line(_verdict(report), style="bold")
     if report.count("failed"):
         raise typer.Exit(1)
 
 
-def _check_servers(names: list[str] | None) -> None:
-    from ..export.readers.table import reader_of
+def _check_models(report: Report, target: Path, asked: Subjects) -> None:
+    from ..core.progress import say
+    from ..evaluate.doctor.drafter import check_vocab
+    from ..evaluate.doctor.target import check_target
 
-    for name in names or ():
-        reader_of(name)
+    say(f"Checking the target {target} …")
+    facts = check_target(report, target, asked.tokenizer)
+    loaded = None if asked.drafter is None else _check_drafter(report, asked.drafter, facts, asked)
+    if asked.vocab is not None:
+        say(f"Checking the draft vocabulary {asked.vocab} …")
+        check_vocab(report, asked.vocab, facts, loaded)
 
 
-def _check_models(
-    report: Report,
-    target: Path,
-    drafter: Path | None,
-    vocab: Path | None,
-    tokenizer: Path | None,
-    servers: list[str] | None,
-    prompts: Path | None,
-) -> None:
+def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:
+    """Check a drafter or a draft model; the loaded drafter, where it is one and can be read."""
     from ..core.errors import UsageError
     from ..core.progress import say
     from ..decode.build import is_draft_model
     from ..evaluate.doctor.draft_model import check_draft_model
-    from ..evaluate.doctor.drafter import check_drafter, check_vocab
+    from ..evaluate.doctor.drafter import check_drafter
     from ..evaluate.doctor.servers import check_servers
-    from ..evaluate.doctor.target import check_target
 
-    say(f"Checking the target {target} …")
-    facts = check_target(report, target, tokenizer)
-    loaded = None
-    if drafter is not None:
-        say(f"Checking the drafter {drafter} …")
-        if is_draft_model(drafter):
-            if servers or prompts:
-                raise UsageError(
-                    "--server and --prompts are about drafters", got=f"{drafter}, a language model of its own"
-                )
-            check_draft_model(report, drafter, facts)
-        else:
-            loaded = check_drafter(report, drafter, facts)
-            say("Reading it as servers do …")
-            check_servers(report, drafter, facts, loaded, _server_options(facts, servers, prompts))
-    if vocab is not None:
-        say(f"Checking the draft vocabulary {vocab} …")
-        check_vocab(report, vocab, facts, loaded)
+    say(f"Checking the drafter {path} …")
+    if is_draft_model(path):
+        if asked.server or asked.prompts:
+            raise UsageError(
+                "--server and --prompts are about drafters", got=f"{path}, a language model of its own"
+            )
+        check_draft_model(report, path, facts)
+        return None
+    loaded = check_drafter(report, path, facts)
+    say("Reading it as servers do …")
+    check_servers(report, path, facts, loaded, _server_options(facts, asked.server, asked.prompts))
+    return loaded
 
 
 def _server_options(facts: TargetFacts | None, servers: list[str] | None, file: Path | None) -> ServerOptions:
@@ -156,12 +174,10 @@ def _server_options(facts: TargetFacts | None, servers: list[str] | None, file: 
     return ServerOptions(names, [list(prompt) for prompt in read.prompts])
 
 
-def _print_table(report: Report, keys: bool) -> None:
+def _print_table(report: Report, *, keys: bool) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
-
-    from ..core.console import open_console
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("check", no_wrap=True)
@@ -180,8 +196,21 @@ def _print_table(report: Report, keys: bool) -> None:
         if keys and row.details:
             text += "\n" + escape("\n".join(row.details))
         table.add_row(f"  {row.check}", f"[{_STYLES[row.state]}]{row.state}[/]", text)
-    out = open_console(markup=True)
-    out.print(table)
-    counts = {name: report.count(name) for name in ("failed", "warning", "skipped")}
-    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    out.print(f"\n{len(report.rows)} checks: {told or 'nothing is wrong'}")
+    stdout_console(markup=True).print(table)
+
+
+def _verdict(report: Report) -> str:
+    """One line: whether everything fits, and how much is to be looked at."""
+    from ..evaluate.doctor.environment import GROUP
+
+    failed, warnings, skipped = (report.count(state) for state in ("failed", "warning", "skipped"))
+    groups = dict.fromkeys(row.group for row in report.rows if row.state == "failed")
+    alone = all(row.group == GROUP for row in report.rows)
+    good, bad = (
+        ("This machine is fit for use", "This machine lacks something") if alone else ("Fits", "Does not fit")
+    )
+    number = len(report.rows)
+    told = [f"{failed} of {number} checks failed ({', '.join(groups)})" if failed else f"{number} checks"]
+    told += [f"{warnings} warning{'' if warnings == 1 else 's'}"] if warnings else []
+    told += [f"{skipped} skipped"] if skipped else []
+    return f"\n{bad if failed else good}: {', '.join(told if len(told) > 1 or failed else [*told, 'nothing is wrong'])}"

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .decode_options import DraftingOptions
+from .head_options import HeadOptions
+from .option_groups import option_names
+
 if TYPE_CHECKING:
     from ..decode.recipe import DecodingRecipe
 
@@ -22,10 +26,9 @@ RecipeOption = Annotated[
 
 # What a recipe says itself, by the parameter's name.
 _ITS_OWN = (
-    *("target", "tokenizer", "dtype", "drafter", "proposer", "vocab", "control"),
-    *("head", "shortlist", "budget", "head_rows", "ranker_fp8", "dynamic"),
-    *("tree", "tree_file", "draft_sampling", "depth", "topk", "total_nodes"),
-    *("exit_layers", "ngram", "look_ahead", "single_token", "overlap", "drafter_tokenizer"),
+    *("target", "tokenizer", "dtype", "drafter", "proposer", "vocab"),
+    *option_names(HeadOptions),
+    *option_names(DraftingOptions),
 )
 
 

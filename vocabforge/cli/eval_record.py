@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .app import stdout_console
+
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
@@ -115,12 +117,12 @@ def _tokenizer_hash(tokenizer: TextTokenizer) -> str:
 
 def print_tables(results: Results, output: Path) -> None:
     """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
-    from ..core.console import open_console
+
     from ..core.progress import console
     from ..evaluate.report_text import divergence_line, headline, headline_method
     from ..evaluate.terminal import category_table, count_lines, fault_methods, overview_table, quality_table
 
-    out = open_console()
+    out = stdout_console()
     out.print(overview_table(results))
     if len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
         out.print(category_table(results))

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from .app import stdout_console
 
 if TYPE_CHECKING:
     from ..decode.build_models import Models
@@ -23,33 +23,6 @@ if TYPE_CHECKING:
 STATIC_MAPS = {"sglang-eagle3": "eagle3", "speculators-eagle3": "eagle3", "fr-spec": "eagle1"}
 PROMPTS, NEW_TOKENS, PROMPT_TOKENS = 48, 128, 2048  # prompts, and most tokens of each answer and prompt
 DYNAMIC = "dynamic"
-
-HeadOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--head",
-        help="Draft head (ranker, low-rank, router) of this drafter: write the best static draft vocabulary in its "
-        "place, chosen by measured accepted length on --prompts, and the head itself under dynamic/. Each --vocab is "
-        "then measured, too.",
-    ),
-]
-FallbackSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        "--fallback-size",
-        min=1,
-        help="Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights for "
-        "one hidden row].",
-    ),
-]
-PromptsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--prompts",
-        help=f"Held-out prompts that --head measures on, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl of "
-        "train-drafter).",
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -91,10 +64,10 @@ class Chosen:
 
     def print(self) -> None:
         """The comparison for people."""
-        from ..core.console import open_console
+
         from ..evaluate.fallback_report import tables, verdict
 
-        out = open_console()
+        out = stdout_console()
         for table in tables(self.meta["fallback"]):
             out.print(table)
         out.print(verdict(self.meta["fallback"]), markup=False, soft_wrap=True)

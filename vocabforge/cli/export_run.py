@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.artifact import MANIFEST, Artifact, check_output, open_artifact
 from ..core.errors import DataError, UsageError
+from ..core.extension import check_known
 from ..core.files import check_apart
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
@@ -27,25 +28,7 @@ from ..models.target import read_target_config
 from ..vocab.subset import load_subset
 from .export_card import digests_of, measured_in, recipe_of
 from .export_fallback import Asked, Chosen, check_fallback, choose, try_layout
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """The command's options."""
-
-    format_name: str
-    drafter: Path
-    output: Path
-    target: Path | None
-    vocabs: tuple[Path, ...]
-    dtype: str
-    head: Path | None
-    fallback_size: int | None
-    prompts: Path | None
-    server: str | None
-    evaluations: tuple[Path, ...]
-    speculative_tokens: int
-    overwrite: bool
+from .export_options import ExportRequest
 
 
 @dataclass(frozen=True)
@@ -82,20 +65,21 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
     layout = layout_of(request.format_name)
     _check(request)
     target = request.target or trained_with(request.drafter)
+    fallback, vocabs = request.fallback, tuple(request.vocab or ())
     asked = Asked(
         request.format_name,
         request.drafter,
         target,
-        request.head,
-        request.fallback_size,
-        request.prompts,
-        request.vocabs,
+        fallback.head,
+        fallback.size,
+        fallback.prompts,
+        vocabs,
         request.dtype,
     )
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
     check_fallback(asked, loaded.kind)
-    if request.head is not None:
+    if fallback.head is not None:
         own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
         try_layout(layout, request.output, own)
     _figures(request, target, artifact, _Parts(loaded))  # told before anything is measured
@@ -118,32 +102,43 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
         overwrite=request.overwrite,
         beside=parts.beside,
     )
-    card = CardFacts(
-        request.output.resolve().name,
-        request.format_name,
-        parts.drafter,
-        config,
-        str(target),
-        request.dtype,
-        request.server,
-        request.speculative_tokens,
-        meta,
-        recipe,
-        meta.get("coverage"),
-        _figures(request, target, artifact, parts),
-        () if parts.chosen is None else (parts.chosen.card,),
-    )
+    card = _card(request, export, recipe, _figures(request, target, artifact, parts), parts.chosen)
     layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout, request.output, replace(export, card=model_card(card)), layers)
+    write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
         _tell(request, parts, config)
     return {"output": str(request.output), **_facts(request, parts.drafter), **parts.meta}
 
 
+def _card(
+    request: ExportRequest,
+    export: Export,
+    recipe: Mapping[str, Any],
+    measured: Sequence[Measured],
+    chosen: Chosen | None,
+) -> str:
+    """The model card of an export."""
+    facts = CardFacts(
+        name=request.output.resolve().name,
+        layout=request.format_name,
+        drafter=export.drafter,
+        target=export.target,
+        target_name=export.target_name,
+        dtype=request.dtype,
+        server=request.server,
+        speculative_tokens=request.speculative_tokens,
+        meta=export.meta,
+        recipe=recipe,
+        coverage=export.meta.get("coverage"),
+        measured=measured,
+        sections=() if chosen is None else (chosen.card,),
+    )
+    return model_card(facts)
+
+
 def _check(request: ExportRequest) -> None:
     """Refuse what needs no model to be refused."""
-    if request.dtype not in DTYPES:
-        raise UsageError("there is no such dtype", got=request.dtype, expected=", ".join(DTYPES))
+    check_known(request.dtype, DTYPES, "dtype", source="--dtype")
     if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
         known = SERVERS.get(request.format_name)
         raise UsageError(
@@ -152,20 +147,21 @@ def _check(request: ExportRequest) -> None:
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
         )
-    if request.head is None and len(request.vocabs) > 1:
+    vocabs, fallback = request.vocab or [], request.fallback
+    if fallback.head is None and len(vocabs) > 1:
         raise UsageError(
             "a head is restricted to one draft vocabulary",
-            got=f"{len(request.vocabs)} times --vocab",
+            got=f"{len(vocabs)} times --vocab",
             expected="one, or --head beside them, which chooses among them",
         )
     check_output(request.output, overwrite=request.overwrite)
     read: list[tuple[str, Path | None]] = [
         ("--drafter", request.drafter),
         ("--target", request.target),
-        ("--head", request.head),
-        ("--prompts", request.prompts),
-        *(("--vocab", path) for path in request.vocabs),
-        *(("--eval", path) for path in request.evaluations),
+        ("--head", fallback.head),
+        ("--prompts", fallback.prompts),
+        *(("--vocab", path) for path in vocabs),
+        *(("--eval", path) for path in request.evaluation or ()),
     ]
     check_apart(request.output, read)
 
@@ -214,11 +210,11 @@ def _check_tokenizer(asked: Asked, fingerprint: str, artifact: Artifact | None) 
 def _figures(
     request: ExportRequest, target: Path, artifact: Artifact | None, parts: _Parts
 ) -> list[Measured]:
-    if not request.evaluations:
+    if not request.evaluation:
         return []
     digests = digests_of(request.drafter, artifact)
     rows = len(parts.drafter.head_weight)
-    return measured_in(request.evaluations, digests, target_fingerprint(target), rows, parts.vocab)
+    return measured_in(request.evaluation, digests, target_fingerprint(target), rows, parts.vocab)
 
 
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:

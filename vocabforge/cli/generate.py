@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.console import spelled_out
-from . import decode_options as decoding
 from .app import JsonOption, print_json
-from .head_options import (
-    BudgetOption,
-    HeadRowsOption,
-    OneDynamicOption,
-    OneHeadOption,
-    RankerFp8Option,
-    ShortlistOption,
-    check_one_way,
-    head_request,
+from .decode_options import (
+    OneDraftingOptions,
+    PassOptions,
+    PromptFormatOption,
+    TargetOption,
+    TokenizerOption,
+    build_options,
 )
+from .head_options import OneHeadOptions, check_one_way
+from .sampling_options import SamplingOptions
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
     from ..decode.result import Generation
 
 
-def generate(
-    target: Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")],
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to continue or to answer.")],
+@dataclass(frozen=True, kw_only=True)
+class WayOptions:
+    """The target, and what drafts for it."""
+
+    target: TargetOption
     drafter: Annotated[
         Path | None,
         typer.Option(
             "--drafter",
             help="Trained drafter, or a smaller model of any vocabulary; without one, plain.",
         ),
-    ] = None,
+    ] = None
     proposer: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,109 +52,79 @@ def generate(
             "target's vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a "
             "trained drafter [default: by its kind and vocabulary].",
         ),
-    ] = None,
+    ] = None
     vocab: Annotated[
         Path | None, typer.Option("--vocab", help="Subset artefact: draft with these tokens only.")
-    ] = None,
-    head: OneHeadOption = None,
-    shortlist: ShortlistOption = None,
-    budget: BudgetOption = None,
-    head_rows: HeadRowsOption = None,
-    ranker_fp8: RankerFp8Option = None,
-    dynamic: OneDynamicOption = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256,
+    ] = None
+    heads: OneHeadOptions
+
+    def check(self) -> None:
+        """Refuse what needs no model to be refused.
+
+        Raises:
+            UsageError: nothing that a vocabulary restricts, or several ways of drafting.
+        """
+        _check_one_drafter(self.drafter, self.proposer or [], self.vocab)
+        check_one_way(self.vocab, self.heads.head, self.heads.dynamic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOptions:
+    """Where the output ends."""
+
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 256
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End the output before this text. Repeatable.")
-    ] = None,
-    temperature: decoding.TemperatureOption = 0.0,
-    sampling_top_k: decoding.SamplingTopKOption = 0,
-    top_p: decoding.TopPOption = 1.0,
-    min_p: decoding.MinPOption = 0.0,
-    repetition_penalty: decoding.RepetitionOption = 1.0,
-    presence_penalty: decoding.PresenceOption = 0.0,
-    frequency_penalty: decoding.FrequencyOption = 0.0,
-    seed: decoding.SeedOption = 0,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="Tokenizer folder [default: the target's].")
-    ] = None,
-    prompt_format: Annotated[str, typer.Option("--prompt-format", help="auto, chat or raw.")] = "auto",
-    tree: decoding.TreeOption = None,
-    tree_file: decoding.TreeFileOption = None,
-    draft_sampling: decoding.DraftSamplingOption = False,
-    depth: decoding.DepthOption = None,
-    topk: decoding.TopkOption = None,
-    total_nodes: decoding.NodesOption = None,
-    exit_layers: decoding.LayersOption = None,
-    ngram: decoding.NgramOption = None,
-    look_ahead: decoding.LookAheadOption = None,
-    single_token: decoding.SingleOption = False,
-    overlap: decoding.OneOverlapOption = None,
-    drafter_tokenizer: decoding.DrafterTokenizerOption = None,
-    control: decoding.ControlOption = decoding.ControlName.fixed,
-    compiled: decoding.CompileOption = False,
-    graphs: decoding.GraphsOption = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")] = "float32",
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 …")] = None,
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """How the prompt is read, and where the draws begin."""
+
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            max=2**63 - 1,
+            help="Start of the random streams; the same seed, the same output.",
+        ),
+    ] = 0
+    tokenizer: TokenizerOption = None
+    prompt_format: PromptFormatOption = "auto"
+
+
+def generate(
+    way: WayOptions,
+    prompt: Annotated[str, typer.Option("--prompt", help="Text to continue or to answer.")],
+    end: EndOptions,
+    sampling: SamplingOptions,
+    request: RequestOptions,
+    drafting: OneDraftingOptions,
+    passes: PassOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
     from ..corpus.tokenizer import load_tokenizer
     from ..decode.build import build_methods
-    from ..decode.build_options import BuildOptions
-    from ..decode.request import SamplingParams
 
-    _check_one_drafter(drafter, proposer or [], vocab)
-    check_one_way(vocab, head, dynamic)
-    sampling = SamplingParams(
-        temperature,
-        sampling_top_k,
-        top_p,
-        min_p,
-        repetition_penalty,
-        presence_penalty,
-        frequency_penalty,
-        seed,
+    way.check()
+    law = sampling.with_seed(request.seed)
+    options = build_options(
+        drafting.as_many(),
+        way.heads.as_many(),
+        passes,
+        tokenizer=request.tokenizer,
+        proposers=way.proposer or [],
+        sampled=sampling.temperature > 0,
     )
-    wrap = decoding.wrap_for(compiled, graphs, device)
-    method = build_methods(
-        target,
-        [str(drafter)] if drafter else [],
-        [str(vocab)] if vocab else [],
-        options=BuildOptions(
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            proposers=proposer or [],
-            draft=decoding.draft_options(
-                tree,
-                ngram,
-                sample=draft_sampling,
-                depth=depth,
-                topk=topk,
-                total_nodes=total_nodes,
-                tree_file=tree_file,
-                layers=exit_layers,
-                look_ahead=look_ahead,
-                single=single_token,
-            ),
-            heads=head_request(
-                [str(head)] if head else None,
-                shortlist,
-                budget,
-                head_rows,
-                [dynamic] if dynamic else None,
-                ranker_fp8,
-            ),
-            control=control.value,
-            wrap=wrap,
-            sampled=temperature > 0,
-            overlaps=[overlap] if overlap else [],
-            drafter_tokenizer=drafter_tokenizer,
-        ),
-    )[-1]
-    asked = _Asked(load_tokenizer(tokenizer or target), prompt, prompt_format)
-    limits = (max_new_tokens, sampling, stop or [])
-    result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
+    drafters, vocabs = ([] if path is None else [str(path)] for path in (way.drafter, way.vocab))
+    method = build_methods(way.target, drafters, vocabs, options=options)[-1]
+    asked = _Asked(load_tokenizer(request.tokenizer or way.target), prompt, request.prompt_format)
+    limits = (end.max_new_tokens, law, end.stop or [])
+    result, text = _stream(method, asked, limits, warm=options.wrap is not None, quiet=as_json)
     if as_json:
         print_json(_facts(method, result, text))
     else:

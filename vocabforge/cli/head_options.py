@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,78 +20,99 @@ class Rows(str, Enum):
     shared = "shared"
 
 
-HeadOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--head",
-        help="Draft head (ranker, low-rank, router), as DIR or LABEL=DIR: also draft with it. Repeatable.",
-    ),
-]
-OneHeadOption = Annotated[
-    Path | None, typer.Option("--head", help="Draft head (ranker, low-rank, router) to draft with.")
-]
-ShortlistOption = Annotated[
-    int | None,
-    typer.Option("--shortlist", min=1, help="Candidates of a ranker [default: what it was saved with]."),
-]
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="K|LAW:MAX:MIN",
-        help="Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; "
-        "no more than its clusters [default: what it was saved with].",
-    ),
-]
-HeadRowsOption = Annotated[
-    Rows | None,
-    typer.Option(
-        "--head-rows",
-        help="Shortlist of a draft step's rows: their own, or one shared union [default: own for a ranker, "
-        "shared for a router].",
-    ),
-]
-RankerFp8Option = Annotated[
-    bool | None,
-    typer.Option(
-        "--ranker-fp8/--no-ranker-fp8",
-        help="Read a ranker's scorer in 8 bits a weight: half the bytes of bf16, slightly other candidates "
-        "[default: no].",
-    ),
-]
+_DYNAMIC_METAVAR = "context[:SIZE]|ranker[:SIZE]"
 _DYNAMIC_HELP = (
     "Beside the tokens of --vocab also draft with those of the text so far (`context`), or with the best of a "
     "ranker given with --head (`ranker`); SIZE tokens at most [default: context: 2,999 less the "
     "vocabulary's, at least 256; ranker: 512]."
 )
-DynamicOption = Annotated[
-    list[str] | None,
-    typer.Option("--dynamic", metavar="context[:SIZE]|ranker[:SIZE]", help=_DYNAMIC_HELP + " Repeatable."),
-]
-OneDynamicOption = Annotated[
-    str | None, typer.Option("--dynamic", metavar="context[:SIZE]|ranker[:SIZE]", help=_DYNAMIC_HELP)
-]
 
 
-def head_request(
-    given: Sequence[str] | None,
-    shortlist: int | None,
-    budget: str | None,
-    rows: Rows | None,
-    dynamic: Sequence[str] | None = None,
-    fp8: bool | None = None,
-) -> HeadRequest:
-    """The options as :func:`~vocabforge.decode.build.build_methods` takes them."""
-    from ..decode.build_heads import HeadRequest
+@dataclass(frozen=True, kw_only=True)
+class HeadUseOptions:
+    """How much of the vocabulary a draft head scores."""
 
-    return HeadRequest(
-        tuple(given or ()),
-        shortlist,
-        budget,
-        None if rows is None else rows.value,
-        tuple(dynamic or ()),
-        fp8 or None,
-    )
+    shortlist: Annotated[
+        int | None,
+        typer.Option("--shortlist", min=1, help="Candidates of a ranker [default: what it was saved with]."),
+    ] = None
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="K|LAW:MAX:MIN",
+            help="Clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; "
+            "no more than its clusters [default: what it was saved with].",
+        ),
+    ] = None
+    head_rows: Annotated[
+        Rows | None,
+        typer.Option(
+            "--head-rows",
+            help="Shortlist of a draft step's rows: their own, or one shared union [default: own for a ranker, "
+            "shared for a router].",
+        ),
+    ] = None
+    ranker_fp8: Annotated[
+        bool | None,
+        typer.Option(
+            "--ranker-fp8/--no-ranker-fp8",
+            help="Read a ranker's scorer in 8 bits a weight: half the bytes of bf16, slightly other candidates "
+            "[default: no].",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """Draft heads to draft with."""
+
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            help="Draft head (ranker, low-rank, router), as DIR or LABEL=DIR: also draft with it. Repeatable.",
+        ),
+    ] = None
+    use: HeadUseOptions
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option("--dynamic", metavar=_DYNAMIC_METAVAR, help=_DYNAMIC_HELP + " Repeatable."),
+    ] = None
+
+    def request(self) -> HeadRequest:
+        """The options as :func:`~vocabforge.decode.build.build_methods` takes them."""
+        from ..decode.build_heads import HeadRequest
+
+        return HeadRequest(
+            given=tuple(self.head or ()),
+            shortlist=self.use.shortlist,
+            budget=self.use.budget,
+            rows=None if self.use.head_rows is None else self.use.head_rows.value,
+            dynamic=tuple(self.dynamic or ()),
+            fp8=self.use.ranker_fp8 or None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHeadOptions:
+    """The draft head of a run that drafts in one way."""
+
+    head: Annotated[
+        Path | None, typer.Option("--head", help="Draft head (ranker, low-rank, router) to draft with.")
+    ] = None
+    use: HeadUseOptions
+    dynamic: Annotated[
+        str | None, typer.Option("--dynamic", metavar=_DYNAMIC_METAVAR, help=_DYNAMIC_HELP)
+    ] = None
+
+    def as_many(self) -> HeadOptions:
+        """The same for a run that drafts in several ways."""
+        return HeadOptions(
+            head=[str(self.head)] if self.head else None,
+            use=self.use,
+            dynamic=[self.dynamic] if self.dynamic else None,
+        )
 
 
 def check_one_way(vocab: Path | None, head: Path | None, dynamic: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..core.artifact import Artifact
@@ -37,13 +37,15 @@ def inspect(
 
     Example: `vocabforge inspect counts/ --top 20`
     """
-    from ..core.artifact import open_artifact
+    from ..core.artifact import form_errors, open_artifact
     from ..core.errors import ArtifactError
     from ..core.extension import load_attribute
     from .inspection import VIEWS
+    from .inspection.foreign import check_ours
     from .inspection.names import names_for
     from .inspection.parts import Request
 
+    check_ours(path)
     artifact = open_artifact(path)
     if artifact.kind not in VIEWS:
         raise ArtifactError(
@@ -54,7 +56,12 @@ def inspect(
             remedy="use the version that wrote it",
         )
     names = names_for(artifact, tokenizer)
-    view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
+    with form_errors(
+        f"this {artifact.kind} artefact does not hold what one of this kind does",
+        path,
+        remedy="use the version that wrote it",
+    ):
+        view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
@@ -85,10 +92,10 @@ def _header(artifact: Artifact) -> dict[str, Any]:
 
 
 def _print(header: dict[str, Any], view: View) -> None:
-    from ..core.console import open_console
+
     from .inspection.parts import facts_table
 
-    out = open_console(highlight=True)
+    out = stdout_console(highlight=True)
     command, files = header["command"], header["files"]
     facts = {
         "kind": header["kind"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import JsonOption, OverwriteOption, print_json
+from .app import JsonOption, OverwriteOption, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..vocab.table import FrequencyTable
@@ -139,9 +139,7 @@ def _print(table: FrequencyTable, output: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..core.console import open_console
-
-    out = open_console()
+    out = stdout_console()
     mixed = table.mode == "mixture"
     title = "Mixed frequency tables" if mixed else "Added frequency tables"
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)

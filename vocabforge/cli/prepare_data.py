@@ -2,146 +2,33 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from .app import JsonOption, OverwriteOption, echo, print_json
-from .count_freq import MoreInputsOption, SeparatorOption, StrictOption, TextFieldOption, TextUnit
+from .app import echo, print_json, stdout_console
+from .prepare_options import (
+    EndingOptions,
+    FolderOptions,
+    HeldoutOptions,
+    InputOptions,
+    RowOptions,
+    data_config,
+)
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ..corpus.prepared import PreparedData
     from ..corpus.tokenizer import TextTokenizer
 
 
-class Overlong(Enum):
-    """What becomes of a document longer than a row."""
-
-    cut = "cut"
-    split = "split"
-    skip = "skip"
-
-
-class Thinking(Enum):
-    """What becomes of thinking blocks."""
-
-    keep = "keep"
-    mask = "mask"
-    drop = "drop"
-
-
-class Tools(Enum):
-    """What becomes of conversations that use tools."""
-
-    keep = "keep"
-    skip = "skip"
-
-
-class Answers(Enum):
-    """Which answers of a conversation are learnt."""
-
-    all = "all"
-    last = "last"
-    each = "each"
-
-
-TargetOption = Annotated[
-    Path | None,
-    typer.Option("--target", metavar="DIR", help="The target's folder, for its tokenizer and chat template."),
-]
-TokenizerOption = Annotated[
-    Path | None,
-    typer.Option("--tokenizer", metavar="PATH", help="A tokenizer.json or its folder, instead of a target."),
-]
-OutputOption = Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder to write.")]
-FirstInputsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="PATH …",
-        help="Texts or conversations: files, folders, globs in quotes, `hub:NAME[:CONFIG[:SPLIT]]`. "
-        "Several may follow one --input, and it may be repeated.",
-    ),
-]
-HeldoutOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--heldout",
-        metavar="PATH",
-        help="The same for held-out figures; may be repeated. Without it the last documents are set aside.",
-    ),
-]
-TemplateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--template",
-        metavar="NAME=VALUE",
-        help="A further variable of the chat template (the value is read as YAML); may be repeated.",
-    ),
-]
-
-
 def prepare_data(
-    output: OutputOption,
-    target: TargetOption = None,
-    tokenizer: TokenizerOption = None,
-    first_inputs: FirstInputsOption = None,
-    more_inputs: MoreInputsOption = None,
-    heldout: HeldoutOption = None,
-    length: Annotated[int, typer.Option(metavar="T", min=8, max=131072, help="Tokens a row.")] = 2048,
-    overlong: Annotated[
-        Overlong,
-        typer.Option(
-            help="Documents longer than a row: **cut** keeps the first T tokens, **split** makes documents of "
-            "T tokens (each but the first without what came before), **skip** leaves them out."
-        ),
-    ] = Overlong.cut,
-    thinking: Annotated[
-        Thinking,
-        typer.Option(
-            help="Thinking blocks: **keep** learns them, **mask** has them in the context only, **drop** takes "
-            "them out and tells the chat template not to think."
-        ),
-    ] = Thinking.keep,
-    tools: Annotated[
-        Tools,
-        typer.Option(
-            help="Tool lists, calls and results: **keep** renders them and learns the calls, **skip** leaves "
-            "such conversations out."
-        ),
-    ] = Tools.keep,
-    answers: Annotated[
-        Answers,
-        typer.Option(
-            help="**all**: every answer, in one rendering. **last**: the answer to the last question. "
-            "**each**: a document for each question, as a served target sees it."
-        ),
-    ] = Answers.all,
-    text_field: TextFieldOption = None,
-    text_unit: Annotated[TextUnit, typer.Option(help="What one document of a text file is.")] = TextUnit.file,
-    separator: SeparatorOption = None,
-    append_eos: Annotated[
-        bool, typer.Option("--append-eos/--no-append-eos", help="End plain texts with the end token.")
-    ] = True,
-    template: TemplateOption = None,
-    heldout_documents: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Documents set aside without --heldout.")
-    ] = 64,
-    heldout_prompts: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Held-out prompts to write, at most.")
-    ] = 40,
-    prompt_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Length of a prompt made of plain text.")
-    ] = 32,
-    strict: StrictOption = False,
-    show: Annotated[
-        int,
-        typer.Option("--show", metavar="N", min=0, help="Show N documents with what is learnt in colour."),
-    ] = 0,
-    as_json: JsonOption = False,
-    overwrite: OverwriteOption = False,
+    folders: FolderOptions,
+    inputs: InputOptions,
+    rows: RowOptions,
+    heldout: HeldoutOptions,
+    ending: EndingOptions,
 ) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.
 
@@ -153,42 +40,14 @@ def prepare_data(
 
     Example: `vocabforge prepare-data --target model/ --input chats.jsonl --length 4096 --output data/`
     """
-    from ..core.errors import UsageError
     from ..corpus.tokenizer import load_tokenizer
     from ..train.data import prepare_options
-    from ..train.data_config import DataConfig
 
-    inputs = [*(first_inputs or []), *(more_inputs or [])]
-    source = tokenizer or target
-    if source is None or (tokenizer is not None and target is not None):
-        raise UsageError("a tokenizer is needed", expected="either --target DIR or --tokenizer PATH")
-    if not inputs:
-        raise UsageError("no input was given", expected="--input PATH …")
-    if separator is not None and text_unit is not TextUnit.file:
-        raise UsageError(
-            "--separator and --text-unit exclude each other", got=f"--text-unit {text_unit.value}"
-        )
-    config = DataConfig(
-        train=tuple(map(Path, inputs)),
-        heldout=tuple(map(Path, heldout or ())),
-        heldout_documents=heldout_documents,
-        heldout_prompts=heldout_prompts,
-        prompt_tokens=prompt_tokens,
-        text_field=text_field,
-        text_unit=text_unit.value,
-        separator=separator,
-        sequence_length=length,
-        overlong=overlong.value,
-        append_eos=append_eos,
-        thinking=thinking.value,
-        tools=tools.value,
-        answers=answers.value,
-        template=_variables(template or ()),
-        strict=strict,
-    )
-    loaded = load_tokenizer(source)
-    prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=overwrite)
-    if as_json:
+    source = folders.tokenizer_source()
+    config = data_config(inputs, rows, heldout, strict=ending.strict)
+    loaded, output = load_tokenizer(source), folders.output
+    prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=ending.result.overwrite)
+    if ending.result.as_json:
         print_json(
             {
                 "output": str(output),
@@ -200,27 +59,7 @@ def prepare_data(
             }
         )
     else:
-        _report(prepared, loaded, show)
-
-
-def _variables(given: Any) -> dict[str, Any]:
-    """``NAME=VALUE`` options by name."""
-    import yaml
-
-    from ..core.errors import UsageError
-
-    found = {}
-    for entry in given:
-        name, sign, value = entry.partition("=")
-        if not sign or not name.strip().isidentifier():
-            raise UsageError(
-                "a template variable cannot be read", got=entry, expected="--template NAME=VALUE"
-            )
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UsageError("a template variable cannot be read", got=entry, source=error) from error
-    return found
+        _report(prepared, loaded, ending.show)
 
 
 def _prepared(
@@ -248,10 +87,10 @@ def _prepared(
 
 
 def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None:
-    from ..core.console import open_console
+
     from .inspection.data import data_tables
 
-    out = open_console(highlight=True)
+    out = stdout_console(highlight=True)
     for table in data_tables(prepared):
         out.print(table)
     for number, text in enumerate(_examples(prepared, tokenizer, show, plain=not out.is_terminal), start=1):
@@ -260,7 +99,9 @@ def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None
     echo(f"Written to {prepared.artifact.path}")
 
 
-def _examples(prepared: PreparedData, tokenizer: TextTokenizer, number: int, *, plain: bool) -> Any:
+def _examples(
+    prepared: PreparedData, tokenizer: TextTokenizer, number: int, *, plain: bool
+) -> Iterator[Text]:
     """The first documents of the training rows; what is learnt is green, or in ⟦ ⟧ where there is no colour."""
     import itertools
 

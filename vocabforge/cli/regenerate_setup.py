@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..core.errors import MismatchError, UsageError, VocabForgeError
-from ..core.extension import resolve
+from ..core.extension import check_known
 from ..corpus.regenerate_backends import Backend, local_backend, server_backend
 from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
 from ..corpus.regenerate_local import LocalTarget
 from ..corpus.regenerate_pool import PoolOptions
 from ..corpus.regenerate_rows import Generation
+from .option_values import key_values
+from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerOptions
 
-_DTYPES = {name: name for name in ("auto", "float32", "bfloat16", "float16")}
-
-
-@dataclass(frozen=True)
-class Local:
-    """A target that runs in this process; see the options of the command."""
-
-    path: Path
-    tokenizer: Path | None
-    batch_size: int
-    dtype: str
-    device: str
-    device_map: str | None
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def key_values(items: Sequence[str], option: str) -> dict[str, Any]:
-    """``KEY=VALUE`` options; values are read as YAML, so that ``false`` and ``20`` are what they look like.
+def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
+    """The settings of a :class:`Generation` that do not depend on who answers.
 
     Raises:
-        UsageError: no ``=``, or a value that is not YAML.
+        UsageError: a ``KEY=VALUE`` that cannot be read.
     """
-    found = {}
-    for item in items:
-        key, separator, text = item.partition("=")
-        try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:
-            raise UsageError(f"cannot read a value of {option}", got=repr(item), source=error) from error
-        if not separator or not key:
-            raise UsageError(f"{option} is not written like this", got=repr(item), expected="KEY=VALUE")
-        found[key] = value
-    return found
+    return {
+        "temperature": draw.temperature,
+        "top_p": draw.top_p,
+        "max_tokens": draw.max_tokens,
+        "seed": draw.seed,
+        "send_reasoning": prompt.send_reasoning,
+        "template_arguments": key_values(prompt.template_arg, "--template-arg"),
+        "body": key_values(prompt.body, "--body"),
+    }
 
 
-def local_side(local: Local, name: str | None, wanted: Mapping[str, Any]) -> tuple[Generation, Backend]:
+def choose_side(
+    answerer: AnswererOptions, wanted: Mapping[str, Any], servers: ServerOptions, local: LocalOptions
+) -> tuple[Generation, Backend]:
+    """Settings and backend of whoever answers; see :func:`local_side` and :func:`server_side`."""
+    if answerer.target is not None:
+        return local_side(answerer.target, answerer.model, wanted, local)
+    return server_side(answerer.server or [], answerer.model, wanted, servers)
+
+
+def local_side(
+    path: Path, name: str | None, wanted: Mapping[str, Any], options: LocalOptions
+) -> tuple[Generation, Backend]:
     """Settings and backend of a target in this process.
+
+    Args:
+        name: of the target in the record; None: that of its folder.
 
     Raises:
         UsageError: an option that only servers have, or an unknown dtype.
@@ -63,48 +62,37 @@ def local_side(local: Local, name: str | None, wanted: Mapping[str, Any]) -> tup
     from ..models.device import choose_device
     from ..models.fingerprint import target_fingerprint
 
-    if local.dtype not in _DTYPES:
-        resolve(_DTYPES, local.dtype, "dtype")
+    check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
         raise UsageError("--body is for servers", got="--body with --target")
-    tokenizer = load_tokenizer(local.tokenizer or local.path)
-    device = str(choose_device(local.device))
+    tokenizer = load_tokenizer(options.tokenizer or path)
+    device = str(choose_device(options.device))
     backend = {
         "kind": "huggingface",
-        "target": target_fingerprint(local.path),
+        "target": target_fingerprint(path),
         "tokenizer": tokenizer.fingerprint,
-        "batch_size": local.batch_size,
-        "dtype": local.dtype,
+        "batch_size": options.batch_size,
+        "dtype": options.dtype,
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
-    generation = Generation(backend=backend, model=name or local.path.resolve().name, **wanted)
+    generation = Generation(backend=backend, model=name or path.resolve().name, **wanted)
     target = LocalTarget(
-        local.path,
-        tokenizer,
-        generation,
-        device=device,
-        dtype=local.dtype,
-        device_map=local.device_map,
+        path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
     )
-    return generation, local_backend(target, local.batch_size)
+    return generation, local_backend(target, options.batch_size)
 
 
 def server_side(
-    urls: Sequence[str],
-    model: str | None,
-    wanted: Mapping[str, Any],
-    options: PoolOptions,
-    access: tuple[str | None, float],
+    urls: Sequence[str], model: str | None, wanted: Mapping[str, Any], options: ServerOptions
 ) -> tuple[Generation, Backend]:
-    """Settings and backend of servers; ``access`` is the key's environment variable and the time limit.
+    """Settings and backend of servers.
 
     Raises:
         UsageError: a malformed address, a key's variable that is not set, or no model named where it must be.
         MismatchError: a server does not serve the model.
         VocabForgeError: no server can be reached.
     """
-    variable, timeout = access
-    key = _key(variable)
+    key, timeout = _key(options.api_key_env), options.timeout
     addresses = list(dict.fromkeys(base_url(url) for url in urls))
     probe = Generation(backend={"kind": "server"}, model=model or "", **wanted)
     listed: dict[str, list[str] | None] = {}
@@ -132,7 +120,8 @@ def server_side(
     generation = Generation(backend={"kind": "server"}, model=name, **wanted)
     # One that is away now may be back in a minute: the pool decides.
     servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
-    return generation, server_backend(servers, options)
+    pool = PoolOptions(concurrency=options.concurrency, retries=options.retries)
+    return generation, server_backend(servers, pool)
 
 
 def _key(variable: str | None) -> str | None:

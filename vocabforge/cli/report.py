@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..evaluate.comparison.results import RunComparison
@@ -126,11 +126,11 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
-    from ..core.console import open_console
+
     from ..core.progress import console
     from ..evaluate.comparison.terminal import comparison_tables
 
-    out = open_console()
+    out = stdout_console()
     for table in comparison_tables(comparison):
         out.print(table)
     for line in comparison.warnings:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
+from ..core.extension import check_known
 from ..core.files import check_apart
 from ..core.progress import ProgressBar, console, say
 from ..corpus.tokenizer import load_tokenizer
@@ -43,54 +44,30 @@ from ..train.config import LiveConfig
 from .export_run import trained_with
 from .revocab_heal import HealRequest, heal, heal_config
 from .revocab_inputs import FULL, Inputs, read_inputs
+from .revocab_options import FormOptions, MeasureOptions, Missing, NewHeadOptions
 from .table_inputs import split_name
 
 _NODES = 60
 
 
 @dataclass(frozen=True)
-class MeasureRequest:
-    """Which prompts are decoded, and how.
-
-    Attributes:
-        prompts: None measures no accepted length. tree: depth, topk and nodes; None each takes the default.
-    """
-
-    prompts: Path | None
-    limit: int
-    new_tokens: int
-    prompt_format: str
-    tree: tuple[int | None, int | None, int | None]
-    dtype: str
-    device: str | None
-
-
-@dataclass(frozen=True)
 class RevocabRequest:
-    """The options; see the command."""
+    """The options of the command; the healing run's with its folder."""
 
-    drafter: Path
-    vocab: str
-    output: Path
-    target: Path | None
-    tokenizer: Path | None
-    format_name: str
-    dtype: str | None
-    missing: str
-    counts: tuple[str, ...]
-    overwrite: bool
-    measure: MeasureRequest
+    head: NewHeadOptions
+    measure: MeasureOptions
     heal: HealRequest
+    form: FormOptions
 
     def check(self) -> None:
         """Raises: UsageError: what can be told before anything is loaded."""
-        layout_of(self.format_name)
-        for name, value in (("--dtype", self.dtype), ("--decode-dtype", self.measure.dtype)):
-            if value is not None and value not in DTYPES:
-                raise UsageError("there is no such dtype", got=f"{name} {value}", expected=", ".join(DTYPES))
+        layout_of(self.head.format_name)
+        for name, value in (("--dtype", self.form.dtype), ("--decode-dtype", self.form.decode_dtype)):
+            if value is not None:
+                check_known(value, DTYPES, "dtype", source=name)
         if self.measure.prompts is not None and not self.measure.prompts.is_file():
             raise UsageError("there is no such file", got=self.measure.prompts, source="--prompts")
-        if self.missing == "states" and self.measure.prompts is None:
+        if self.head.missing is Missing.states and self.measure.prompts is None:
             raise UsageError(
                 "states are read on prompts",
                 got="--missing states without --prompts",
@@ -98,15 +75,15 @@ class RevocabRequest:
             )
         self.heal.check()
         read: list[tuple[str, Path | None]] = [
-            ("--drafter", self.drafter),
-            ("--target", self.target),
-            ("--vocab", None if self.vocab == FULL else Path(self.vocab)),
+            ("--drafter", self.head.drafter),
+            ("--target", self.head.target),
+            ("--vocab", None if self.head.vocab == FULL else Path(self.head.vocab)),
             ("--prompts", self.measure.prompts),
             ("--heal-output", None if self.heal.steps is None else self.heal.folder),
-            *(("--counts", path) for _, path in map(split_name, self.counts)),
+            *(("--counts", path) for _, path in map(split_name, self.measure.counts or ())),
             *(("--data", path) for path in self.heal.data),
         ]
-        check_apart(self.output, read)
+        check_apart(self.head.output, read)
 
 
 @dataclass(frozen=True)
@@ -139,18 +116,19 @@ def revocabularise(request: RevocabRequest) -> Made:
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
     request.check()
-    target = request.target or trained_with(request.drafter)
-    inputs = read_inputs(request.drafter, target, request.vocab, request.tokenizer, request.counts)
+    head = request.head
+    target = head.target or trained_with(head.drafter)
+    inputs = read_inputs(head.drafter, target, head.vocab, head.tokenizer, request.measure.counts or ())
     healing, fresh = None, False
     if request.heal.steps is not None:  # mistakes in it are told before anything is decoded
-        tokenizer = request.tokenizer or target
+        tokenizer = head.tokenizer or target
         healing = heal_config(request.heal, inputs.drafter.kind, target, tokenizer, inputs.recorded)
-        fresh = request.heal.is_new(healing[0], overwrite=request.overwrite)
-    dtype = request.dtype or inputs.stored
+        fresh = request.heal.is_new(healing[0], overwrite=request.form.overwrite)
+    dtype = request.form.dtype or inputs.stored
     if healing is not None or request.measure.prompts is not None:
         _try(request, inputs, dtype)
     meter = _meter(request, inputs)
-    made, record = _new_head(inputs, meter, request.missing)
+    made, record = _new_head(inputs, meter, head.missing.value)
     _cover(record, inputs, made, meter)
     if healing is not None:
         values, config = healing
@@ -161,8 +139,8 @@ def revocabularise(request: RevocabRequest) -> Made:
     record.accepted = None if meter is None else meter.to_json()
     export = _export(request, inputs, made, record.to_json(), dtype)
     layers = int(read_target_config(target).get("num_hidden_layers") or 0)
-    write_checked(layout_of(request.format_name), request.output, export, layers)
-    return Made(request.output, request.format_name, dtype, record)
+    write_checked(layout_of(head.format_name), head.output, export, layers)
+    return Made(head.output, head.format_name, dtype, record)
 
 
 def _try(request: RevocabRequest, inputs: Inputs, dtype: str) -> None:
@@ -171,10 +149,11 @@ def _try(request: RevocabRequest, inputs: Inputs, dtype: str) -> None:
     Raises:
         VocabForgeError: what the layout's writer raises.
     """
+    output = request.head.output
     made = revocab_head(inputs.drafter, inputs.ids)
-    request.output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{request.output.name}.", dir=request.output.parent) as folder:
-        layout = layout_of(request.format_name)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        layout = layout_of(request.head.format_name)
         layout.write(Path(folder) / "tried", _export(request, inputs, made, {}, dtype))
 
 
@@ -247,17 +226,19 @@ def _meter(request: RevocabRequest, inputs: Inputs) -> RevocabMeter | None:
     asked = request.measure
     if asked.prompts is None:
         return None
-    loaded = inputs.tokenizer or load_tokenizer(request.tokenizer or inputs.target)
+    loaded = inputs.tokenizer or load_tokenizer(request.head.tokenizer or inputs.target)
     form = resolve_format(loaded, asked.prompt_format)
-    model = load_target(inputs.target, dtype=DTYPES[asked.dtype], device=choose_device(asked.device))
+    model = load_target(
+        inputs.target, dtype=DTYPES[request.form.decode_dtype], device=choose_device(request.form.device)
+    )
     check_tokenizer_fits(
         loaded.vocab_size, model.config.vocab_size, tokenizer=loaded.source, target=inputs.target
     )
     context = model.config.max_positions
-    nodes = asked.tree[2] or _NODES
+    nodes = asked.tree.total_nodes or _NODES
     live = LiveConfig(
         prompts=asked.limit,
-        max_new_tokens=asked.new_tokens,
+        max_new_tokens=asked.max_new_tokens,
         max_prompt_tokens=context,
         prompt_format=form,
         total=nodes,
@@ -265,21 +246,22 @@ def _meter(request: RevocabRequest, inputs: Inputs) -> RevocabMeter | None:
     prompts = read_prompts(asked.prompts, loaded, live, context)
     sizes = [len(inputs.drafter.target_ids), len(inputs.ids)]
     spare: Sequence[Sequence[int]] = ()
-    if request.missing == "states" and len(prompts.prompts) > 1:
+    if request.head.missing is Missing.states and len(prompts.prompts) > 1:
         spare = prompts.prompts[::2]
         prompts = LivePrompts(prompts.prompts[1::2], prompts.stop_ids)
-    meter = AcceptanceMeter(model, prompts, asked.new_tokens)
-    return RevocabMeter(meter, min(sizes), inputs.drafter.max_steps, asked.tree, spare)
+    tree = (asked.tree.depth, asked.tree.topk, asked.tree.total_nodes)
+    meter = AcceptanceMeter(model, prompts, asked.max_new_tokens)
+    return RevocabMeter(meter, min(sizes), inputs.drafter.max_steps, tree, spare)
 
 
 def _export(
     request: RevocabRequest, inputs: Inputs, made: Drafter, record: Mapping[str, Any], dtype: str
 ) -> Export:
     facts = {
-        "format": request.format_name,
+        "format": request.head.format_name,
         "draft_vocab_size": made.config.draft_vocab_size,
         "dtype": dtype,
-        "revocab": {"from": str(request.drafter), "vocab": request.vocab, **record},
+        "revocab": {"from": str(request.head.drafter), "vocab": request.head.vocab, **record},
     }
     ranked = None if inputs.subset is None else tuple(inputs.subset.ranked.tolist())
     return Export(
@@ -292,5 +274,5 @@ def _export(
         parents=inputs.parents,
         config={**(inputs.recorded or {}), "target": str(inputs.target)},
         ranked=ranked,
-        overwrite=request.overwrite,
+        overwrite=request.form.overwrite,
     )

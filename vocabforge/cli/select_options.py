@@ -4,23 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ..core.errors import UsageError
-from ..vocab.coverage import size_for_coverage
-from ..vocab.schedule import schedule_sizes
-from ..vocab.subset import Ids
+from .app import ResultOptions
+
+if TYPE_CHECKING:
+    from ..vocab.forced import ForceOptions
+    from ..vocab.subset import Ids
 
 
-@dataclass(frozen=True)
+class Fill(str, Enum):
+    """What to do when too few ids have a count."""
+
+    error = "error"
+    lowest_id = "lowest-id"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """Where the ids come from: frequency tables, a text of counts, or a finished list."""
 
-    counts: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
-    counts_text: Path | None = None
-    from_list: Path | None = None
-    tokenizer: Path | None = None
+    counts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--counts",
+            metavar="DIR",
+            help="Frequency table made by count-freq. Several, as DIR=WEIGHT each, are mixed by weight.",
+        ),
+    ] = None
+    counts_text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead: a text file with one count a line for each token id. Needs --tokenizer.",
+        ),
+    ] = None
+    from_list: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead: import an FR-Spec list (.pt) as it is. Needs --tokenizer."
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Tokenizer of an imported file, and for `--export text`."),
+    ] = None
+    domains: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain",
+            metavar="NAME",
+            help="Count only this domain of the table; may be repeated. NAME=WEIGHT mixes domains by weight.",
+        ),
+    ] = None
 
     def check(self) -> None:
         """Exactly one source, with the tokenizer that it needs.
@@ -45,16 +86,40 @@ class Inputs:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """Which sizes are asked for."""
 
-    sizes: tuple[int, ...] = ()
-    coverages: tuple[float, ...] = ()
-    law: str | None = None
-    k_max: int | None = None
-    k_min: int | None = None
-    steps: int = 7
+    sizes: Annotated[
+        list[int] | None,
+        typer.Option("--size", metavar="N", min=1, help="Ids of the draft vocabulary; may be repeated."),
+    ] = None
+    coverages: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--coverage",
+            metavar="SHARE",
+            help="Instead of a size: the smallest one that holds this share of the counted tokens (0.95); may be "
+            "repeated.",
+        ),
+    ] = None
+    law: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            metavar="LAW",
+            help="PA-FR: `constant`, `linear`, `geometric` or `decay`; draft step t uses the first B(t) ids in rank "
+            "order.",
+        ),
+    ] = None
+    k_max: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Schedule: size at draft steps 0 and 1, and of the artefact."),
+    ] = None
+    k_min: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Schedule: size that it never falls below.")
+    ] = None
+    steps: Annotated[int, typer.Option(min=1, metavar="K", help="Schedule: number of draft steps.")] = 7
 
     def check(self, inputs: Inputs) -> None:
         """Sizes, coverages, or a schedule; nothing with a finished list.
@@ -100,14 +165,82 @@ class Choice:
         Raises:
             UsageError: an unknown law, or sizes out of order.
         """
+        from ..vocab.schedule import schedule_sizes
+
         if self.law is None or self.k_max is None:
             return ()
         return schedule_sizes(self.law, self.k_max, self.k_min, self.steps)
 
     def plan(self, counts: Ids, forced: Sequence[int]) -> list[tuple[int, str]]:
         """(size, what was asked for), in order."""
+        from ..vocab.coverage import size_for_coverage
+
         if self.law is not None and self.k_max is not None:
             return [(self.k_max, f"schedule {self.law}")]
-        plan = [(size, f"size {size}") for size in dict.fromkeys(self.sizes)]
-        shares = dict.fromkeys(self.coverages)
+        plan = [(size, f"size {size}") for size in dict.fromkeys(self.sizes or ())]
+        shares = dict.fromkeys(self.coverages or ())
         return plan + [(size_for_coverage(counts, share, forced), f"coverage {share:g}") for share in shares]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forcing:
+    """Which ids are inside in any case, and what fills the rest."""
+
+    force: Annotated[
+        list[int] | None, typer.Option("--force", metavar="ID", help="Force this token id; may be repeated.")
+    ] = None
+    force_bytes: Annotated[bool, typer.Option("--force-bytes", help="Force the 256 byte tokens.")] = False
+    force_tools: Annotated[
+        bool,
+        typer.Option("--force-tools", help="Force the chat template's tokens for tool calls and thinking."),
+    ] = False
+    target: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Target model folder: its end tokens are forced, its tokenizer must be the counted one, and its "
+            "padded rows are counted in `t2d`.",
+        ),
+    ] = None
+    fill: Annotated[
+        Fill,
+        typer.Option(
+            help="When too few ids have a count: **error** says how many there are; **lowest-id** takes the "
+            "lowest ids without a count and reports how many."
+        ),
+    ] = Fill.error
+
+    def options(self) -> ForceOptions:
+        """The forced ids as the selection takes them."""
+        from ..vocab.forced import ForceOptions
+
+        return ForceOptions(tuple(self.force or ()), self.force_bytes, self.force_tools, self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How the artefacts are written."""
+
+    path: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="With one size, the artefact itself; with several, a folder with one artefact `rN` each.",
+        ),
+    ]
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--export",
+            metavar="FORMAT",
+            help="Also write, inside the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `text` "
+            "(tokens.tsv, for people), `counts-text` (counts.txt, one count a line); may be repeated.",
+        ),
+    ] = None
+    result: ResultOptions
+
+    @property
+    def exports(self) -> tuple[str, ...]:
+        """Each format once."""
+        return tuple(dict.fromkeys(self.export or ()))

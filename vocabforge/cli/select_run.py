@@ -15,10 +15,10 @@ from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..vocab.forced import ForceOptions, forced_ids, target_rows
-from ..vocab.select import Fill
 from ..vocab.subset import VocabSubset, make_subset, save_subset
 from ..vocab.token_maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
-from .select_options import Choice, Inputs
+from .app import stdout_console
+from .select_options import Choice, Forcing, Inputs, Output
 from .table_inputs import TableInput, load_table
 
 
@@ -61,9 +61,7 @@ class Result:
         from rich import box
         from rich.table import Table
 
-        from ..core.console import open_console
-
-        out = open_console()
+        out = stdout_console()
         shown = Table(title="Draft vocabularies", title_justify="left", box=box.SIMPLE_HEAD)
         for name in ("size", "of vocabulary", "coverage", "forced ids", "filled"):
             shown.add_column(name, justify="right")
@@ -81,21 +79,13 @@ class Result:
             out.print(f"{self.padded:,} padded rows: the target's head has {self.rows:,} rows.")
 
 
-@dataclass(frozen=True)
-class Output:
-    """How the artefacts are written."""
-
-    path: Path
-    exports: tuple[str, ...] = ()
-    overwrite: bool = False
-
-
-def run(inputs: Inputs, choice: Choice, options: ForceOptions, output: Output, *, fill: Fill) -> Result:
+def run(inputs: Inputs, choice: Choice, forcing: Forcing, output: Output) -> Result:
     """Make and write the draft vocabularies.
 
     Raises:
         VocabForgeError: whatever the options or the files cannot give.
     """
+    options = forcing.options()
     if inputs.tokenizer is None and not inputs.counts and _has_tokenizer(options.target):
         inputs = replace(inputs, tokenizer=options.target)
     inputs.check()
@@ -125,7 +115,12 @@ def run(inputs: Inputs, choice: Choice, options: ForceOptions, output: Output, *
             made[place] = replace(made[place], asked=f"{made[place].asked}, {asked}")
             continue
         subset = make_subset(
-            table.counts, size, forced, fingerprint=table.fingerprint, fill=fill, schedule=schedule
+            table.counts,
+            size,
+            forced,
+            fingerprint=table.fingerprint,
+            fill=forcing.fill.value,
+            schedule=schedule,
         )
         made[place] = Made(place, asked, subset, ExportInputs(subset, table.counts, tokenizer, rows))
     _save(made.values(), source.parents, output)
@@ -158,7 +153,7 @@ def _table(inputs: Inputs, tokenizer: TextTokenizer | None) -> TableInput:
         table = read_counts_text(inputs.counts_text, tokenizer)
         (digest,) = table.sources.values()
         return TableInput(table, {"counts text": digest}, [{"path": str(inputs.counts_text), "weight": None}])
-    return load_table(inputs.counts, inputs.domains)
+    return load_table(inputs.counts or (), inputs.domains or ())
 
 
 def _check_places(output: Output, places: Sequence[Path]) -> None:
@@ -169,7 +164,7 @@ def _check_places(output: Output, places: Sequence[Path]) -> None:
             remedy="choose another --output",
         )
     for place in places:
-        check_output(place, overwrite=output.overwrite)
+        check_output(place, overwrite=output.result.overwrite)
 
 
 def _spelling(target: Path | None, exports: Sequence[str]) -> TextTokenizer | None:
@@ -192,7 +187,9 @@ def _save(made: Iterable[Made], parents: Mapping[str, str], output: Output) -> N
         (one, exporters(output.exports, one.export)) for one in made
     ]  # says what is missing, before any writes
     for one, writers in ready:
-        save_subset(one.subset, one.place, parents=parents, overwrite=output.overwrite, exports=writers)
+        save_subset(
+            one.subset, one.place, parents=parents, overwrite=output.result.overwrite, exports=writers
+        )
 
 
 def _facts(one: Made) -> dict[str, Any]:

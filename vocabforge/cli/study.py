@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -26,15 +26,15 @@ def study(
         typer.Option("--size", help="Size of the file: `ci` (seconds), `cpu` (an hour on two cores), `gpu`."),
     ] = "cpu",
     config: Annotated[
-        Optional[Path],  # noqa: UP045 (typer reads it at run time)
+        Path | None,
         typer.Option("--config", "-c", help="The study [default: recipes/study/study.yaml]."),
     ] = None,
     output: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--output", metavar="DIR", help="Folder of everything [default: runs/study-SIZE]."),
     ] = None,
     seed: Annotated[
-        Optional[list[int]],  # noqa: UP045
+        list[int] | None,
         typer.Option("--seed", help="Stages drafters and replay: this seed only. Repeatable."),
     ] = None,
     plan_only: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,11 +27,11 @@ _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
 def train_drafter(
+    config: Annotated[Path, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")],
     overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 (typer reads it at run time)
+        list[str] | None,
         typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.lr=1e-4."),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", "-c", help="Recipe (YAML); see recipes/.")] = ...,  # type: ignore[assignment]
     plan_only: Annotated[
         bool,
         typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop."),
@@ -53,18 +53,39 @@ def train_drafter(
     Launch it plainly, or on several GPUs under
     `accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter ...`.
     """
+    from ..core.artifact import open_artifact
     from ..core.config import load_config
-    from ..core.distributed import joined
-    from ..core.files import check_run_folder
-    from ..core.lock import only_writer
     from ..core.progress import say
     from ..train.config import TrainConfig
-    from ..train.setup import build_trainer, device_of
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
         print_json(_planned(settings))
         return
+    path = _trained(settings, fresh=fresh)
+    if path is None:
+        return
+    report = _report(settings)
+    if as_json:
+        meta = open_artifact(path, "drafter", verify=False).meta
+        print_json({"drafter": str(path), "report": str(report), **meta})
+    else:
+        say(f"The drafter is in {path}, its figures in {report}")
+
+
+def _trained(settings: TrainConfig, *, fresh: bool) -> Path | None:
+    """Run the training in this process; the finished drafter, or None where another process leads.
+
+    Args:
+        fresh: discard a former run, once the new one is sure to start.
+    """
+    from ..core.distributed import joined
+    from ..core.files import check_run_folder
+    from ..core.lock import only_writer
+    from ..train.loop import train
+    from ..train.machine import device_of
+    from ..train.setup import build_trainer
+
     with contextlib.ExitStack() as held:
         group = held.enter_context(joined(device_of(settings).type))
         if group.rank == 0:
@@ -77,19 +98,10 @@ def train_drafter(
         if fresh and group.rank == 0:
             _discard(settings)
         group.wait()
-        path = trainer.run()
-        first = group.rank == 0
+        path = train(trainer)
+        leads = group.rank == 0
         del trainer  # its parameters hold the process group; see ``joined``
-    if not first:
-        return
-    report = _report(settings)
-    if as_json:
-        from ..core.artifact import open_artifact
-
-        meta = open_artifact(path, "drafter", verify=False).meta
-        print_json({"drafter": str(path), "report": str(report), **meta})
-    else:
-        say(f"The drafter is in {path}, its figures in {report}")
+    return path if leads else None
 
 
 def _planned(settings: TrainConfig) -> dict[str, Any]:

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
-from .app import JsonOption, print_json
+from .app import JsonOption, print_json, stdout_console
 
 
-def train_router(
-    overrides: Annotated[
-        Optional[list[str]],  # noqa: UP045 (typer reads it at run time)
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.steps=500."),
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """The recipe, and the options that win over it."""
+
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Recipe (YAML); the options below win over it.")
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Option("--target", metavar="DIR", help="Target model folder.")
-    ] = None,
+    ] = None
+    target: Annotated[Path | None, typer.Option("--target", metavar="DIR", help="Target model folder.")] = (
+        None
+    )
     drafter: Annotated[
         Path | None,
         typer.Option("--drafter", metavar="DIR", help="Trained EAGLE drafter; it is not changed."),
-    ] = None,
+    ] = None
     clusters: Annotated[
         Path | None, typer.Option("--clusters", metavar="DIR", help="Clusters made by `cluster-vocab`.")
-    ] = None,
+    ] = None
     data: Annotated[
         list[Path] | None,
         typer.Option("--data", metavar="PATH", help="Text or conversations to learn from. May be repeated."),
-    ] = None,
+    ] = None
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Run folder; the router is in DIR/router.")
+    ] = None
+
+    def values(self) -> dict[str, Any]:
+        """Keys of the configuration, before overrides.
+
+        Raises:
+            ConfigError: the recipe cannot be read.
+        """
+        from ..core.config import read_yaml
+
+        values: dict[str, Any] = read_yaml(self.config) if self.config is not None else {}
+        given = {name: getattr(self, name) for name in ("target", "drafter", "clusters", "output")}
+        values |= {key: str(value) for key, value in given.items() if value is not None}
+        if self.data:
+            values["data"] = {**(values.get("data") or {}), "train": [str(path) for path in self.data]}
+        return values
+
+
+def train_router(
+    recipe: RecipeOptions,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY.SUB=VALUE", help="Override configuration keys, e.g. optim.steps=500."),
     ] = None,
     plan_only: Annotated[
         bool,
@@ -53,35 +76,32 @@ def train_router(
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --data chats.jsonl --output router-run/`
     """
-    from ..core.config import apply_overrides, parse_config, read_yaml
-    from ..core.files import read_json
+    from ..core.config import apply_overrides, parse_config
+    from ..core.files import check_run_folder, read_json
+    from ..core.lock import only_writer
     from ..core.progress import say
+    from ..export.formats import load_drafter
     from ..train.router_config import RouterTrainConfig
     from ..train.router_setup import build_router_trainer, plan
 
-    values: dict[str, Any] = read_yaml(config) if config is not None else {}
-    given = {"target": target, "drafter": drafter, "clusters": clusters, "output": output}
-    values |= {key: str(value) for key, value in given.items() if value is not None}
-    if data:
-        values["data"] = {**(values.get("data") or {}), "train": [str(path) for path in data]}
-    values = apply_overrides(values, overrides or [])
-    settings = parse_config(RouterTrainConfig, values, source=config or "the command line")
+    values = apply_overrides(recipe.values(), overrides or [])
+    settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
         print_json(plan(settings))
         return
-    if fresh:
-        for name in ("checkpoints", "router"):
-            shutil.rmtree(settings.output / name, ignore_errors=True)
-        (settings.output / "metrics.jsonl").unlink(missing_ok=True)
-    from ..export.formats import load_drafter
-
-    path = build_router_trainer(settings, load_drafter).run()
-    report = read_json(settings.output / "report.json")
+    check_run_folder(settings.output)
+    with only_writer(settings.output):
+        if fresh:
+            for name in ("checkpoints", "router"):
+                shutil.rmtree(settings.output / name, ignore_errors=True)
+            (settings.output / "metrics.jsonl").unlink(missing_ok=True)
+        path = build_router_trainer(settings, load_drafter).run()
+        report = read_json(settings.output / "report.json")
     if as_json:
         print_json({"router": str(path), "report": report})
         return
-    from ..core.console import open_console
+
     from ..train.head_report_table import report_table
 
-    open_console(highlight=True).print(report_table(report))
+    stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")

@@ -7,7 +7,6 @@ rename it into place, so an interrupted run leaves nothing under the final name.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -18,16 +17,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ArtifactError, DataError, UsageError
+from safetensors import SafetensorError
+
+from .errors import ArtifactError, DataError, UsageError, VocabForgeError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
+from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
 from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
-_REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_RECORDED = {"parents": dict, "versions": dict, "command": list}
+_MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
+
+
+@contextlib.contextmanager
+def form_errors(
+    message: str, source: object, *, remedy: str | None = None, kind: type[VocabForgeError] = ArtifactError
+) -> Iterator[None]:
+    """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
+
+    Hashes say that a file is what was written, not that the writer was this program.
+
+    Args:
+        message: what cannot be read.
+        source: where it stands.
+        kind: of the error.
+    """
+    try:
+        yield
+    except _MISFITS as error:
+        got = f"no {error}" if type(error) is KeyError else f"{type(error).__name__}: {error}"
+        raise kind(message, got=got, source=source, remedy=remedy) from error
 
 
 @dataclass(frozen=True)
@@ -67,11 +98,6 @@ class Artifact:
                 source=self.path,
             )
         return self.path / name
-
-
-def _content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -115,6 +141,7 @@ def write_artifact(
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
+            manifest["record_hash"] = record_hash(manifest)
             atomic_write_json(temporary / MANIFEST, manifest)
             check_output(path, overwrite=overwrite)  # it may have been written while we worked
             put_in_place(temporary, final, overwrite=overwrite)
@@ -140,7 +167,7 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
         "kind": kind,
         "meta": plain,
         "files": files,
-        "content_hash": _content_hash(kind, plain, files),
+        "content_hash": content_hash(kind, plain, files),
     }
 
 
@@ -186,7 +213,7 @@ def _is_artifact(path: Path) -> bool:
         manifest = read_json(path / MANIFEST)
     except DataError:
         return False
-    return isinstance(manifest, dict) and all(key in manifest for key in _REQUIRED)
+    return isinstance(manifest, dict) and all(key in manifest for key in REQUIRED)
 
 
 def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, verify: bool = True) -> Artifact:
@@ -219,7 +246,9 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     try:
         _verify_files(path, manifest, hashes=verify)
-    except (OSError, ValueError, RuntimeError) as error:  # also a name that no file has, a link to itself
+    except ValueError as error:  # a NUL byte in a name
+        raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
+    except (OSError, RuntimeError) as error:  # also a link to itself
         raise ArtifactError(
             "a file of the artefact cannot be read", got=error, source=getattr(error, "filename", path)
         ) from error
@@ -250,7 +279,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(error.message, got=error.got, source=path / MANIFEST, remedy=_REMEDY) from error
     whole = (
         isinstance(manifest, dict)
-        and all(isinstance(manifest.get(key), form) for key, form in _REQUIRED.items())
+        and all(isinstance(manifest.get(key), form) for key, form in REQUIRED.items())
+        and all(isinstance(manifest.get(key) or form(), form) for key, form in _RECORDED.items())
         and all(
             isinstance(entry, dict)
             and isinstance(entry.get("sha256"), str)
@@ -261,7 +291,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not whole:
         raise ArtifactError(
             "the artefact's manifest is incomplete",
-            expected=f"keys {', '.join(_REQUIRED)}, and sha256 and bytes of every file",
+            expected=f"keys {', '.join(REQUIRED)}, and sha256 and bytes of every file",
             source=path / MANIFEST,
             remedy=_REMEDY,
         )
@@ -294,6 +324,6 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 source=file,
                 remedy=_REMEDY,
             )
-    expected = _content_hash(manifest["kind"], manifest["meta"], manifest["files"])
-    if expected != manifest["content_hash"]:
+    expected = content_hash(manifest["kind"], manifest["meta"], manifest["files"])
+    if expected != manifest["content_hash"] or not record_holds(manifest):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError, closest
+
+Positive = Annotated[int, Field(gt=0)]
 
 
 class StrictModel(BaseModel):
@@ -114,15 +116,35 @@ def load_config(model: type[ConfigT], path: Path, overrides: Sequence[str] = ())
 def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: object) -> ConfigT:
     """Validate a mapping against ``model``; see :func:`load_config`."""
     try:
-        return model.model_validate(dict(values))
+        made = model.model_validate(dict(values))
+        lines = list(_truths(values, made, ""))
+        cause = None
     except ValidationError as error:
-        lines = list(_explain(model, error))
+        lines, cause = list(_explain(model, error)), error
+    if lines:
         count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
         raise ConfigError(
             f"the configuration has {count}:\n  - " + "\n  - ".join(lines),
             source=source,
             remedy="mend the file or the override; --plan shows the resolved configuration",
-        ) from error
+        ) from cause
+    return made
+
+
+def _truths(given: Any, made: Any, where: str) -> Iterator[str]:
+    """Truth values that were taken for numbers; pydantic is strict about them only where it is about all values.
+
+    Texts stay allowed: YAML reads ``1e-3`` as one.
+    """
+    if isinstance(given, bool) and not isinstance(made, bool) and isinstance(made, (int, float)):
+        yield f"{where}: {given} is a truth value, not a number"
+    elif isinstance(given, Mapping):
+        for key, value in given.items():
+            held = made.get(key) if isinstance(made, Mapping) else getattr(made, str(key), None)
+            yield from _truths(value, held, f"{where}.{key}" if where else str(key))
+    elif isinstance(given, (list, tuple)) and isinstance(made, (list, tuple)):
+        for at, (value, held) in enumerate(zip(given, made)):
+            yield from _truths(value, held, f"{where}.{at}")
 
 
 def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:

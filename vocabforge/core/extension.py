@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .errors import UsageError, did_you_mean
@@ -21,12 +21,26 @@ def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     Raises:
         UsageError: no such row; names the rows that there are.
     """
-    if name not in table:
-        ending = next((row for row in table if name and row.endswith(name)), None)
-        raise UsageError(
-            f"there is no {what} of this name",
-            got=name,
-            expected=", ".join(table),
-            remedy=f"did you mean {ending}?" if ending else did_you_mean(name, table),
-        )
+    check_known(name, table, what)
     return load_attribute(table[name])
+
+
+def check_known(name: str, known: Collection[str], what: str, *, source: object = None) -> None:
+    """Refuse a name that is not among those known, and say which one may be meant.
+
+    Args:
+        what: that has the name, in words. source: the option that it came from.
+
+    Raises:
+        UsageError: no such name; names those that there are.
+    """
+    if name in known:
+        return
+    ending = next((one for one in known if name and one.endswith(name)), None)
+    raise UsageError(
+        f"there is no {what} of this name",
+        got=name,
+        expected=", ".join(known),
+        source=source,
+        remedy=f"did you mean {ending}?" if ending else did_you_mean(name, known),
+    )

@@ -6,22 +6,25 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
 from .errors import DataError, UsageError, VocabForgeError
+from .swap import clear_up, sibling
 
 _CHUNK = 1 << 20
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _REMEDIES = {
     errno.ENOSPC: "free disk space or choose another --output",
     errno.EDQUOT: "free disk quota or choose another --output",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) or choose another --output",
     errno.EACCES: "choose an --output that you may write to",
     errno.EPERM: "choose an --output that you may write to",
     errno.EROFS: "choose an --output on a writable file system",
@@ -136,11 +139,12 @@ def check_writable(folder: Path, path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``."""
+    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``; clears up what killed runs left."""
     payload = data.encode("utf-8") if isinstance(data, str) else data
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        clear_up(path)
+        temporary = sibling(path, "tmp")
         try:
             with open(temporary, "wb") as handle:
                 handle.write(payload)
@@ -162,15 +166,53 @@ def atomic_write_json(path: Path, value: Any) -> None:
     atomic_write(path, data + b"\n")
 
 
-def read_json(path: Path, what: str = "file") -> Any:
+def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """``json.loads``, but a key that stands twice in one object must have one value.
+
+    Args:
+        finite: also refuse NaN and infinity, which JSON has not; other programs write them all the same.
+
+    Raises:
+        ValueError: no JSON (``JSONDecodeError``), not UTF-8, or what is refused.
+        RecursionError: thousands of levels.
+    """
+    if not finite:
+        return json.loads(text, object_pairs_hook=_one_value_a_key)
+    return json.loads(
+        text, object_pairs_hook=_one_value_a_key, parse_constant=_refuse_number, parse_float=_finite_number
+    )
+
+
+def _one_value_a_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        for key, value in pairs:
+            if found[key] != value:
+                raise ValueError(f"the key {key[:80]!r} stands twice, with different values")
+    return found
+
+
+def _finite_number(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:80]} is no finite number")
+
+
+def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
     """Read a JSON file.
+
+    Args:
+        finite: False for files of other programs, which may hold NaN and infinity; see :func:`parse_json`.
 
     Raises:
         DataError: the file is missing, unreadable, no plain file, not UTF-8, or not JSON (with line and column).
     """
     try:
         check_regular(path)
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"), finite=finite)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise DataError(f"the {what} is missing", expected=path, remedy="check the path") from error
     except OSError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from .distributed import rank
 from .errors import DataError
-from .files import atomic_write, disk_errors
+from .files import atomic_write, disk_errors, parse_json
 
 
 class MetricsLog:
@@ -22,13 +22,14 @@ class MetricsLog:
         path: the log.
         keep_until: the step of the checkpoint that the run goes on from (0: from the start). Rows of later steps,
             which the run will write again, are removed in one atomic step. None keeps every row.
+        again: kinds whose rows of that very step are written behind its checkpoint, and so will be again, too.
 
     Attributes:
         removed: (kind, step) of the rows that were removed.
         listener: also given every row that is written (a tracker); None for nobody.
     """
 
-    def __init__(self, path: Path, keep_until: int | None = None) -> None:
+    def __init__(self, path: Path, keep_until: int | None = None, again: Collection[str] = ()) -> None:
         self.path = path
         self.removed: frozenset[tuple[str, int]] = frozenset()
         self.listener: Callable[[Mapping[str, Any]], None] | None = None
@@ -37,7 +38,7 @@ class MetricsLog:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _drop_cut_line(path)
                 if keep_until is not None:
-                    self.removed = _drop_later_rows(path, keep_until)
+                    self.removed = _drop_later_rows(path, keep_until, again)
 
     def write(self, **figures: Any) -> None:
         """Append one line; numbers that are not finite become null, as JSON has none."""
@@ -60,14 +61,14 @@ def _drop_cut_line(path: Path) -> None:
             handle.truncate(data.rfind(b"\n") + 1)
 
 
-def _drop_later_rows(path: Path, step: int) -> frozenset[tuple[str, int]]:
-    """Remove the rows of steps beyond ``step``; returns (kind, step) of each."""
+def _drop_later_rows(path: Path, step: int, again: Collection[str]) -> frozenset[tuple[str, int]]:
+    """Remove the rows of steps beyond ``step``, and those of kinds ``again`` at it; returns (kind, step) of each."""
     if not path.is_file():
         return frozenset()
     kept, removed = [], set()
     for line in path.read_bytes().splitlines(keepends=True):
         place = _place(line)
-        if place is not None and place[1] > step:
+        if place is not None and (place[1] > step or (place[1] == step and place[0] in again)):
             removed.add(place)
         else:
             kept.append(line)
@@ -81,7 +82,7 @@ def _place(line: bytes) -> tuple[str, int] | None:
     try:
         row = json.loads(line)
         return str(row.get("kind", "")), int(row["step"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -106,8 +107,8 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines[:-1], 1):  # behind the last line break: nothing, or a cut line
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = parse_json(line)
+        except (ValueError, RecursionError) as error:
             raise DataError("a line of the log is not JSON", got=error, source=f"{path}:{number}") from error
         if not isinstance(row, dict):
             raise DataError("a line of the log is no JSON object", got=row, source=f"{path}:{number}")

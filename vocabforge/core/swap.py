@@ -22,13 +22,18 @@ from .errors import UsageError
 
 Role = Literal["tmp", "old"]
 _TRIES = 20
+_HIDDEN = re.compile(r"\.(.+)\.(?:tmp|old)-[0-9a-f]{8}-\d+-\d+")
 _number = itertools.count()
 _issued: set[str] = set()
 
 
 def sibling(path: Path, role: Role) -> Path:
-    """A new hidden name beside ``path`` that no other writer uses."""
-    name = f".{path.name}.{role}-{_machine()}-{os.getpid()}-{next(_number)}"
+    """A new hidden name beside ``path`` that no other writer uses.
+
+    Beside a hidden name it is one of the same final name: only those are ever looked for.
+    """
+    hidden = _HIDDEN.fullmatch(path.name)
+    name = f".{hidden[1] if hidden else path.name}.{role}-{_machine()}-{os.getpid()}-{next(_number)}"
     _issued.add(name)
     return path.with_name(name)
 
@@ -90,11 +95,31 @@ def mend(path: Path) -> None:
     if aside and is_vacant(path):
         with contextlib.suppress(OSError):
             os.rename(aside[-1], path)
-    stale = leftovers(path, "tmp", abandoned=True)
+    clear_up(path)
     if not is_vacant(path):
-        stale += leftovers(path, "old", abandoned=True)
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
+        for folder in leftovers(path, "old", abandoned=True):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_up(path: Path) -> None:
+    """Remove what dead runs were writing beside the file or folder ``path``; what cannot be removed stays."""
+    for stale in leftovers(path, "tmp", abandoned=True):
+        if stale.is_dir() and not stale.is_symlink():
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                stale.unlink()
+
+
+def take_away(path: Path) -> None:
+    """Remove a folder, under a hidden name first, so that no half of it is ever seen.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    aside = sibling(path, "tmp")
+    os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def put_in_place(temporary: Path, path: Path, *, overwrite: bool) -> None:

@@ -27,7 +27,6 @@ from .turns import Rendering, Turn, answer_start, assistant_turns, cut_end, role
 
 __all__ = [
     "ChatOptions",
-    "Message",
     "RenderedChat",
     "mask_tokens",
     "parse_conversation",

@@ -16,7 +16,7 @@ from ..core.files import sha256_file
 from .document import Document, ReadContext, Sampler
 from .extras import import_extra
 from .inputs import HubName, parse_hub
-from .rows import row_document
+from .rows import missing_column, row_document
 
 
 def hub_shards(source: str) -> int:
@@ -95,13 +95,7 @@ def _with_text(data: Any, source: str, text_field: str | None) -> Any:
     else:
         found = [name for name, feature in features.items() if _holds_text(feature)]
     if not found:
-        raise DataError(
-            "the data set has no such column" if text_field else "the data set has no column of text",
-            got=f"columns: {', '.join(features)}",
-            expected=text_field,
-            source=source,
-            remedy="name a column of this data set by --text-field" if text_field else None,
-        )
+        raise missing_column("data set", features, text_field, source)
     return data.select_columns(found)
 
 

@@ -152,7 +152,12 @@ class _Window:
                     yield text
             decoder.decode(b"", True)
         except UnicodeDecodeError as error:
-            raise DataError("the JSON file is not UTF-8 text", got=error, source=self._path) from error
+            raise DataError(
+                "the JSON file is not UTF-8 text",
+                got=error,
+                source=self._path,
+                remedy="write it as UTF-8, or fetch it again",
+            ) from error
 
     def _invalid(self, what: object, at: int | None = None) -> DataError:
         place = self._before + (self._at if at is None else at)

@@ -38,8 +38,6 @@ class PackedRows:
         loss_mask: (N, T) bool, False on padding.
         document: (N, T) integers, 1, 2, ... for the row's documents, 0 on padding.
         position: (N, T) integers, restarts at 0 with each document, 0 on padding.
-        cut_sequences: how many sequences were longer than T and lost tokens.
-        cut_tokens: how many tokens they lost.
         tokens: places that hold a token, None where nobody counted them.
     """
 
@@ -47,8 +45,6 @@ class PackedRows:
     loss_mask: npt.NDArray[np.bool_]
     document: npt.NDArray[np.integer]
     position: npt.NDArray[np.integer]
-    cut_sequences: int = 0
-    cut_tokens: int = 0
     tokens: int | None = None
 
     def __len__(self) -> int:
@@ -103,10 +99,7 @@ def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> 
         loss_mask[row, place] = np.asarray(sequence.loss_mask[:size], dtype=np.bool_)
         document[row, place] = numbers[row]
         position[row, place] = np.arange(size)
-    over = lengths[lengths > length]
-    return PackedRows(
-        input_ids, loss_mask, document, position, len(over), int((over - length).sum()), sum(used)
-    )
+    return PackedRows(input_ids, loss_mask, document, position, sum(used))
 
 
 def _check_length(length: int) -> None:

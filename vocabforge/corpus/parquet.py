@@ -13,7 +13,7 @@ from ..core.errors import DataError
 from .document import Document, ReadContext, Sampler
 from .extras import import_extra
 from .reading import unreadable
-from .rows import row_document
+from .rows import missing_column, row_document
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 1024
@@ -148,13 +148,7 @@ def _columns(file: Any, path: Path, text_field: str | None) -> list[str]:
     else:
         found = [field.name for field in schema if _holds_text(field.type)]
     if not found:
-        raise DataError(
-            "the Parquet file has no such column" if text_field else "the Parquet file has no column of text",
-            got=f"columns: {', '.join(schema.names) or 'none'}",
-            expected=text_field,
-            source=path,
-            remedy="name a column of this file by --text-field" if text_field else None,
-        )
+        raise missing_column("Parquet file", schema.names, text_field, path)
     return found
 
 

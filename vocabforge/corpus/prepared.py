@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, write_artifact
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from ..core.progress import say
-from ..core.swap import sibling
+from ..core.swap import clear_up, take_away
 from .fingerprint import check_fingerprint
 from .packing import PackedRows
 from .prepared_key import FORMAT, PrepareOptions, content_key, tokenizer_facts
@@ -89,6 +87,7 @@ def prepare_in(
     """
     key, body = content_key(tokenizer, train, heldout, options)
     path = folder / key[:_KEY_NAME]
+    clear_up(path)  # a launched process that was killed, while another one made them
     if (found := find_prepared(path, key)) is not None:
         say(f"Prepared data of the same content were found and are used again: {path}")
         return found
@@ -112,17 +111,10 @@ def find_prepared(path: Path, key: str) -> PreparedData | None:
         found = load_prepared(path, verify=rank() == 0)
     except ArtifactError as error:
         say(f"{error.message} ({path}); it is made again")
-        _remove(path)
+        with contextlib.suppress(OSError):
+            take_away(path)
         return None
     return found if found.key == key else None
-
-
-def _remove(path: Path) -> None:
-    """Take a damaged entry away under another name first, so that no half of it is ever seen."""
-    aside = sibling(path, "tmp")
-    with contextlib.suppress(OSError):
-        os.rename(path, aside)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_prepared(
@@ -185,6 +177,12 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
         ArtifactError: it is none, damaged, or of another version.
     """
     artifact = open_artifact(path, KIND, verify=verify)
+    with form_errors("the prepared data cannot be read", path, remedy="run prepare-data again"):
+        return _opened(artifact)
+
+
+def _opened(artifact: Artifact) -> PreparedData:
+    path = artifact.path
     version = artifact.meta.get("key_of", {}).get("format")
     if version != FORMAT:
         raise ArtifactError(
@@ -198,13 +196,10 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     for split in SPLITS:
         figures = SplitFigures.from_dict(artifact.meta["figures"][split])
         arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
-        lost = figures.overlong
-        rows[split] = PackedRows(
-            **arrays,
-            cut_sequences=lost.sequences,
-            cut_tokens=lost.lost_tokens,
-            tokens=figures.tokens,
-        )
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if len(set(shapes.values())) != 1 or shapes["input_ids"][1:] != (artifact.meta["length"],):
+            raise ValueError(f"{split} rows of {shapes}, of {artifact.meta['length']} tokens each")
+        rows[split] = PackedRows(**arrays, tokens=figures.tokens)
     return PreparedData(artifact, rows["train"], rows["heldout"])
 
 
@@ -228,6 +223,7 @@ def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
             got=f"ids below {meta['vocab_size']}",
             expected=f"ids below {tokenizer.vocab_size}",
             source=path,
+            remedy="run prepare-data again with the target's own tokenizer.json",
         )
     if meta["chat_template"] != tokenizer_facts(tokenizer)["chat_template"]:
         say(

@@ -39,6 +39,7 @@ class Problems:
 
     @property
     def total(self) -> int:
+        """Problems of all kinds."""
         return sum(self.kinds.values())
 
     def add(self, kind: str, source: Path, line: int | str, detail: object = None) -> None:
@@ -83,7 +84,12 @@ def file_size(path: Path) -> int:
 
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error for a file that the system does not let us read."""
-    return DataError("the input cannot be read", got=error.strerror or error, source=path)
+    return DataError(
+        "the input cannot be read",
+        got=error.strerror or error,
+        source=path,
+        remedy="check the path, its permissions and the disk",
+    )
 
 
 class _Readable(Protocol):

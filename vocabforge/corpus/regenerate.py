@@ -11,12 +11,12 @@ from ..core.artifact import check_output, write_artifact
 from ..core.errors import DataError, VocabForgeError
 from ..core.files import disk_errors
 from ..core.progress import ProgressBar, say
+from .inputs import expand_paths, is_hub
 from .reading import Problems
 from .regenerate_backends import Backend
 from .regenerate_log import AnswerLog, discard
 from .regenerate_rows import Walk, conversation_digest, json_line, output_row
 from .regenerate_work import Run, Work
-from .sources import expand_paths
 
 RESPONSES_KIND = "responses"
 RESPONSES = "responses.jsonl"
@@ -59,6 +59,7 @@ def regenerate(
             "the input holds no prompt to answer",
             got=f"{sum(source['rows'] for source in sources.values()):,} rows",
             expected="conversations, or prompts named by --prompt-field",
+            remedy="check the input, and --prompt-field where prompts are texts",
         )
     with AnswerLog(folder, {"generation": work.generation.facts(), "inputs": sources}) as log:
         if log:
@@ -88,7 +89,7 @@ def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
     problems = Problems(strict=work.sources.strict)
     total = 0
     for number, path in enumerate(expand_paths(work.inputs), start=1):
-        name = f"{number} {path if str(path).startswith('hub:') else path.name}"
+        name = f"{number} {path if is_hub(path) else path.name}"
         sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
         part = Work([path], work.sources, work.generation, work.policy)
         for conversation in part.conversations(problems):

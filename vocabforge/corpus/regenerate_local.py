@@ -57,9 +57,8 @@ class LocalTarget:
                 source=tokenizer.source,
                 remedy="name it as eos_token in tokenizer_config.json",
             )
-        tokenizer.render(
-            [{"role": "user", "content": "?"}], add_generation_prompt=True
-        )  # is there a template?
+        # Raises where there is no chat template.
+        tokenizer.render([{"role": "user", "content": "?"}], add_generation_prompt=True)
         self._model = _load(path, device, dtype, device_map)
         config = self._model.config
         self._context = int(getattr(config, "max_position_embeddings", 0) or 0)
@@ -68,6 +67,7 @@ class LocalTarget:
                 "the tokenizer does not match the target",
                 got=f"{tokenizer.vocab_size:,} token ids in {tokenizer.source}",
                 expected=f"at most {rows:,}, the rows of the target's embedding",
+                remedy="use the target's own tokenizer",
             )
 
     def prompt(self, request: Request) -> Prompt:
@@ -197,7 +197,10 @@ def _load(path: Path, device: str, dtype: str, device_map: str | None) -> Any:
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to a user
         raise DataError(
-            "the target cannot be loaded", got=f"{type(error).__name__}: {error}", source=path
+            "the target cannot be loaded",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="check that the folder is whole; --device-map and --dtype help where memory is short",
         ) from error
     # A model's own defaults (top-k, penalties) would be mixed into ours without a word.
     model.generation_config = GenerationConfig()

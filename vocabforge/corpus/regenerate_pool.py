@@ -23,11 +23,17 @@ class Server(Protocol):
 
     url: str
 
-    def complete(self, request: Request) -> Answer: ...
+    def complete(self, request: Request) -> Answer:
+        """The answer; raises :class:`TryAgain`, :class:`Refused` or :class:`Unusable` where there is none."""
+        ...
 
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether it answers anything at all."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close connections; requests under way fail."""
+        ...
 
 
 @dataclass(frozen=True)

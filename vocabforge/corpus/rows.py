@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,23 @@ def row_document(
         problems.add("the row's text holds half a character (a lone surrogate)", source, place)
         return None
     return Document(text, messages, source, place, tools=row.get("tools") if messages is not None else None)
+
+
+def missing_column(what: str, columns: Iterable[str], text_field: str | None, source: object) -> DataError:
+    """The error for a table without the column that was asked for, or without any column of text.
+
+    Args:
+        what: the table, in words.
+        columns: those that it has.
+        text_field: the column that was asked for, None for any.
+    """
+    return DataError(
+        f"the {what} has no such column" if text_field else f"the {what} has no column of text",
+        got=f"columns: {', '.join(columns) or 'none'}",
+        expected=text_field,
+        source=source,
+        remedy=f"name a column of this {what} by --text-field" if text_field else None,
+    )
 
 
 def _is_unicode(text: str | None, messages: list[Message] | None) -> bool:

@@ -9,13 +9,9 @@ from .sample_types import Conversation, Exchange
 from .sample_world import pick
 
 
-class _Test(NamedTuple):
-    word: str
-    phrase: str
-    code: str
+class _Part(NamedTuple):
+    """A part of a task: in a function's name, in words, and in code."""
 
-
-class _Change(NamedTuple):
     word: str
     phrase: str
     code: str
@@ -30,12 +26,12 @@ class _Result(NamedTuple):
 
 _ITEMS = ("numbers", "values", "scores", "prices", "ages", "weights", "lengths", "heights", "points", "sizes")
 _CHANGES = (
-    _Change("", "", "{x}"),
-    _Change("doubled", " doubled", "2 * {x}"),
-    _Change("squared", " squared", "{x} * {x}"),
-    _Change("negated", " negated", "-{x}"),
-    _Change("absolute", " made absolute", "abs({x})"),
-    _Change("halved", " halved", "{x} / 2"),
+    _Part("", "", "{x}"),
+    _Part("doubled", " doubled", "2 * {x}"),
+    _Part("squared", " squared", "{x} * {x}"),
+    _Part("negated", " negated", "-{x}"),
+    _Part("absolute", " made absolute", "abs({x})"),
+    _Part("halved", " halved", "{x} / 2"),
 )
 _RESULTS = (
     _Result("sum", "the sum of", "0", "total += {y}"),
@@ -47,16 +43,16 @@ _RESULTS = (
 )
 
 
-def _test(rng: random.Random) -> _Test:
+def _test(rng: random.Random) -> _Part:
     number = rng.randrange(2, 12)
     rows = (
-        _Test("even", "the even", "{x} % 2 == 0"),
-        _Test("odd", "the odd", "{x} % 2 == 1"),
-        _Test("positive", "the positive", "{x} > 0"),
-        _Test("negative", "the negative", "{x} < 0"),
-        _Test(f"above_{number}", f"all above {number}", f"{{x}} > {number}"),
-        _Test(f"below_{number}", f"all below {number}", f"{{x}} < {number}"),
-        _Test(f"multiple_of_{number}", f"all multiples of {number} among the", f"{{x}} % {number} == 0"),
+        _Part("even", "the even", "{x} % 2 == 0"),
+        _Part("odd", "the odd", "{x} % 2 == 1"),
+        _Part("positive", "the positive", "{x} > 0"),
+        _Part("negative", "the negative", "{x} < 0"),
+        _Part(f"above_{number}", f"all above {number}", f"{{x}} > {number}"),
+        _Part(f"below_{number}", f"all below {number}", f"{{x}} < {number}"),
+        _Part(f"multiple_of_{number}", f"all multiples of {number} among the", f"{{x}} % {number} == 0"),
     )
     return rng.choice(rows)
 
@@ -69,11 +65,8 @@ def _loop(rng: random.Random) -> tuple[str, str, str, str]:
     """Task, function name, argument and function text of a loop over a list."""
     items, test = pick(rng, _ITEMS, 1.5), _test(rng)
     change, result = pick(rng, _CHANGES, 1.8), pick(rng, _RESULTS, 1.3)
-    among = (
-        f"{test.phrase} of the {items}" if test.phrase.startswith("all above") else f"{test.phrase} {items}"
-    )
-    if test.phrase.startswith("all below"):
-        among = f"{test.phrase} of the {items}"
+    of_the = " of the" if test.phrase.startswith(("all above", "all below")) else ""
+    among = f"{test.phrase}{of_the} {items}"
     phrase = f"{result.phrase} {among}{change.phrase}"
     name = _joined(result.word, "of", test.word, items, change.word)
     item = items[:-1]

@@ -129,4 +129,3 @@ OBJECTS = words(
 FEELINGS = words("happy tired proud curious worried calm excited lonely hopeful hungry cheerful nervous")
 WEATHER = words("sunny rainy windy foggy snowy stormy cloudy frosty warm misty")
 COLOURS = words("red blue green white black yellow grey brown golden silver purple orange")
-MONTHS = words("January February March April May June July August September October November December")

@@ -92,10 +92,12 @@ class Person:
 
     @property
     def subject(self) -> str:
+        """The pronoun at the start of a sentence."""
         return "She" if self.woman else "He"
 
     @property
     def possessive(self) -> str:
+        """The possessive pronoun."""
         return "her" if self.woman else "his"
 
 

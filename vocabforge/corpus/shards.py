@@ -12,9 +12,8 @@ from ..core.errors import UsageError
 from . import reading
 from .document import Cutter, Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
-from .jsonfile import json_documents, line_documents
 from .reading import Problems, Span, file_size
-from .sources import text_documents
+from .sources import documents_between
 from .splitting import after_newline, split_points, text_points
 
 
@@ -145,21 +144,7 @@ def read_shard(
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
-    path = Path(shard.source)
-    span = Span(path, shard.start, shard.stop)
-    if shard.kind == "text":
-        return text_documents(span, context)
-    if shard.kind == "lines":
-        return line_documents(span, context)
-    if shard.kind == "json":
-        return json_documents(path, context)
-    if shard.kind == "parquet":
-        from .parquet import parquet_documents
-
-        return parquet_documents(path, context, shard.start, shard.stop)
-    from .hub import hub_documents
-
-    return hub_documents(shard.source, context, shard.start, shard.stop)
+    return documents_between(Path(shard.source), shard.kind, context, shard.start, shard.stop)
 
 
 def shard_digest(shard: Shard) -> str:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .document import Cutter, Document, ReadContext, Sampler, SourceOptions, TextUnit
-from .inputs import expand_paths, kind_of
+from .document import Document, ReadContext, Sampler, SourceOptions
+from .inputs import SourceKind, expand_paths, kind_of
 from .jsonfile import json_documents, line_documents
 from .pieces import file_documents
 from .reading import OnBytes, Problems, Span, text_lines
 from .units import paragraphs, separated
 
 __all__ = [
-    "Cutter",
     "Document",
     "Problems",
-    "ReadContext",
     "SourceOptions",
-    "TextUnit",
     "expand_paths",
     "iter_documents",
     "text_documents",
@@ -48,21 +45,35 @@ def iter_documents(
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes)
     for path in expand_paths(paths):
-        kind = kind_of(path)
-        if kind == "text":
-            yield from text_documents(Span(path), context)
-        elif kind == "lines":
-            yield from line_documents(Span(path), context)
-        elif kind == "json":
-            yield from json_documents(path, context)
-        elif kind == "parquet":
-            from .parquet import parquet_documents
+        yield from documents_between(path, kind_of(path), context)
 
-            yield from parquet_documents(path, context)
-        else:
-            from .hub import hub_documents
 
-            yield from hub_documents(str(path), context)
+def documents_between(
+    path: Path, kind: SourceKind, context: ReadContext, start: int = 0, stop: int | None = None
+) -> Iterator[Document]:
+    """Documents of a source, or of the part of it that a shard names.
+
+    Args:
+        kind: how it is read; a ``json`` file is read whole.
+        start: first byte (``text``, ``lines``), row group (``parquet``) or shard (``hub``).
+        stop: the one behind the last, None for the source's end.
+
+    Raises:
+        DataError, VocabForgeError: see :func:`iter_documents`.
+    """
+    if kind == "text":
+        return text_documents(Span(path, start, stop), context)
+    if kind == "lines":
+        return line_documents(Span(path, start, stop), context)
+    if kind == "json":
+        return json_documents(path, context)
+    if kind == "parquet":
+        from .parquet import parquet_documents
+
+        return parquet_documents(path, context, start, stop)
+    from .hub import hub_documents
+
+    return hub_documents(str(path), context, start, stop)
 
 
 def text_documents(span: Span, context: ReadContext) -> Iterator[Document]:

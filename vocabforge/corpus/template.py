@@ -27,6 +27,7 @@ _RENDER_ERRORS = (
     LookupError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 # Templates nested more deeply than Python's own parser goes.
 _COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
@@ -130,7 +131,11 @@ def template_facts(template: str) -> TemplateFacts:
     try:
         tree = _environment().parse(template)
     except _COMPILE_ERRORS as error:
-        raise DataError("the chat template cannot be compiled", got=error) from error
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
     items = (node.arg for node in tree.find_all(nodes.Getitem))
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     return TemplateFacts(
@@ -225,13 +230,20 @@ def render_template(
     try:
         compiled = _compile(template)
     except _COMPILE_ERRORS as error:
-        raise DataError("the chat template cannot be compiled", got=error, source=source) from error
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            source=source,
+            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+        ) from error
     names = {"tools": None, "documents": None, **variables}
     try:
         with bounded(messages):
-            return compiled.render(
+            text = compiled.render(
                 messages=list(messages), add_generation_prompt=add_generation_prompt, **names
             )
+        text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
+        return text
     except _RENDER_ERRORS as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(

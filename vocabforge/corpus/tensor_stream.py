@@ -71,8 +71,14 @@ def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
         entry = header[name]
         dtype: np.dtype[Any] = _TYPES[entry["dtype"]]
         shape = tuple(int(number) for number in entry["shape"])
+        stored = path.stat().st_size - 8 - size
+        if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
+            raise ValueError(f"{stored} bytes of values for {shape} of {dtype}")
         return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
     except (KeyError, TypeError, ValueError) as error:  # ValueError: no JSON, or shorter than it says
         raise ArtifactError(
-            "this is not a file of prepared rows", got=f"{type(error).__name__}: {error}", source=path
+            "this is not a file of prepared rows",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="run prepare-data again",
         ) from error

@@ -149,7 +149,7 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     special = special_texts(beside)
     vocab = backend.get_vocab(with_added_tokens=True)
     if not vocab:
-        raise DataError("the tokenizer has no tokens", source=file)
+        raise DataError("the tokenizer has no tokens", source=file, remedy="fetch or make it again")
     template = read_chat_template(file.parent, beside["tokenizer_config.json"])
     written = [
         (token_id, token)

@@ -28,6 +28,7 @@ _SIDE_FILES = (
     "generation_config.json",
     "config.json",
 )
+_MOST_IDS = 1 << 24
 _CONVERT = (
     "convert it once: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), "
     "and use NEW_FOLDER"
@@ -66,7 +67,7 @@ def find_tokenizer_json(path: Path) -> Path:
 
 def load_backend(file: Path) -> Tokenizer:
     """The tokenizers object of a file, without truncation and padding."""
-    content = read_json(file, "tokenizer")
+    content = read_json(file, "tokenizer", finite=False)
     if not isinstance(content, dict) or "model" not in content:
         raise DataError(
             "this JSON file is not a tokenizer",
@@ -75,6 +76,7 @@ def load_backend(file: Path) -> Tokenizer:
             source=file,
             remedy=_CONVERT,
         )
+    _check_ids(content, file)
     try:
         backend = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
@@ -89,10 +91,27 @@ def load_backend(file: Path) -> Tokenizer:
     return backend
 
 
+def _check_ids(content: Mapping[str, Any], file: Path) -> None:
+    """The library makes room for every id up to the highest, and ends the process where there is none."""
+    model = content["model"]
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    added = content.get("added_tokens")
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    highest = max((number for number in ids if isinstance(number, int)), default=0)
+    if highest >= _MOST_IDS:
+        raise DataError(
+            "the tokenizer has an id beyond any vocabulary",
+            got=highest,
+            expected=f"below {_MOST_IDS:,}",
+            source=file,
+        )
+
+
 def _read_side_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    value = read_json(path, path.name)
+    value = read_json(path, path.name, finite=False)
     if not isinstance(value, dict):
         raise DataError(f"{path.name} is not a JSON object", got=type(value).__name__, source=path)
     return value
@@ -118,7 +137,10 @@ def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
             return (folder / "chat_template.jinja").read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                "the chat template cannot be read", got=error, source=folder / "chat_template.jinja"
+                "the chat template cannot be read",
+                got=error,
+                source=folder / "chat_template.jinja",
+                remedy="fetch it again; it must be UTF-8 text",
             ) from error
     template = config.get("chat_template")
     if isinstance(template, list):

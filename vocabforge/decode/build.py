@@ -248,7 +248,7 @@ def kind_of(path: Path) -> str:
         return "draft-model"
     with suppress(VocabForgeError):
         native = (path / CONFIG).is_file()
-        body = read_json(path / CONFIG if native else path / "config.json")
+        body = read_json(path / CONFIG if native else path / "config.json", finite=False)
         if native and isinstance(body, dict):
             return body["kind"] if body.get("kind") in FITTING else "eagle3"
         if isinstance(body, dict) and Eagle.matches(body):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError
-from ..core.files import atomic_write
+from ..core.files import atomic_write, parse_json
 
 if TYPE_CHECKING:
     from ..decode.result import Generation
@@ -158,12 +158,16 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
             continue
         source = f"{path}:{number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line, finite=False)  # which value it is, is said below
         except json.JSONDecodeError as error:
             raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
             raise DataError("an answer row cannot be read", got=error, source=source) from error
         _require(row, keys, source)
+        if type(row["question_id"]) is not int:
+            raise DataError(
+                "question_id of an answer row is no number", got=repr(row["question_id"])[:80], source=source
+            )
         if not isinstance(row["choices"], list) or not row["choices"]:
             raise DataError("an answer row has no choice", source=source)
         for choice in row["choices"]:

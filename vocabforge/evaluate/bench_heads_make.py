@@ -20,6 +20,7 @@ from ..models.head_io import drafter_digest
 from ..models.head_rows import check_head_fits, digest_start, open_head
 from ..models.lean import LeanModel
 from ..train.config import OptimConfig, TrainConfig
+from ..train.loop import train
 from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
 from ..train.router_setup import build_router_trainer
 from ..train.router_train import BestTokens
@@ -55,7 +56,7 @@ def train_drafter(config: TrainConfig) -> dict[str, Any]:
     Returns:
         ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
     """
-    path = build_trainer(config).run()
+    path = train(build_trainer(config))
     gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle
     heads = sorted(folder for folder in (config.output / "heads").glob("*") if (folder / MANIFEST).is_file())
     return {

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.artifact import form_errors
+from ..core.errors import DataError
 from ..core.files import atomic_write, atomic_write_json
 from .page import render_page
 from .training_cards import Results, cards, column, last_row, reduced
 from .training_plots import Curve, progress_chart, share_bars
-from .training_results import read_run
+from .training_results import LOG, read_run
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"
 Legend = list[tuple[int, str, bool]]
@@ -37,9 +39,11 @@ def write_report(folder: Path) -> Path:
     Raises:
         DataError: no run there, or one without figures.
     """
-    results = read_run(folder)
+    with form_errors("the log of the training run cannot be read", folder / LOG, kind=DataError):
+        results = read_run(folder)
+        page = render_training(results)
     atomic_write_json(folder / REPORT_JSON, results)
-    atomic_write(folder / REPORT_HTML, render_training(results))
+    atomic_write(folder / REPORT_HTML, page)
     return folder / REPORT_HTML
 
 

@@ -46,6 +46,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not kinds["train"] and not kinds["heldout"]:
         raise DataError("the training run has no figures yet", source=folder / LOG)
     config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
+    if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
+        raise DataError("the run's config.json is no configuration", source=folder / CONFIG)
     step = _last_step(folder, rows)
     steps = config.get("optim", {}).get("steps")
     finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from ..core.artifact import check_output
 from ..core.errors import ArtifactError, MismatchError
+from ..core.files import disk_errors, fsync_path
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
 from ..models.ttt_attention import TTTState
+from .config_fields import dtype_name
 from .layout import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
@@ -38,13 +40,15 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
     check_output(path, overwrite=export.overwrite)
     _check_finite(export)
     final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
     temporary = sibling(final, "tmp")
     try:
-        layout.write(temporary, dataclasses.replace(export, overwrite=False))
-        check_written(layout, temporary, export, num_layers)
-        check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
-        put_in_place(temporary, final, overwrite=export.overwrite)
+        with disk_errors(path):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            layout.write(temporary, dataclasses.replace(export, overwrite=False))
+            check_written(layout, temporary, export, num_layers)
+            check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
+            put_in_place(temporary, final, overwrite=export.overwrite)
+            fsync_path(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -58,10 +62,9 @@ def _check_finite(export: Export) -> None:
     for name, parameter in export.drafter.named_parameters():
         if not bool(parameter.to(export.dtype).isfinite().all()):
             before = bool(parameter.isfinite().all())
-            dtype = str(export.dtype).removeprefix("torch.")
             raise MismatchError(
                 "the drafter has weights that are no finite numbers",
-                got=f"{name}, beyond what {dtype} holds" if before else name,
+                got=f"{name}, beyond what {dtype_name(export.dtype)} holds" if before else name,
                 expected="finite numbers",
                 remedy="write another dtype" if before else "train it again: its training failed",
             )

@@ -101,9 +101,14 @@ def read_config(path: Path) -> Mapping[str, Any]:
     Raises:
         DataError: none, or no mapping.
     """
-    body = read_json(path / CONFIG, "drafter's config.json")
+    body = read_json(path / CONFIG, "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
-        raise DataError("the drafter's config.json is no mapping", got=repr(body)[:80], source=path / CONFIG)
+        raise DataError(
+            "the drafter's config.json is no mapping",
+            got=repr(body)[:80],
+            source=path / CONFIG,
+            remedy="fetch the drafter again, or export it again",
+        )
     return body
 
 
@@ -115,25 +120,44 @@ def read_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """
     check_computed(body, source)
     try:
-        heads, hidden = int(body["num_attention_heads"]), int(body["hidden_size"])
+        heads, hidden = _whole(body["num_attention_heads"]), _whole(body["hidden_size"])
         return {
             "hidden_size": hidden,
-            "intermediate_size": int(body["intermediate_size"]),
+            "intermediate_size": _whole(body["intermediate_size"]),
             "num_heads": heads,
-            "num_kv_heads": int(body.get("num_key_value_heads") or heads),
-            "head_dim": int(body.get("head_dim") or hidden // heads),
-            "vocab_size": int(body["vocab_size"]),
+            "num_kv_heads": _whole(body.get("num_key_value_heads") or heads),
+            "head_dim": _whole(body.get("head_dim") or hidden // heads),
+            "vocab_size": _whole(body["vocab_size"]),
             "max_position_embeddings": _positions(body["max_position_embeddings"]),
-            "rms_norm_eps": float(body["rms_norm_eps"]),
+            "rms_norm_eps": _epsilon(body["rms_norm_eps"]),
             "rope": parse_rope(body, 10_000.0, source),
         }
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise DataError("the drafter's config.json lacks a field", got=error, source=source) from error
+        raise DataError(
+            "the drafter's config.json lacks a field",
+            got=error,
+            source=source,
+            remedy="write the field as the drafter was trained, or fetch or export it again",
+        ) from error
+
+
+def _whole(value: Any) -> int:
+    """Raises: TypeError: no whole number (a text, a truth value, a fraction)."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _epsilon(value: Any) -> float:
+    """Raises: ValueError: no number that a norm can add."""
+    if type(value) not in (int, float) or not 0 <= value < 1:
+        raise ValueError(f"rms_norm_eps {value!r}")
+    return float(value)
 
 
 def _positions(value: Any) -> int:
     """Raises: ValueError: more than there is memory for tables of."""
-    if int(value) > _MOST_POSITIONS:
+    if _whole(value) > _MOST_POSITIONS:
         raise ValueError(f"max_position_embeddings {value}, above {_MOST_POSITIONS:,}")
     return int(value)
 

@@ -137,7 +137,11 @@ class FrSpec:
         drafter, found = read_eagle(path, shared), token_map(path)
         if found is None:
             raise DataError(
-                "the list of draft tokens is missing", got="no freq_<R>.pt", expected="one", source=path
+                "the list of draft tokens is missing",
+                got="no freq_<R>.pt",
+                expected="one",
+                source=path,
+                remedy="export it again with --format fr-spec",
             )
         return restricted(drafter, found)
 
@@ -172,7 +176,7 @@ def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: 
             "vLLM computes EAGLE drafters without a bias in fc",
             got=f"a trained bias of up to {float(bias.abs().max()):.3g}",
             expected="none, or zeros",
-            remedy="export --server sglang, or train with drafter.fc_bias=false",
+            remedy="export --server sglang, which computes it",
         )
     tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

@@ -128,6 +128,7 @@ def check_rows(sizes: DecoderSizes, weights: Mapping[str, Tensor], source: objec
                 got=f"{ending} of shape {got[0]}" if got else f"missing {ending}",
                 expected=f"{expected:,} rows",
                 source=source,
+                remedy="config.json and weights are not of one drafter: fetch or export it again",
             )
 
 
@@ -208,6 +209,7 @@ def _marked(t2d: Tensor, config: Eagle3Config, source: object) -> Tensor:
             got=f"shape {tuple(t2d.shape)}",
             expected=f"({config.vocab_size},)",
             source=source,
+            remedy="give the target that it was trained for, or fetch the drafter again",
         )
     return t2d.nonzero().flatten()
 
@@ -275,10 +277,18 @@ def eagle3_config(
         DataError: they do not go together.
     """
     if rows is not None and type(rows) is not int:
-        raise DataError("the drafter's draft_vocab_size is no number", got=repr(rows), source=source)
+        raise DataError(
+            "the drafter's draft_vocab_size is no number",
+            got=repr(rows),
+            source=source,
+            remedy="write the rows of its LM head, or null without one",
+        )
     try:
         return Eagle3Config(draft_vocab_size=rows, aux_layers=layers, **fields)
     except ConfigError as error:
         raise DataError(
-            "the drafter's config.json has no valid sizes", got=error.got, source=source
+            "the drafter's config.json has no valid sizes",
+            got=error.got,
+            source=source,
+            remedy="correct config.json, or fetch or export the drafter again",
         ) from error

@@ -18,7 +18,14 @@ WEIGHTS = "model.safetensors"
 
 
 def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
-    """Raises: MismatchError: another kind of drafter."""
+    """The drafter, if it is an EAGLE-3 one.
+
+    Args:
+        layout: what is written, in words.
+
+    Raises:
+        MismatchError: another kind of drafter.
+    """
     if drafter.kind != Eagle3Drafter.kind:
         raise MismatchError(
             f"{layout} holds EAGLE-3 drafters only",

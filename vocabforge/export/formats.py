@@ -51,7 +51,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         kind = next(layout for layout in layouts if artifact.kind == layout.KIND)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
-        body = read_json(path / "config.json", "drafter's config.json")
+        body = read_json(path / "config.json", "drafter's config.json", finite=False)
         for layout in layouts:
             if isinstance(body, dict) and layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None

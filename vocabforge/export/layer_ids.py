@@ -54,27 +54,6 @@ def default_layers(num_layers: int) -> tuple[int, ...]:
     return (1, num_layers // 2 - 1, num_layers - 4)
 
 
-def sglang_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The outputs that SGLang hands to the drafter, ascending, each once.
-
-    The last layer's output is no layer's input: it is not captured, whatever the list says.
-    """
-    listed = _listed(_eagle(body).get(LAYER_IDS))
-    layers = default_layers(num_layers) if listed is None else tuple(listed)
-    return tuple(sorted({layer for layer in layers if layer < num_layers - 1}))
-
-
-def vllm_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The outputs that vLLM hands to the drafter, ascending, each once; -1 is the input embedding.
-
-    Args:
-        body: of the serving or of the speculators layout.
-    """
-    listed = _listed(body.get(LAYER_IDS)) or _listed(_eagle(body).get(LAYER_IDS))
-    layers = [layer - 1 for layer in listed] if listed else default_layers(num_layers)
-    return tuple(sorted({layer for layer in layers if -1 <= layer < num_layers}))
-
-
 def speculators_layers(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
     """The outputs that a configuration of speculators names."""
     listed = _listed(body.get(LAYER_IDS))

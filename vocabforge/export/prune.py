@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from ..core.errors import MismatchError
+from ..models.checkpoint import LM_HEAD
 from ..models.drafter import Drafter
 from ..models.drafters import new_drafter
 from ..vocab.subset import VocabSubset
-
-HEAD = "lm_head.weight"
 
 
 def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
@@ -24,8 +23,8 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
         MismatchError: the subset has ids that the drafter's head does not score.
     """
     ids = torch.from_numpy(subset.ids).to(drafter.target_ids.device)
-    rows = torch.searchsorted(drafter.target_ids, ids).clamp(max=len(drafter.target_ids) - 1)
-    missing = ids[drafter.target_ids[rows] != ids]
+    rows, known = rows_of(drafter.target_ids, ids)
+    missing = ids[~known]
     if len(missing):
         raise MismatchError(
             "the drafter's head does not score every token of this draft vocabulary",
@@ -35,6 +34,12 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
             remedy="prune a drafter trained with the full vocabulary",
         )
     return with_head(drafter, ids, drafter.head_weight[rows])
+
+
+def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of ``ids`` (R,) in the ascending ``have`` (N,), and whether they are there at all: (R,), (R,) bool."""
+    rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)
+    return rows, have[rows] == ids
 
 
 def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
@@ -48,6 +53,6 @@ def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
     config = dataclasses.replace(drafter.config, draft_vocab_size=size)
     target_ids = None if weight is None else ids
     copied = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, target_ids)
-    own = {name: p for name, p in drafter.state_dict().items() if name != HEAD}
-    copied.load_state_dict(own if weight is None else own | {HEAD: weight})
+    own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
+    copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
     return copied.to(drafter.head_weight).eval().requires_grad_(False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import MismatchError
 from ..models.drafter import Drafter
-from .prune import with_head
+from .prune import rows_of, with_head
 from .row_fit import Drift, RowFit, drift_of, fit_rows, fit_states
 
 
@@ -37,6 +37,7 @@ class HeadChange:
     dropped: int
 
     def to_json(self) -> dict[str, Any]:
+        """By field, for a report."""
         return asdict(self)
 
 
@@ -54,7 +55,7 @@ def revocab_head(drafter: Drafter, ids: Tensor, fit: RowFit | None = None) -> Dr
     """
     ids = ids.to(drafter.target_ids.device)
     _check_ids(ids, drafter.config.vocab_size)
-    rows, known = _rows_of(drafter.target_ids, ids)
+    rows, known = rows_of(drafter.target_ids, ids)
     if not drafter.has_own_head and known.all() and len(ids) == drafter.config.vocab_size:
         return with_head(drafter, ids, None)
     weight = drafter.target_head[ids].to(drafter.head_weight.dtype)  # (R, H)
@@ -69,7 +70,7 @@ def revocab_head(drafter: Drafter, ids: Tensor, fit: RowFit | None = None) -> Dr
 
 def change_of(before: Drafter, after: Drafter) -> HeadChange:
     """What :func:`revocab_head` did."""
-    _, known = _rows_of(before.target_ids, after.target_ids)
+    _, known = rows_of(before.target_ids, after.target_ids)
     kept = int(known.sum())
     return HeadChange(
         before=len(before.target_ids),
@@ -112,12 +113,6 @@ def fitted_states(drafter: Drafter, read: Tensor, hidden: Tensor) -> RowFit | No
     if not drafter.has_own_head:
         return None
     return fit_states(read, hidden, drafter.head_weight, drafter.target_head[drafter.target_ids])
-
-
-def _rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of ``ids`` in the ascending ``have``, and whether they are there at all: (R,), (R,) bool."""
-    rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)
-    return rows, have[rows] == ids
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:

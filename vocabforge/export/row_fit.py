@@ -59,6 +59,7 @@ class Drift:
     offset: float
 
     def to_json(self) -> dict[str, Any]:
+        """By field, for a report."""
         return asdict(self)
 
 
@@ -120,6 +121,7 @@ class RowFit:
         return corrected.to(rows.dtype)
 
     def to_json(self) -> dict[str, Any]:
+        """Without its matrices, for a report."""
         return {"form": self.form, "ridge": self.ridge, "left": self.left, "rows": self.rows}
 
 

@@ -147,7 +147,12 @@ def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3
             source=source,
         )
     if "draft_vocab_size" not in body:
-        raise DataError("the drafter's config.json lacks a field", got="no draft_vocab_size", source=source)
+        raise DataError(
+            "the drafter's config.json lacks a field",
+            got="no draft_vocab_size",
+            source=source,
+            remedy="write the rows of its LM head, or null where it shares the target's",
+        )
     layers = checked_layers(read_layers(body, num_layers), path)
     count = body.get("num_aux_hidden_states")
     if count is not None and count != len(layers):

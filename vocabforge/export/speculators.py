@@ -160,27 +160,31 @@ def _layer_config(config: Eagle3Config, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
-    source = path / CONFIG
+    source, named = path / CONFIG, body.get("speculators_model_type")
     layer = body.get("transformer_layer_config")
-    problem = None
-    if body.get("speculators_model_type") != ALGORITHM:
-        problem = f"speculators_model_type {body.get('speculators_model_type')!r}", f"{ALGORITHM!r}"
-    elif not isinstance(layer, Mapping):
-        problem = "no transformer_layer_config", "the drafter's decoder layer"
-    elif layer.get("model_type", _LAYERS[0]) not in _LAYERS:
-        problem = f"a decoder layer of model_type {layer.get('model_type')!r}", " or ".join(_LAYERS)
-    if problem is not None or not isinstance(layer, Mapping):
-        got, expected = problem or ("", "")
-        raise DataError(
-            "this drafter of speculators is not computed here", got=got, expected=expected, source=source
-        )
+    if named != ALGORITHM:
+        raise _not_computed(f"speculators_model_type {named!r}", repr(ALGORITHM), source)
+    if not isinstance(layer, Mapping):
+        raise _not_computed("no transformer_layer_config", "the drafter's decoder layer", source)
+    if (kind := layer.get("model_type", _LAYERS[0])) not in _LAYERS:
+        raise _not_computed(f"a decoder layer of model_type {kind!r}", " or ".join(_LAYERS), source)
     reading = LayerReading(speculators_layers(body, num_layers), "as speculators and vLLM number them")
     wide = {"target_hidden_size": body.get("target_hidden_size")}
     sizes = read_sizes({**layer, **wide}, source)
     switches = {name: flag(body, name, absent, source) for name, absent in _ABSENT.items()}
-    switches["qk_norm"] = layer.get("model_type") == _LAYERS[1]
+    switches["qk_norm"] = kind == _LAYERS[1]
     return eagle3_config(
         sizes | switches, body.get("draft_vocab_size"), checked_layers(reading, path), source
+    )
+
+
+def _not_computed(got: str, expected: str, source: Path) -> DataError:
+    return DataError(
+        "this drafter of speculators is not computed here",
+        got=got,
+        expected=expected,
+        source=source,
+        remedy="run it in the server that it was made for, or train one with vocabforge train-drafter",
     )
 
 

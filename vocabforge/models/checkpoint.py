@@ -19,6 +19,7 @@ EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
 _SHOWN = 5
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
             )
         names = sorted(set(map(str, weights.values())))
         outside = [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]
+        outside += [name[:80] for name in names if len(name) > _LONGEST_NAME or not name.isprintable()]
         if outside:
             raise DataError(
                 "the checkpoint index names files outside its folder",

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import Artifact, open_artifact, write_artifact
+from ..core.artifact import Artifact, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
 from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, fill, read_headers
@@ -23,6 +23,7 @@ KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
 _COARSE_FIRST = (torch.bfloat16, torch.float16, torch.float32)
 _SMALLEST_HALF = 2.0**-24  # below it fp16 holds nothing
+_MOST_POSITIONS = 1 << 24  # longer than any context
 _ROWS = 8192  # compared at a time
 
 
@@ -104,19 +105,24 @@ def _read_native(path: Path) -> tuple[Any, dict[str, Tensor], Tensor | None, Art
     """Sizes, parameters and target ids of an artefact."""
     artifact = open_artifact(path, KIND)
     sizes = _read_sizes(artifact)
-    tensors = load_file(artifact.file(WEIGHTS))
+    with form_errors("the drafter's weights cannot be read", path / WEIGHTS):
+        tensors = load_file(artifact.file(WEIGHTS))
     ids = tensors.pop(TARGET_IDS, None)
     return sizes, tensors, ids, artifact
 
 
 def _read_sizes(artifact: Artifact) -> Any:
     body = read_json(artifact.file(CONFIG), "drafter configuration")
-    kind = body.pop("kind", None)
-    if kind not in DRAFTERS:
-        raise ArtifactError(
-            "this kind of drafter is not known", got=kind, expected=", ".join(DRAFTERS), source=artifact.path
-        )
-    return drafter_class(kind).sizes_type.from_dict(body)
+    with form_errors("the drafter's sizes cannot be read", artifact.path / CONFIG):
+        kind = body.pop("kind", None)
+        if kind not in DRAFTERS:
+            raise ArtifactError(
+                "this kind of drafter is not known",
+                got=kind,
+                expected=", ".join(DRAFTERS),
+                source=artifact.path,
+            )
+        return drafter_class(kind).sizes_type.from_dict(body)
 
 
 def assemble(
@@ -149,6 +155,7 @@ def _filled(
     *,
     source: object,
 ) -> Drafter:
+    _check_stored(sizes, tensors, target_ids, source)
     drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids)
     wanted = dict(drafter.named_parameters())
     problems = [f"missing {name}" for name in wanted if name not in tensors]
@@ -168,6 +175,33 @@ def _filled(
         for name, parameter in wanted.items():
             parameter.copy_(tensors[name])
     return drafter
+
+
+def _check_stored(
+    sizes: Any, tensors: Mapping[str, Tensor], target_ids: Tensor | None, source: object
+) -> None:
+    """Refuse, before anything of such a size is made, sizes larger than all that is stored; and ids that are none."""
+    most = max((tensor.numel() for tensor in tensors.values()), default=0)
+    names = ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "draft_vocab_size")
+    wide = [f"{name} {value:,}" for name in names if (value := getattr(sizes, name, None) or 0) > most]
+    if sizes.max_position_embeddings > _MOST_POSITIONS:
+        wide.append(f"max_position_embeddings {sizes.max_position_embeddings:,}")
+    if wide:
+        raise ArtifactError(
+            "the drafter's sizes are larger than its tensors", got=", ".join(wide), source=source
+        )
+    if target_ids is not None and (
+        target_ids.dtype not in (torch.int64, torch.int32)
+        or target_ids.dim() != 1
+        or len(target_ids.unique()) != len(target_ids)
+        or not 0 <= int(target_ids.min()) <= int(target_ids.max()) < sizes.vocab_size
+    ):
+        raise ArtifactError(
+            "the drafter's target ids are no ids of the vocabulary",
+            got=f"{target_ids.dtype}, {tuple(target_ids.shape)}",
+            expected=f"whole numbers, each once, below {sizes.vocab_size:,}",
+            source=source,
+        )
 
 
 def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -13,8 +14,10 @@ from torch.nn import functional as F
 from ..core.errors import ConfigError, MismatchError
 from .drafter import DrafterSizes
 from .kv_cache import KVCache
-from .rope import RopeSettings, parse_rope, rope_tables
+from .rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
 from .sight import Sight, sight_attention
+
+_MOST = 1 << 28  # no size of any model comes near
 
 _Sizes = TypeVar("_Sizes")
 
@@ -151,15 +154,40 @@ def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Siz
     """
     body = dict(values)
     try:
+        _check_types(sizes_type, body)
         if "aux_layers" in body:
             body["aux_layers"] = tuple(body["aux_layers"])
         if "rope" in body:
+            _check_types(RopeSettings, body["rope"])
             body["rope"] = RopeSettings(**body["rope"])
+            if body["rope"].kind not in ROPE_TYPES:
+                raise TypeError(f"rope.kind {body['rope'].kind!r}")
         return sizes_type(**body)
     except (KeyError, TypeError) as error:
         raise ConfigError(
             "the drafter's configuration is incomplete or has unknown keys", got=error
         ) from error
+
+
+def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
+    """Raises: TypeError: a value is not of its field's type, or no size that anything has."""
+    for field in fields(sizes_type):
+        value: Any = body.get(field.name)
+        kind = str(field.type)
+        if field.name not in body or (value is None and "None" in kind):
+            continue
+        if kind.startswith("int"):
+            fits = type(value) is int and 0 < value <= _MOST
+        elif kind.startswith("tuple[int"):
+            fits = isinstance(value, (list, tuple)) and all(
+                type(one) is int and 0 <= one <= _MOST for one in value
+            )
+        elif kind.startswith("float"):
+            fits = type(value) in (int, float) and 0 <= value < math.inf
+        else:
+            fits = kind != "bool" or type(value) is bool
+        if not fits:
+            raise TypeError(f"{field.name} {value!r}"[:120])
 
 
 def share_target(

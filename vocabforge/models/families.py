@@ -75,6 +75,13 @@ def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, 
         DataError: the architecture is not in the table, or none is named.
     """
     named = config.get("architectures") or []
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise DataError(
+            "the configuration's architectures are no list of names",
+            got=repr(named)[:80],
+            source=source,
+            remedy="correct config.json",
+        )
     for name in named:
         if name in FAMILIES:
             return name, FAMILIES[name]

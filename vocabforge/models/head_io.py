@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import atomic_write_json, read_json, sha256_file
@@ -153,11 +153,12 @@ def load_head(
     artifact = open_artifact(path, KIND)
     body = read_json(artifact.file(CONFIG), "draft head's sizes")
     kind = body.get("kind") if isinstance(body, dict) else None
-    if kind not in HEADS or kind != artifact.meta.get("head"):
+    if not isinstance(kind, str) or kind not in HEADS or kind != artifact.meta.get("head"):
         raise ArtifactError(
             "this kind of draft head is not known", got=kind, expected=", ".join(HEADS), source=path
         )
-    sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
+    with form_errors("the draft head's sizes cannot be read", artifact.path / CONFIG):
+        sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
     try:
         tensors = load_file(artifact.file(WEIGHTS))
     except SafetensorError as error:

@@ -13,6 +13,7 @@ from .families import FamilyTraits, Switch, find_family
 from .rope import RopeSettings, parse_rope
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu2": "relu2"}
+_MOST, _MOST_LAYERS = 1 << 28, 1 << 12  # beyond them sizes overflow, or making the model never ends
 _SOFTCAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 
 
@@ -55,7 +56,7 @@ class LeanConfig:
         source: Path | None = None
         if isinstance(config, Path):
             source = config / "config.json" if config.is_dir() else config
-            config = read_json(source, "model configuration")
+            config = read_json(source, "model configuration", finite=False)
         if not isinstance(config, Mapping):
             raise DataError("the model configuration is not a JSON object", source=source)
         name, family = find_family(config, source)
@@ -75,6 +76,11 @@ class _Reader:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self.error(f"the model configuration's {key} is not a positive integer", repr(value))
+        most = _MOST_LAYERS if key == "num_hidden_layers" else _MOST
+        if value > most:
+            raise self.error(
+                f"the model configuration's {key} is larger than any model's", value, f"at most {most:,}"
+            )
         return value
 
     def error(self, message: str, got: object, expected: object = None) -> DataError:
@@ -122,14 +128,14 @@ def _build(read: _Reader, name: str, family: FamilyTraits) -> LeanConfig:
         raise read.error("the rotary embedding needs an even head_dim", head_dim)
     layers = read.size("num_hidden_layers")
     activation = values.get("hidden_act") or family.hidden_act
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise read.error(
             "the lean decoder does not compute this activation",
             f"hidden_act {activation}",
             ", ".join(ACTIVATIONS),
         )
     eps = values.get("rms_norm_eps", family.rms_norm_eps)
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or eps < 0:
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
         raise read.error("the model configuration's rms_norm_eps is not a number", repr(eps))
     window, sliding = _windows(read, family, layers)
     return LeanConfig(

@@ -76,7 +76,7 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
             or config.get("max_position_embeddings")
         )
     for key, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise DataError(
                 f"the configuration's RoPE setting {key} is not a positive number",
                 got=repr(value),

@@ -16,6 +16,7 @@ from ..core.errors import DataError, UsageError
 from ..core.files import read_json
 from .checkpoint import checkpoint_files, read_headers
 
+_MOST_LAYERS = 1 << 12
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -159,10 +160,18 @@ def read_target_config(path: Path) -> dict[str, Any]:
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
             remedy="check the path",
         )
-    value = read_json(file, "target's config.json")
+    value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):
         raise DataError(
             "the target's config.json is not a JSON object", got=type(value).__name__, source=file
+        )
+    layers = value.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > _MOST_LAYERS:  # making them all would never end
+        raise DataError(
+            "the target's config.json asks for more layers than any model has",
+            got=f"num_hidden_layers {layers}",
+            expected=f"at most {_MOST_LAYERS:,}",
+            source=file,
         )
     return value
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..core.config import StrictModel, apply_overrides, parse_config, read_yaml
-from ..core.errors import UsageError, did_you_mean
-from ..train.config import Fraction, OptimConfig, Positive, Precision
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
+from ..core.errors import ConfigError, UsageError, did_you_mean
+from ..train.config import Fraction, OptimConfig, Precision
 from .config_data import StudyDataConfig
 
 Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
@@ -264,13 +264,20 @@ def load_study(path: Path, size: str, overrides: Sequence[str] = ()) -> StudyCon
     """
     values = read_yaml(path)
     sizes = values.get("sizes") or {}
+    if not isinstance(sizes, dict) or not all(
+        isinstance(part or {}, dict) for part in (values.get("base"), *sizes.values())
+    ):
+        raise ConfigError(
+            "base and every entry of sizes are sections", expected="key: value lines", source=path
+        )
     if size not in sizes:
+        known = [str(name) for name in sizes]
         raise UsageError(
             "the study has no such size",
             got=size,
-            expected=", ".join(sizes) or "sizes: in the file",
+            expected=", ".join(known) or "sizes: in the file",
             source=path,
-            remedy=did_you_mean(size, sizes),
+            remedy=did_you_mean(size, known),
         )
     merged = _laid_over(values.get("base") or {}, sizes[size] or {})
     merged = {"size": size, "output": Path("runs") / f"study-{size}", **merged}

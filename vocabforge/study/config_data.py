@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..core.config import StrictModel
-from ..train.config import Positive
+from ..core.config import Positive, StrictModel
 
 SourceKind = Literal["chats", "alpaca", "sums", "code", "stories", "text", "verses", "archive", "sample"]
 

@@ -14,6 +14,7 @@ from ..evaluate import bench_heads_make as making
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
+from ..train.basis import identity_of
 from ..train.config import (
     DrafterConfig,
     HeadsConfig,
@@ -29,8 +30,7 @@ from ..train.data import TrainData
 from ..train.data_config import DataConfig
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
-from ..train.setup import identity_of
-from ..train.tiny_target_run import uses_bf16
+from ..train.tiny_target_run import passes_in_bf16
 from .config import PartConfig, StudyConfig
 from .drafter_data import FOLDER, mix, mix_fits, mix_key, packed
 from .layout import Layout
@@ -256,7 +256,9 @@ def base_settings(config: StudyConfig, layout: Layout, prepared: Path) -> TrainC
         memory=MemoryConfig(candidates=own.candidates),
         run=RunConfig(
             device=config.device,
-            mixed_precision="bf16" if uses_bf16(own.mixed_precision, choose_device(config.device)) else "no",
+            mixed_precision="bf16"
+            if passes_in_bf16(own.mixed_precision, choose_device(config.device))
+            else "no",
             threads=config.threads,
             eval_rows=max(1, _EVAL_TOKENS // own.sequence_length),
             keep=1,

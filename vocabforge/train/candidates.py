@@ -99,6 +99,7 @@ def check_candidates(size: int, rows: int, *, source: str | Path | None = None) 
             got=size,
             expected=f"2 to {rows:,}",
             source=source,
+            remedy="lower it, or leave it out to take all tokens",
         )
 
 

@@ -19,10 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import MANIFEST, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import read_json
 from ..core.progress import say
+from ..core.swap import take_away
 
 KIND = "checkpoint"
 _WEIGHTS, _OPTIMIZER, _RNG = "weights.safetensors", "optimizer.safetensors", "rng.safetensors"
@@ -36,7 +37,7 @@ class RunState:
         weights: trained tensors by name.
         optimizer: ``name/key`` tensors of the optimiser.
         rng: ``rank/kind`` uint8 or int64 tensors, one set a process.
-        facts: what the run remembers (the best figure so far, seconds trained).
+        facts: what the run remembers, such as the best evaluation so far.
     """
 
     weights: dict[str, Tensor]
@@ -53,15 +54,20 @@ def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[
     """
     path = folder / f"step-{step:08d}"
     if path.exists():  # left by a run that was resumed from an older checkpoint
-        shutil.rmtree(path)
+        take_away(path)
     meta = {"step": step, "identity": dict(identity), "facts": state.facts}
     with write_artifact(path, KIND, meta) as temporary:
         save_file(state.weights, temporary / _WEIGHTS)
         save_file(state.optimizer, temporary / _OPTIMIZER)
         save_file(state.rng, temporary / _RNG)
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    remove_old(folder, step, keep)
     return path
+
+
+def remove_old(folder: Path, step: int, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints up to ``step``; a killed run may have left more."""
+    for old in [path for path in list_checkpoints(folder) if path.name <= f"step-{step:08d}"][:-keep]:
+        take_away(old)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -86,19 +92,23 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
-        with contextlib.suppress(
-            DataError, KeyError, TypeError
-        ):  # the settings count also where weights are damaged
+        # The settings count also where weights are damaged.
+        with contextlib.suppress(DataError, KeyError, TypeError):
             found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
             check_identity(found, identity, source=path)
         try:
             artifact = open_artifact(path, KIND)
+            with form_errors("the checkpoint cannot be read", path):
+                check_identity(dict(artifact.meta["identity"]), identity, source=path)
+                step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
+                weights, optimizer, rng = (
+                    load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG)
+                )
         except ArtifactError as error:
             say(f"Skipping a damaged checkpoint: {error.message} ({path})")
             damaged.append(path.name)
             continue
-        weights, optimizer, rng = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER, _RNG))
-        return int(artifact.meta["step"]), RunState(weights, optimizer, rng, artifact.meta.get("facts", {}))
+        return step, RunState(weights, optimizer, rng, facts)
     if damaged:
         raise ArtifactError(
             "every checkpoint of this run is damaged",
@@ -131,7 +141,7 @@ def discard(folder: Path) -> None:
     """Remove the checkpoints of a run, and the folder if nothing else is in it."""
     for path in folder.glob("step-*"):
         if (path / MANIFEST).is_file():
-            shutil.rmtree(path)
+            take_away(path)
     remove_remains(folder)
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from .data_config import DataConfig
 
-Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 # YAML reads a bare no as false.
 Precision = Annotated[
@@ -120,9 +119,9 @@ class HeadsConfig(StrictModel):
     """Draft heads trained with the drafter, or alone on a frozen one (``drafter.freeze``).
 
     Attributes:
-        ranker: SpecVocab's ranker (METHODS section 6).
+        ranker: SpecVocab's ranker (docs/methods.md, Draft heads).
         small_ranker: a second one beside it, of another rank.
-        low_rank: SlimSpec's low-rank head (section 7): the scores themselves are the distribution.
+        low_rank: SlimSpec's low-rank head: the scores themselves are the distribution.
     """
 
     ranker: LowRankConfig | None = None
@@ -131,9 +130,11 @@ class HeadsConfig(StrictModel):
 
 
 class TTTConfig(StrictModel):
-    """Training-time test: ``steps`` K and the weight 0.8^k of METHODS section 8.
+    """Training-time test (EAGLE-3; docs/methods.md).
 
     Attributes:
+        steps: K, draft steps of the unroll.
+        decay: the loss of step k has the weight decay^k.
         warmup_fraction: share of training that uses one step only, before K steps.
         feature_weight: weight of the SmoothL1 loss to the target's hidden states; None is the kind's own
             (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
@@ -226,7 +227,7 @@ class RunConfig(StrictModel):
     """Bookkeeping of a run: how often it looks, writes and keeps.
 
     Attributes:
-        mixed_precision: ``auto`` picks bf16 where the device is fast at it, else fp32.
+        mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
         strategy: how several processes share the work; ``auto`` is what the launcher asks for.
         keep: newest checkpoints kept; the best one is kept beside them.
         trackers: where figures go beside metrics.jsonl: names of accelerate's trackers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -172,15 +173,9 @@ def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
     return rows
 
 
-_cache: dict[tuple[int, int, int], np.ndarray] = {}
-
-
-def _permutation(count: int, seed: int, epoch: int) -> np.ndarray:
-    key = (count, seed, epoch)
-    if key not in _cache:
-        _cache.clear()
-        _cache[key] = np.random.default_rng([seed, epoch]).permutation(count)
-    return _cache[key]
+@functools.lru_cache(maxsize=2)  # a batch may span two epochs
+def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
@@ -202,15 +197,10 @@ def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def write_heldout_prompts(path: Path, data: TrainData) -> int:
+def write_heldout_prompts(path: Path, data: TrainData) -> None:
     """Copy the held-out questions in Spec-Bench format, so that ``vocabforge eval`` can use them.
 
     They were made with the data: a plain text became a prompt of ``prompt_tokens`` tokens, its rest the
     reference; a conversation its user turns.
-
-    Returns:
-        the number of questions.
     """
-    lines = data.prepared.prompts.read_bytes()
-    atomic_write(path, lines)
-    return lines.count(b"\n")
+    atomic_write(path, data.prepared.prompts.read_bytes())

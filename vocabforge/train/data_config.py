@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..core.config import StrictModel
-
-Positive = Annotated[int, Field(gt=0)]
+from ..core.config import Positive, StrictModel
 
 
 class DataConfig(StrictModel):

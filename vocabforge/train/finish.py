@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -17,9 +17,7 @@ from ..models.drafter import Drafter
 from .draft_heads import draft_heads, save_heads
 from .head_report import head_report
 from .heldout import heldout_figures, save_plain
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from .trainer import Trainer
 
 
 def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -> NoReturn:

@@ -74,7 +74,7 @@ def head_report(
         shortlist means that it is in the shortlist); ``top10_recall`` (share of the full head's ten best that
         are among the head's); ``shortlist`` (mean tokens with a probability) and ``shortlist_share`` of V;
         ``accuracy`` (argmax equals the target's); ``conditional`` (the same given that all earlier steps
-        hit); ``acceptance`` (mean sum_v min(p, q), METHODS section 3) and ``acceptance_lost`` against the
+        hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and ``acceptance_lost`` against the
         full head; ``average_precision`` of a router's ranking, else None. Overall also
         ``chain_accepted_length`` and ``chain_lost``. A router has ``clusters`` beside them: those it opens at
         each draft step.
@@ -84,7 +84,7 @@ def head_report(
     for batch in batches:
         alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
         for rows in drafting_rows(drafter, batch, steps):
-            hits = _step(everyone, drafter, target, batch, rows, top_n, sums)
+            hits = _step(everyone, target, batch, rows, top_n, sums)
             for name, hit in hits.items():
                 counted = alive[name] & rows.counted
                 alive[name] = alive[name] & hit
@@ -96,7 +96,6 @@ def head_report(
 
 def _step(
     heads: Mapping[str, DraftHead],
-    drafter: Drafter,
     target: HFTarget | TargetHead,
     batch: CapturedBatch,
     rows: DraftingRows,

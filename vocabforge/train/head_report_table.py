@@ -24,7 +24,7 @@ _COLUMNS = (
 def report_table(report: Mapping[str, Any]) -> Table:
     """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
 
-    Recall by draft step stands in the JSON; the table shows all steps together.
+    Figures by draft step stand in the JSON; the table shows all steps together.
     """
     table = Table(
         title=f"Draft heads against the full head, {report['steps']} draft steps",
@@ -61,19 +61,3 @@ def _label(name: str, entry: Mapping[str, Any]) -> str:
         return name
     shown = clusters[:1] if len(set(clusters)) == 1 else clusters
     return f"{name} ({' '.join(map(str, shown))})"
-
-
-def step_table(report: Mapping[str, Any], figure: str = "argmax_recall") -> Table:
-    """One figure of every head by draft step."""
-    table = Table(
-        title=f"{figure.replace('_', ' ')} by draft step",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    table.add_column("head", overflow="fold")
-    for step in range(report["steps"]):
-        table.add_column(str(step), justify="right")
-    for name, entry in report["heads"].items():
-        table.add_row(name, *(f"{figures[figure]:.3f}" for figures in entry["steps"]))
-    return table

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,8 @@ from ..models.drafter_io import save_drafter
 from ..models.drafters import new_drafter
 from .eval_line import eval_line
 from .metrics import TTTTotals
+from .trainer import Trainer
 from .ttt import rows_by_step
-
-if TYPE_CHECKING:
-    from .loop import Trainer
-
-# Decodes held-out prompts with a drafter and its draft heads, and returns figures; handed in by the command.
-Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
 
 
 @torch.no_grad()

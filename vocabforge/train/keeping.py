@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.artifact import open_artifact
 from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json
 from ..core.progress import say
 from ..models.drafter_io import KIND
+from ..models.head_io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .data import write_heldout_prompts
+from .draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
-from .strategy import trained
-
-if TYPE_CHECKING:
-    from .loop import Trainer
+from .state import trained
+from .trainer import Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
@@ -55,7 +55,9 @@ def resume(trainer: Trainer) -> int:
     trainer.strategy.load(state.weights, state.optimizer, step)
     whole = checkpoints.restore_rng(state.rng, group.rank)
     trainer.facts = {key: value for key, value in state.facts.items() if key == "best"}
+    group.wait()  # others may be reading still
     if group.rank == 0:
+        checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
         before = (state.facts.get("processes"), state.facts.get("strategy"))
         if before != (group.size, trainer.strategy.name) or not whole:
@@ -67,13 +69,18 @@ def resume(trainer: Trainer) -> int:
 
 
 def is_finished(trainer: Trainer) -> bool:
-    """Whether the finished drafter of this very run stands in the output folder, undamaged."""
+    """Whether the finished drafter of this very run stands in the output folder with its heads, undamaged."""
+    config = trainer.config
     try:
-        artifact = open_artifact(trainer.config.output / "drafter", KIND)
+        drafter = open_artifact(config.output / "drafter", KIND)
+        heads = [
+            open_artifact(config.output / FOLDER / head_name(key), HEAD_KIND)
+            for key in configured(config.heads)
+        ]
     except ArtifactError:
         return False
-    steps = trainer.config.optim.steps
-    return bool(artifact.meta.get("steps") == steps and artifact.meta.get("run") == trainer.run_digest)
+    of_run = drafter.meta.get("steps") == config.optim.steps and drafter.meta.get("run") == trainer.run_digest
+    return of_run and all(one.manifest["parents"].get("drafter") == drafter.content_hash for one in heads)
 
 
 def write_record(trainer: Trainer) -> None:

@@ -42,11 +42,6 @@ class StepFigures:
     hits: Tensor
     counted: Tensor
 
-    @property
-    def loss(self) -> Tensor:
-        """Mean soft cross-entropy over the counted rows with a target in the draft vocabulary."""
-        return self.loss_sum / (self.rows - self.outside).clamp(min=1)
-
 
 @dataclass(frozen=True)
 class TakenRows:

@@ -1,4 +1,4 @@
-"""What training asks of the machine: threads, memory that is kept, signals, a clock."""
+"""What training asks of the machine: a device, threads, memory that is kept, signals, a clock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ..core.distributed import local_world_size
+from ..core.distributed import local_rank, local_world_size, world_size
 from ..core.progress import say
+from ..models.device import choose_device
 from .config import TrainConfig
 
 # glibc's <malloc.h>
@@ -28,13 +29,16 @@ class Clock:
         self._lap = (0, 0.0)  # tokens and seconds at the last lap
 
     def add(self, tokens: int) -> None:
+        """Tokens that were trained on since the last call."""
         self._tokens += tokens
 
     @property
     def seconds(self) -> float:
+        """Since the start, pauses left out."""
         return time.monotonic() - self._start - self._pause
 
     def rate(self) -> float:
+        """Tokens a second since the start."""
         return self._tokens / max(self.seconds, 1e-9)
 
     def lap(self) -> float:
@@ -45,6 +49,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
+        """The time inside does not count."""
         begin = time.monotonic()
         yield
         self._pause += time.monotonic() - begin
@@ -81,6 +86,15 @@ def stop_requested() -> Iterator[StopFlag]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def device_of(config: TrainConfig) -> torch.device:
+    """This process's device: under a launcher each takes its own GPU."""
+    device = choose_device(config.run.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", local_rank()) if world_size() > 1 else device
+        torch.cuda.set_device(device)
+    return device
 
 
 def uses_bf16(config: TrainConfig, device: torch.device) -> bool:

@@ -1,7 +1,7 @@
 """Figures of a drafter from the TTT unroll alone, and what they predict for the decoder.
 
 Two measures of a drafted token stand side by side. Greedy: a hit is a draft argmax equal to the target's.
-At temperature 1: its chance to be accepted is the overlap sum_v min(p(v), q(v)) (METHODS section 3). What is lost
+At temperature 1: its chance to be accepted is the overlap sum_v min(p(v), q(v)) (Leviathan et al. 2023). What is lost
 against 1 has two causes, told apart for both: the token is outside the draft vocabulary, or the drafter is wrong.
 """
 
@@ -48,6 +48,7 @@ class TTTTotals:
 
     @classmethod
     def zeros(cls, steps: int, device: torch.device | str = "cpu") -> TTTTotals:
+        """Nothing added yet, for K steps."""
         return cls(torch.zeros(len(FIELDS), steps, dtype=torch.float64, device=device))
 
     @classmethod
@@ -62,9 +63,8 @@ class TTTTotals:
     def add(self, figures: Sequence[StepFigures]) -> None:
         """Add one batch: the figures of its steps 0, 1, ...; fewer than K leave the later columns alone."""
         alive = torch.ones_like(figures[0].hits)  # (B, T) all earlier steps were hits
-        chance = torch.ones_like(
-            figures[0].overlaps, dtype=torch.float64
-        )  # (B, T) product of earlier overlaps
+        # (B, T) product of earlier overlaps
+        chance = torch.ones_like(figures[0].overlaps, dtype=torch.float64)
         columns = []
         for step in figures:
             here, before = alive & step.counted, torch.where(step.counted, chance, 0.0)
@@ -86,47 +86,42 @@ class TTTTotals:
         self.sums[:, : len(columns)] += torch.stack(columns, 1).to(self.sums.device)
 
     def summary(self) -> dict[str, object]:
-        """The figures, one entry a TTT step where they are lists; see :func:`summarise`."""
-        return summarise(self.sums.cpu())
+        """The figures; those that are lists have one entry a TTT step.
 
-
-def summarise(sums: Tensor) -> dict[str, object]:
-    """From sums (len(FIELDS), K) to figures.
-
-    Returns:
-        ``loss``: mean soft cross-entropy over rows that have a target in the draft vocabulary.
-        ``accuracy``: share of rows whose draft argmax is the target's, over the whole vocabulary; rows outside
-        the draft vocabulary are misses. ``out_of_vocabulary`` and ``drafter_wrong``: the share of rows missed
-        because the target's argmax has no draft row, and although it has one. The three add up to 1.
-        ``acceptance``: mean overlap, the expected acceptance at temperature 1; ``lost_outside`` (target mass
-        outside the draft vocabulary: 1 - static ceiling) and ``lost_wrong``. The three add up to 1.
-        ``conditional_acceptance``: greedy acceptance given that the earlier draft tokens were accepted.
-        ``chain_accepted_length``: mean tokens that verifying a greedy chain of K drafts commits.
-        ``sampled_accepted_length``: the same at temperature 1, from products of overlaps along a row. The unroll is
-        fed the text, so this takes the overlap behind an accepted draft token for that behind the text's token:
-        an estimate. The greedy length needs no such step where the text is the target's own greedy one.
-        ``rows``: counted rows of step 0.
-    """
-    values = dict(zip(FIELDS, sums.tolist()))
-    rows = values["rows"]
-    conditional = _ratios(values["chained_hits"], values["chained_rows"])
-    sampled = _ratios(values["chained_overlap"], values["chained_chance"])
-    accuracy, outside = _ratios(values["correct"], rows), _ratios(values["outside"], rows)
-    overlap, ceiling = _ratios(values["overlap"], rows), _ratios(values["ceiling"], rows)
-    inside = [r - o for r, o in zip(rows, values["outside"])]
-    return {
-        "loss": _ratios(values["loss"], inside),
-        "accuracy": accuracy,
-        "conditional_acceptance": conditional,
-        "out_of_vocabulary": outside,
-        "drafter_wrong": [_ratio(i - c, r) for i, c, r in zip(inside, values["correct"], rows)],
-        "acceptance": overlap,
-        "lost_outside": [_ratio(r - c, r) for r, c in zip(rows, values["ceiling"])],
-        "lost_wrong": [c - o for c, o in zip(ceiling, overlap)],
-        "chain_accepted_length": expected_accepted_length(conditional),
-        "sampled_accepted_length": expected_accepted_length(sampled),
-        "rows": int(rows[0]),
-    }
+        Returns:
+            ``loss``: mean soft cross-entropy over rows that have a target in the draft vocabulary.
+            ``accuracy``: share of rows whose draft argmax is the target's, over the whole vocabulary; rows outside
+            the draft vocabulary are misses. ``out_of_vocabulary`` and ``drafter_wrong``: the share of rows missed
+            because the target's argmax has no draft row, and although it has one. The three add up to 1.
+            ``acceptance``: mean overlap, the expected acceptance at temperature 1; ``lost_outside`` (target mass
+            outside the draft vocabulary: 1 - static ceiling) and ``lost_wrong``. The three add up to 1.
+            ``conditional_acceptance``: greedy acceptance given that the earlier draft tokens were accepted.
+            ``chain_accepted_length``: mean tokens that verifying a greedy chain of K drafts commits.
+            ``sampled_accepted_length``: the same at temperature 1, from products of overlaps along a row. The unroll is
+            fed the text, so this takes the overlap behind an accepted draft token for that behind the text's token:
+            an estimate. The greedy length needs no such step where the text is the target's own greedy one.
+            ``rows``: counted rows of step 0.
+        """
+        values = dict(zip(FIELDS, self.sums.tolist()))
+        rows = values["rows"]
+        conditional = _ratios(values["chained_hits"], values["chained_rows"])
+        sampled = _ratios(values["chained_overlap"], values["chained_chance"])
+        accuracy, outside = _ratios(values["correct"], rows), _ratios(values["outside"], rows)
+        overlap, ceiling = _ratios(values["overlap"], rows), _ratios(values["ceiling"], rows)
+        inside = [r - o for r, o in zip(rows, values["outside"])]
+        return {
+            "loss": _ratios(values["loss"], inside),
+            "accuracy": accuracy,
+            "conditional_acceptance": conditional,
+            "out_of_vocabulary": outside,
+            "drafter_wrong": [_ratio(i - c, r) for i, c, r in zip(inside, values["correct"], rows)],
+            "acceptance": overlap,
+            "lost_outside": [_ratio(r - c, r) for r, c in zip(rows, values["ceiling"])],
+            "lost_wrong": [c - o for c, o in zip(ceiling, overlap)],
+            "chain_accepted_length": expected_accepted_length(conditional),
+            "sampled_accepted_length": expected_accepted_length(sampled),
+            "rows": int(rows[0]),
+        }
 
 
 def _ratios(parts: Sequence[float], wholes: Sequence[float]) -> list[float]:
@@ -144,26 +139,3 @@ def expected_accepted_length(conditional: Sequence[float]) -> float:
         alive *= acceptance
         length += alive
     return length
-
-
-def walk_chain(hits: Tensor, start: int, end: int) -> list[int]:
-    """Accepted lengths of a chain drafter walking one document as the decoder does.
-
-    A cycle rooted at row t accepts its leading hits and commits one more token, so the next root is
-    t + 1 + accepted. On text that the target itself produced greedily this is exactly the decoder's course.
-
-    Args:
-        hits: bool (K, T), hits[k, t] of row t at step k.
-        start: the row of the first cycle (last prompt token).
-        end: rows at or beyond it start no cycle.
-
-    Returns:
-        tokens committed by each cycle, the target's own included.
-    """
-    leading = hits.cumprod(0).sum(0)  # (T,)
-    lengths = []
-    row = start
-    while row < end:
-        lengths.append(int(leading[row]) + 1)
-        row += lengths[-1]
-    return lengths

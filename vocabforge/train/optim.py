@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .config import OptimConfig
 from .master_weights import MasterAdamW
@@ -45,14 +45,6 @@ def make_optimizer(
     )
 
 
-def restored(
-    optimizer: torch.optim.Optimizer, values: Mapping[str, Tensor], device: torch.device
-) -> dict[str, Tensor]:
-    """The state of one parameter from a checkpoint's, where the optimiser keeps it."""
-    fused = bool(optimizer.defaults.get("fused"))  # only then steps are counted on the device
-    return {key: value if key == "step" and not fused else value.to(device) for key, value in values.items()}
-
-
 def learning_rate(step: int, config: OptimConfig) -> float:
     """Learning rate of 0-based ``step``: linear warm-up, then a cosine to ``min_lr_fraction``."""
     warmup = max(1, round(config.warmup_fraction * config.steps))
@@ -64,5 +56,6 @@ def learning_rate(step: int, config: OptimConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = value

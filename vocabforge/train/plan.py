@@ -9,24 +9,20 @@ import torch
 
 from ..core.artifact import open_artifact
 from ..core.distributed import Group, rank, world_size
-from ..core.files import check_run_folder
 from ..core.progress import say
 from ..corpus.inputs import expand_paths
 from ..corpus.prepared import check_belongs, load_prepared
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer
 from ..models.device import choose_device
 from ..models.drafter_io import check_target
 from ..models.drafters import new_drafter
 from ..models.fingerprint import target_fingerprint
-from ..models.target import check_row_length, read_target_config
+from .basis import read_basis, step_settings
 from .batches import divide
 from .config import TrainConfig
-from .data import with_prepared
 from .draft_heads import make_heads
 from .keeping import HELDOUT_PROMPTS
-from .setup import check_sampling, draft_vocabulary, sizes_of, step_settings
 from .strategy import wanted_strategy
-from .tracker_table import check_trackers
 
 _MANY_EPOCHS = 100
 
@@ -35,20 +31,12 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     """The resolved configuration and what would be done, without loading weights or data.
 
     Raises:
-        DataError: the target, its tokenizer or an input file cannot be read.
-        UsageError: what was launched does not go with the configuration, or rows are longer than the context.
-        ArtifactError: the prepared data, the draft vocabulary or the drafter to start from cannot be opened.
-        MismatchError: they are of another target or tokenizer.
+        DataError: an input file cannot be read.
+        VocabForgeError: see :func:`~vocabforge.train.basis.read_basis`.
     """
     group = Group(rank(), world_size())
-    config = config.model_copy(update={"data": with_prepared(config.data)})
-    check_trackers(config.run.trackers)
-    check_run_folder(config.output)
-    target = read_target_config(config.target)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
-    sizes = sizes_of(config.drafter, target, draft_vocabulary(config.drafter, tokenizer))
-    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    check_sampling(config, sizes.vocab_size)
+    basis = read_basis(config, group)
+    config, tokenizer, sizes = basis.config, basis.tokenizer, basis.sizes
     if config.drafter.init is not None:
         artifact = open_artifact(config.drafter.init, "drafter", verify=False)
         check_target(artifact, target_fingerprint(config.target), target=config.target)
@@ -66,7 +54,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.html", HELDOUT_PROMPTS]
     return {
         "config": config.model_dump(mode="json"),
-        "target": {"path": str(config.target), "architectures": target.get("architectures")},
+        "target": {"path": str(config.target), "architectures": basis.target.get("architectures")},
         "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
         "drafter": {"kind": config.drafter.kind, **sizes.to_dict(), "trained_parameters": trained},
         "heads": {name: _parameters(head) for name, head in heads.items()},

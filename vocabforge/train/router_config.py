@@ -7,14 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..models.router import DEFAULT_TOP_N
-from .config import CaptureConfig, OptimConfig, Positive
+from .config import CaptureConfig, OptimConfig
 from .data_config import DataConfig
 
 
 class RouterConfig(StrictModel):
-    """The router itself (METHODS section 5); what the paper leaves open is our choice.
+    """The router itself (DynaSpec; docs/methods.md, Draft heads); what the paper leaves open is our choice.
 
     Attributes:
         width: of the MLP's hidden layers; None is a quarter of the hidden size.

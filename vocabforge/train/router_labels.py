@@ -1,4 +1,4 @@
-"""What a router learns to say, how wrong it is, and how well it ranks (METHODS section 5)."""
+"""What a router learns to say, how wrong it is, and how well it ranks (DynaSpec; docs/methods.md, Draft heads)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..core.files import atomic_write_json, check_run_folder
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.inputs import expand_paths
-from ..corpus.tokenizer import load_tokenizer
+from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors
@@ -95,14 +95,7 @@ def build_router_trainer(
     check_run_folder(config.output)
     tokenizer = load_tokenizer(config.tokenizer or config.target)
     clusters = load_clusters(config.clusters)
-    check_fingerprint(
-        tokenizer.fingerprint,
-        clusters.fingerprint,
-        expected_from=f"the tokenizer {tokenizer.source}",
-        got_from=f"the clusters {config.clusters}",
-        remedy="run cluster-vocab with this target's tokenizer",
-    )
-    _check_rows(config.target, tokenizer.vocab_size, clusters)
+    _check_clusters(config, clusters, tokenizer)
     target, drafter, artifact = _models(config, load_drafter, device)
     check_tokenizer_fits(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
@@ -121,18 +114,14 @@ def build_router_trainer(
     if artifact is not None:
         parents["drafter"] = artifact.content_hash
     atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
+    rows = {"train": data.train, "heldout": data.heldout}
     return RouterTrainer(
         config,
         target,
         drafter,
         router.to(device),
         data,
-        build_capture(
-            config.capture,
-            target,
-            rows={"train": data.train, "heldout": data.heldout},
-            fingerprint=owner.target,
-        ),
+        build_capture(config.capture, target, rows=rows, fingerprint=owner.target),
         device,
         _identity(config, owner, cluster_hash, data.digest()),
         owner,
@@ -154,12 +143,14 @@ def _models(
             "a Medusa drafter is fed nothing from step to step, so there is no state for a router to read",
             got=config.drafter,
             expected="an EAGLE drafter",
+            remedy="train an EAGLE drafter, or another draft head",
         )
     if config.data.sequence_length > drafter.config.max_position_embeddings:
         raise UsageError(
             "data.sequence_length is longer than the drafter's context",
             got=config.data.sequence_length,
             expected=f"at most {drafter.config.max_position_embeddings}",
+            remedy="shorten data.sequence_length",
         )
     target = load_capture_target(
         config.target, config.capture, aux_layers=drafter.config.aux_layers or None, device=device
@@ -168,18 +159,30 @@ def _models(
     return target, load_drafter(config.drafter, tensors, config.target)[0], artifact
 
 
-def _check_rows(target: Path, tokens: int, clusters: Clusters) -> None:
-    """Refuse clusters of another LM head."""
-    head = open_head(target)
-    check_head_fits(head, tokens, tokenizer=target)
+def _check_clusters(config: RouterTrainConfig, clusters: Clusters, tokenizer: TextTokenizer) -> None:
+    """Refuse clusters of another tokenizer or another LM head.
+
+    Raises:
+        MismatchError: says which.
+    """
+    check_fingerprint(
+        tokenizer.fingerprint,
+        clusters.fingerprint,
+        expected_from=f"the tokenizer {tokenizer.source}",
+        got_from=f"the clusters {config.clusters}",
+        remedy="run cluster-vocab with this target's tokenizer",
+    )
+    head, tokens = open_head(config.target), tokenizer.vocab_size
+    check_head_fits(head, tokens, tokenizer=config.target)
     if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
         raise MismatchError(
             "the clusters were made from another LM head",
             got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
             expected=f"{tokens:,} ids of width {head.shape[1]}",
+            source=config.clusters,
             remedy="run cluster-vocab with this target",
         )
-    clusters.check_head(head.digest(tokens), target)
+    clusters.check_head(head.digest(tokens), config.target)
 
 
 def _router(config: RouterTrainConfig, clusters: Clusters, hidden_size: int) -> Router:

@@ -1,4 +1,4 @@
-"""Training a router on the drafting states of a frozen drafter (DynaSpec; METHODS section 5).
+"""Training a router on the drafting states of a frozen drafter (DynaSpec; docs/methods.md, Draft heads).
 
 States are made anew from each batch of packed rows, at every draft step, never stored: the run's size on disk
 does not grow with the data, and a resumed run sees the same states.
@@ -32,10 +32,10 @@ from .data import TrainData, batch_rows, to_tensors
 from .draft_states import DraftingRows, drafting_rows
 from .head_report import head_report, router_schedules
 from .machine import Clock, stop_requested
-from .optim import learning_rate, make_optimizer, restored, set_learning_rate
+from .optim import learning_rate, make_optimizer, set_learning_rate
 from .router_config import RouterTrainConfig
 from .router_labels import average_precision, best_columns, labels_of, router_loss
-from .strategy import entries, full_state
+from .state import restore_state, state_of
 
 BestTokens = dict[tuple[str, int, int], Tensor]
 _LABEL_BYTES = 128 * 2**20
@@ -87,8 +87,9 @@ class RouterTrainer:
         config, folder = self.config, self.config.output / "checkpoints"
         optimizer = make_optimizer(list(self.router.parameters()), config.optim)
         start = self._resume(folder, optimizer)
-        log = MetricsLog(config.output / "metrics.jsonl")
         total = config.optim.steps
+        again = ("heldout",) if start == total else ()  # the last report follows the last checkpoint
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=again)
         with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
             clock = Clock()
             for step in range(start, total):
@@ -114,7 +115,7 @@ class RouterTrainer:
     def step(self, step: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """One optimiser step; returns its figures and the number of real tokens in the batch."""
         config = self.config
-        rows = batch_rows(len(self.data.train.input_ids), config.optim.batch_size, step, config.run.seed)
+        rows = batch_rows(len(self.data.train), config.optim.batch_size, step, config.run.seed)
         batch = self.rows("train", rows)
         optimizer.zero_grad(set_to_none=True)
         sums = torch.zeros(3, dtype=torch.float64)  # loss, average precision, rows
@@ -157,7 +158,7 @@ class RouterTrainer:
         heads = {"router": head}
         if schedules:
             heads |= router_schedules(head, self._budgets(), self.config.router.steps, ("constant", "decay"))
-        count = min(len(self.data.heldout.input_ids), self.config.run.eval_rows)
+        count = min(len(self.data.heldout), self.config.run.eval_rows)
         size = self.config.optim.batch_size
         batches = (self.rows("heldout", range(at, min(count, at + size))) for at in range(0, count, size))
         self.router.eval()
@@ -212,9 +213,7 @@ class RouterTrainer:
         )
 
     def _keep(self, folder: Path, step: int, optimizer: torch.optim.Optimizer) -> None:
-        named = dict(self.router.named_parameters())
-        weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
-        state = checkpoints.RunState(weights, full_state(optimizer, named), checkpoints.rng_state(0))
+        state = state_of(self.router, optimizer)
         checkpoints.save_checkpoint(folder, step, state, self.identity, self.config.run.keep)
 
     def _resume(self, folder: Path, optimizer: torch.optim.Optimizer) -> int:
@@ -223,12 +222,8 @@ class RouterTrainer:
         if found is None:
             return 0
         step, state = found
-        with torch.no_grad():
-            for name, parameter in self.router.named_parameters():
-                parameter.copy_(state.weights[name])
-                values = entries(state.optimizer, name)
-                optimizer.state[parameter] = restored(optimizer, values, parameter.device)
-        checkpoints.restore_rng(state.rng, 0)
+        restore_state(self.router, optimizer, state)
+        checkpoints.remove_old(folder, step, self.config.run.keep)
         say(f"Resuming at step {step} of {self.config.optim.steps} ({folder})")
         return step
 

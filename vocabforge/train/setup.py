@@ -1,10 +1,9 @@
-"""From a configuration to a :class:`~vocabforge.train.loop.Trainer`: load, check that all fits, assemble."""
+"""From a configuration to a :class:`~vocabforge.train.trainer.Trainer`: load, check that all fits, assemble."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +12,30 @@ import torch
 from ..capture.build import build_capture, load_capture_target
 from ..capture.cache import CachedCapture
 from ..capture.cache_format import dtype_name
-from ..core.distributed import Group, local_rank, world_size
-from ..core.errors import MismatchError, UsageError, VocabForgeError
-from ..core.files import check_run_folder
+from ..core.distributed import Group
+from ..core.errors import MismatchError, VocabForgeError
 from ..core.progress import say
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.device import choose_device
 from ..models.drafter import Drafter
-from ..models.drafter_io import TargetTensors, check_target, load_trainable, native_sizes
-from ..models.drafters import check_wishes, drafter_sizes, new_drafter
+from ..models.drafter_io import TargetTensors, check_target, load_trainable
+from ..models.drafters import new_drafter
 from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
-from ..models.head_io import drafter_digest
-from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
-from ..vocab.subset import VocabSubset, load_subset
-from .batches import divide
-from .candidates import check_candidates
-from .config import DrafterConfig, TrainConfig
-from .data import TrainData, open_data, prepare, to_tensors, with_prepared
-from .draft_heads import KINDS, configured, make_heads
-from .heldout import Live
-from .loop import Trainer
-from .machine import set_threads, uses_bf16
+from ..models.target import check_tokenizer_fits
+from .basis import Basis, identity_of, read_basis, step_settings
+from .config import TrainConfig
+from .data import TrainData, open_data, prepare, to_tensors
+from .draft_heads import make_heads
+from .machine import device_of, set_threads, uses_bf16
 from .start import start_from_target
 from .start_copying import start_copying
-from .step import StepSettings, TrainStep
-from .strategy import wanted_strategy
-from .tracker_table import check_trackers
-from .vocab_loss import LossOptions
+from .step import TrainStep
+from .trainer import Live, Trainer
 
 CALIBRATION_ROWS = 4
 # Makes the live decoder from target and prompts; handed in by the command, None decodes nothing.
-MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], "Live | None"]
-# (feature weight, token weight, feature noise): EAGLE-1 learns to predict hidden states, and little from tokens.
-_PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
-
-
-def device_of(config: TrainConfig) -> torch.device:
-    """This process's device: under a launcher each takes its own GPU."""
-    device = choose_device(config.run.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", local_rank()) if world_size() > 1 else device
-        torch.cuda.set_device(device)
-    return device
+MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], Live | None]
 
 
 def build_trainer(
@@ -71,44 +50,27 @@ def build_trainer(
         VocabForgeError: anything missing, damaged, or not belonging together.
     """
     group = Group(0, 1) if group is None else group
-    config = config.model_copy(update={"data": with_prepared(config.data)})
     device = device_of(config)
+    basis = read_basis(config, group)
+    config, tokenizer = basis.config, basis.tokenizer
     if device.type == "cpu":
         set_threads(config)
     torch.manual_seed(config.run.seed)
-    divide(config.optim, group.rank, group.size)
-    wanted_strategy(config.run.strategy, group)
-    check_trackers(config.run.trackers)
-    check_run_folder(config.output)
-    raw = read_target_config(config.target)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
-    subset = draft_vocabulary(config.drafter, tokenizer)
-    sizes = sizes_of(config.drafter, raw, subset)
-    check_row_length(raw, config.data.sequence_length, source=config.target / "config.json")
-    check_sampling(config, sizes.vocab_size)
     read_headers(checkpoint_files(config.target))  # before the data: a damaged target is known at once
     data = _data(config, tokenizer, group)
     fingerprint = target_fingerprint(config.target)
     target = load_capture_target(
-        config.target, config.capture, aux_layers=sizes.aux_layers or None, device=device
+        config.target, config.capture, aux_layers=basis.sizes.aux_layers or None, device=device
     )
     check_tokenizer_fits(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
-    captured = build_capture(
-        config.capture,
-        target,
-        rows={"train": data.train, "heldout": data.heldout},
-        fingerprint=fingerprint,
-    )
-    drafter = _drafter(config, sizes, subset, target, fingerprint, device)
+    rows = {"train": data.train, "heldout": data.heldout}
+    captured = build_capture(config.capture, target, rows=rows, fingerprint=fingerprint)
     if config.drafter.init is None:
-        # Before anything wraps the step, and from the same rows on every process.
-        rows = _calibration(captured, data, device)
-        start_from_target(drafter, rows)
-        if config.drafter.copying:
-            assert isinstance(drafter, Eagle3Drafter)  # the configuration says so
-            start_copying(drafter, rows, rows.input_ids.shape[1])
+        drafter = _fresh_drafter(basis, target, captured, data, device)
+    else:
+        drafter = _loaded_drafter(basis, target, fingerprint)
     heads = make_heads(config.heads, _factored(drafter, target), seed=config.run.seed)
     kept = captured.key.dtype if isinstance(captured, CachedCapture) else dtype_name(target.dtype)
     identity = {
@@ -141,12 +103,12 @@ def _data(config: TrainConfig, tokenizer: TextTokenizer, group: Group) -> TrainD
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
-        say(described(data))
+        say(_described(data))
     made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
     return data if group.rank == 0 else open_data(made, tokenizer)
 
 
-def described(data: TrainData) -> str:
+def _described(data: TrainData) -> str:
     """One line for people."""
     figures = data.figures["train"]
     line = (
@@ -159,146 +121,44 @@ def described(data: TrainData) -> str:
     return line
 
 
-def _calibration(captured: Any, data: TrainData, device: torch.device) -> Any:
-    rows = list(range(min(len(data.train), CALIBRATION_ROWS)))
-    return captured(to_tensors(data.train, rows, device), [("train", row) for row in rows])
-
-
 def _factored(drafter: Drafter, target: Any) -> torch.Tensor:
     """The head that low-rank heads start from: the drafter's where it has a full one of its own."""
     own = len(drafter.head_weight) == target.vocab_size
     return (drafter.head_weight if own else target.head_weight).detach()
 
 
-def _drafter(
-    config: TrainConfig,
-    sizes: Any,
-    subset: VocabSubset | None,
-    target: Any,
-    fingerprint: str,
-    device: torch.device,
+def _fresh_drafter(
+    basis: Basis, target: Any, captured: Any, data: TrainData, device: torch.device
 ) -> Drafter:
-    """A fresh drafter, or the one that ``drafter.init`` names."""
-    if config.drafter.init is None:
-        ids = None if subset is None else torch.from_numpy(subset.ids)
-        return new_drafter(config.drafter.kind, sizes, target.embedding, target.head_weight, ids).to(device)
-    drafter, artifact = load_trainable(
-        config.drafter.init, TargetTensors(target.embedding, target.head_weight)
-    )
-    check_target(artifact, fingerprint, target=config.target)
+    """A new drafter, started from the target before anything wraps it, and from the same rows on every process."""
+    kind, subset = basis.config.drafter.kind, basis.subset
+    ids = None if subset is None else torch.from_numpy(subset.ids)
+    drafter = new_drafter(kind, basis.sizes, target.embedding, target.head_weight, ids).to(device)
+    some = list(range(min(len(data.train), CALIBRATION_ROWS)))
+    batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
+    start_from_target(drafter, batch)
+    if basis.config.drafter.copying:
+        assert isinstance(drafter, Eagle3Drafter)  # the configuration says so
+        start_copying(drafter, batch, batch.input_ids.shape[1])
+    return drafter
+
+
+def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
+    """The drafter that ``drafter.init`` names.
+
+    Raises:
+        MismatchError: it is of another target, or drafts over another vocabulary than the configuration's.
+    """
+    wanted, subset = basis.config.drafter, basis.subset
+    assert wanted.init is not None
+    drafter, artifact = load_trainable(wanted.init, TargetTensors(target.embedding, target.head_weight))
+    check_target(artifact, fingerprint, target=basis.config.target)
     if subset is not None and drafter.target_ids.tolist() != subset.ids.tolist():
         raise MismatchError(
             "drafter.init drafts over another vocabulary",
             got=f"{len(drafter.target_ids):,} other ids",
-            expected=f"the {len(subset.ids):,} ids of {config.drafter.vocab}",
-            source=config.drafter.init,
+            expected=f"the {len(subset.ids):,} ids of {wanted.vocab}",
+            source=wanted.init,
+            remedy="leave drafter.vocab out, or exchange its head first with vocabforge revocab",
         )
     return drafter
-
-
-def step_settings(config: TrainConfig) -> StepSettings:
-    """How the loss is put together: the configured weights, or the kind's own."""
-    feature, token, noise = _PUBLISHED.get(config.drafter.kind, (0.0, 1.0, 0.0))
-    ttt = config.ttt
-    heads = tuple((name, head.weight) for name, head in configured(config.heads).items())
-    if config.drafter.freeze and not heads:
-        raise UsageError(
-            "drafter.freeze leaves nothing to train",
-            expected=" or ".join(f"heads.{key}" for key in KINDS),
-            remedy="name a head, or leave drafter.freeze off",
-        )
-    return StepSettings(
-        decay=ttt.decay,
-        token_weight=token if ttt.token_weight is None else ttt.token_weight,
-        feature_weight=feature if ttt.feature_weight is None else ttt.feature_weight,
-        feature_noise=noise if ttt.feature_noise is None else ttt.feature_noise,
-        head_weights=heads,
-        freeze=config.drafter.freeze,
-        attention=config.memory.attention,
-        checkpointing=config.memory.checkpointing,
-        loss=LossOptions(config.memory.loss, config.memory.chunk_mb),
-    )
-
-
-def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict[str, Any]:
-    """What must be equal for a run to be continued: everything that changes a weight, nothing that does not.
-
-    The number of processes and the size of micro-batches are not among it: they divide the same batch.
-    """
-    body = config.model_dump(mode="json")
-    flat = {
-        f"{section}.{key}": value
-        for section in ("drafter", "heads", "ttt", "optim", "memory")
-        for key, value in body[section].items()
-        if (section, key) != ("optim", "micro_batch_size")
-    }
-    flat["run.seed"] = config.run.seed
-    flat["data"] = data_digest
-    flat["target"] = fingerprint
-    if config.drafter.vocab is not None:
-        flat["drafter.vocab"] = load_subset(config.drafter.vocab).digest()
-    if config.drafter.init is not None:
-        flat["drafter.init"] = drafter_digest(config.drafter.init)
-        # Beside the weights' digest: some sizes, such as where norms stand, shape no tensor.
-        flat["drafter.init sizes"] = native_sizes(config.drafter.init).to_dict()
-    return json.loads(json.dumps(flat))
-
-
-def check_sampling(config: TrainConfig, vocab_size: int) -> None:
-    """Refuse more candidates than there are tokens, before anything is loaded.
-
-    Raises:
-        UsageError: see the message.
-    """
-    if config.memory.candidates is not None:
-        check_candidates(config.memory.candidates, vocab_size, source="memory.candidates")
-
-
-def draft_vocabulary(config: DrafterConfig, tokenizer: TextTokenizer) -> VocabSubset | None:
-    """The subset that ``drafter.vocab`` names, checked to be of this tokenizer."""
-    if config.vocab is None:
-        return None
-    subset = load_subset(config.vocab)
-    subset.check_tokenizer(tokenizer, source=config.vocab)
-    return subset
-
-
-def sizes_of(config: DrafterConfig, target: dict[str, Any], subset: VocabSubset | None) -> Any:
-    """Sizes of the drafter: those of ``drafter.init``, else the target's where the configuration leaves them out.
-
-    Raises:
-        MismatchError: the target's configuration lacks a size, the subset is of another vocabulary, or
-            ``drafter.init`` is of another kind.
-        ConfigError: the configuration contradicts ``drafter.init``.
-    """
-    vocab = int(target.get("vocab_size") or 0)
-    if subset is not None and subset.vocab_size > vocab:
-        raise MismatchError(
-            "the draft vocabulary is larger than the target's",
-            got=f"ids up to {subset.vocab_size - 1}",
-            expected=f"below {vocab}",
-            source=config.vocab,
-        )
-    rows = None
-    if config.head == "own":
-        rows = vocab if subset is None else len(subset.ids)
-    wishes = {
-        "draft_vocab_size": rows,
-        "aux_layers": tuple(config.aux_layers) if config.aux_layers else None,
-        "intermediate_size": config.intermediate_size,
-        "num_heads": config.num_heads,
-        "num_kv_heads": config.num_kv_heads,
-        "medusa_heads": config.medusa_heads,
-    }
-    if config.init is None:
-        return drafter_sizes(config.kind, target, **wishes)
-    sizes = native_sizes(config.init)
-    if sizes.kind != config.kind:
-        raise MismatchError(
-            "drafter.init is of another kind",
-            got=sizes.kind,
-            expected=f"drafter.kind {config.kind}",
-            source=config.init,
-        )
-    check_wishes(sizes, wishes, source=config.init)
-    return sizes

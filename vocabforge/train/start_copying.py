@@ -100,7 +100,11 @@ def _some_tokens(ids: Tensor, count: int) -> Tensor:
 
 
 def _normed(rows: Tensor) -> Tensor:
-    """RMSNorm with a weight of 1, as a fresh drafter's."""
+    """RMSNorm with a weight of 1, as a fresh drafter's.
+
+    Its divisor is clamped where ``F.rms_norm`` adds: rows of zeros, as padded vocabularies have them, stay zeros, and
+    no other row is changed by it.
+    """
     return rows * rows.pow(2).mean(-1, keepdim=True).clamp(min=_EPS).rsqrt()
 
 

@@ -18,7 +18,7 @@ from ..models.drafter import Drafter
 from .candidates import Candidates, rows_among
 from .losses import StepFigures, TakenRows, feature_loss, split_figures, take_rows
 from .ttt import unroll
-from .vocab_loss import LossOptions, RowLoss, row_loss
+from .vocab_loss import LossOptions, RowLoss, vocab_loss
 from .vocab_loss_fused import Inputs
 
 
@@ -132,4 +132,4 @@ class TrainStep(nn.Module):
             head, ids = rows_among(candidates, head, ids)
             target, offset = target.index_select(0, candidates.ids), candidates.offset
         inputs = Inputs(h, head, taken.teacher, taken.teacher_row, target, ids, per_row, offset)
-        return row_loss(inputs, self.settings.loss)
+        return vocab_loss(inputs, self.settings.loss)

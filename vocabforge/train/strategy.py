@@ -10,14 +10,13 @@ wrappers are torch's and DeepSpeed's own. What cannot be given is refused: no pr
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.distributed import Group
 from ..core.errors import UsageError
@@ -71,10 +70,6 @@ class Strategy(Protocol):
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
         """Put full tensors back. Collective."""
-        ...
-
-    def gathered(self) -> AbstractContextManager[None]:
-        """Inside, the drafter's parameters are whole on every process, for reading only. Collective."""
         ...
 
     def close(self) -> None:
@@ -134,33 +129,3 @@ def make_strategy(
         )
     strategy: Strategy = resolve(STRATEGIES, name, "strategy")(name, step, config, group, device)
     return strategy
-
-
-def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name."""
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
-
-
-def full_state(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Optimiser state as ``name/key`` tensors on the CPU, sharded ones made whole."""
-    tensors = {}
-    for name, parameter in parameters.items():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{name}/{key}"] = whole(torch.as_tensor(value)).detach().cpu().contiguous().clone()
-    return tensors
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor made whole (collective); any other as it is."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def entries(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """One parameter's optimiser entries of a ``name/key`` dictionary."""
-    return {k.rpartition("/")[2]: v for k, v in state.items() if k.rpartition("/")[0] == name}
-
-
-@contextlib.contextmanager
-def nothing() -> Iterator[None]:
-    """For strategies whose parameters are whole anyway."""
-    yield

@@ -22,8 +22,9 @@ from ..core.files import read_json
 from .batches import divide
 from .config import TrainConfig
 from .optim import make_optimizer
+from .state import entries, trained
 from .step import TrainStep
-from .strategy import Check, entries, nothing, trained
+from .strategy import Check
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -41,6 +42,10 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
     body: dict[str, Any] = {"zero_optimization": {"stage": 2}}
     if file:
         body = read_json(Path(file), "DeepSpeed configuration")
+        if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
+            raise ConfigError(
+                "the DeepSpeed configuration is no table, or its zero_optimization is none", source=file
+            )
     division = divide(config.optim, 0, size)
     fixed = {
         "train_micro_batch_size_per_gpu": division.micro,
@@ -66,6 +71,7 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
             expected="zero_optimization.stage 1, 2 or 3; batch sizes and clipping left out or auto; "
             "no optimizer, scheduler or fp16 section (the recipe's optim and memory say those)",
             source=file,
+            remedy="correct the file, or take one of recipes/deepspeed",
         )
     return {
         **body,
@@ -180,15 +186,10 @@ class DeepSpeed:
         """AdamW's step counts, which ZeRO keeps for its flat partitions."""
         return [entry["step"] for entry in self._engine.optimizer.optimizer.state.values()]
 
-    def gathered(self) -> AbstractContextManager[None]:
-        if self._stage < 3:
-            return nothing()
-        return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()))
-
     def _writable(self) -> AbstractContextManager[None]:
         """Inside, parameters are whole; under stage 3 what rank 0 writes is divided again."""
         if self._stage < 3:
-            return nothing()
+            return contextlib.nullcontext()
         return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()), modifier_rank=0)
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from torch import Tensor
 from ..core.distributed import Group
 from .config import TrainConfig
 from .optim import make_optimizer, set_learning_rate
+from .state import entries, full_state, trained, whole
 from .step import TrainStep
-from .strategy import Check, entries, full_state, trained, whole
+from .strategy import Check
 
 
 class FullyShard:
@@ -85,14 +85,6 @@ class FullyShard:
                         key: value if key == "step" else _divide(value, parameter)
                         for key, value in found.items()
                     }
-
-    @contextlib.contextmanager
-    def gathered(self) -> Iterator[None]:
-        self.step.unshard()
-        try:
-            yield
-        finally:
-            self.step.reshard()
 
     def close(self) -> None:
         """Free everything that holds the process group; else a process may abort at exit."""

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from ..core.distributed import Group
 from .config import TrainConfig
 from .master_weights import clip_global_norm
-from .optim import make_optimizer, restored, set_learning_rate
+from .optim import make_optimizer, set_learning_rate
+from .state import full_state, restore, trained
 from .step import TrainStep
-from .strategy import Check, entries, full_state, nothing, trained
+from .strategy import Check
 
 
 class Replicated:
@@ -70,14 +71,7 @@ class Replicated:
         return full_state(self.optimizer, self.parameters)
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(weights[name])
-                if found := entries(state, name):
-                    self.optimizer.state[parameter] = restored(self.optimizer, found, parameter.device)
-
-    def gathered(self) -> AbstractContextManager[None]:
-        return nothing()
+        restore(self.optimizer, self.parameters, weights, state)
 
     def close(self) -> None:
         """Free what holds the process group; else a process may abort at exit."""

@@ -27,7 +27,7 @@ from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import heldout_loss
 from .tiny_target_model import build_model, copy_tokenizer, tokenizer_files
 from .tiny_target_rows import Rows, packed_rows, prepared_rows, spread
-from .tiny_target_run import METRICS, WorkFolder, train_model, uses_bf16
+from .tiny_target_run import METRICS, WorkFolder, passes_in_bf16, train_model
 from .tiny_tokenizer import make_tokenizer
 
 __all__ = ["KIND", "TinyTargetConfig", "finished_target", "target_inputs", "train_tiny_target"]
@@ -58,7 +58,10 @@ def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
         return {name: sha256_file(path) for name, path in files.items()}
     except OSError as error:
         raise DataError(
-            "the conversations cannot be read", got=error.strerror or error, source=error.filename
+            "the conversations cannot be read",
+            got=error.strerror or error,
+            source=error.filename,
+            remedy="check the path and its permissions",
         ) from error
 
 
@@ -136,7 +139,7 @@ def _make(
 def _identity(config: TinyTargetConfig, parents: dict[str, str], device: torch.device) -> dict[str, Any]:
     """What a resumed run must share; held-out files are only read behind the last step."""
     learnt = {name: value for name, value in parents.items() if not name.startswith("heldout")}
-    passes = "bf16" if uses_bf16(config.mixed_precision, device) else "fp32"
+    passes = "bf16" if passes_in_bf16(config.mixed_precision, device) else "fp32"
     return {**config.decides(), **learnt, "passes": f"{passes} on {device.type}"}
 
 
@@ -168,7 +171,7 @@ def _fit(
         "parameters": sum(p.numel() for p in model.parameters()),
         "train_rows": len(rows),
         "train_tokens": rows.tokens,
-        "passes": "bf16" if uses_bf16(config.mixed_precision, model.device) else "fp32",
+        "passes": "bf16" if passes_in_bf16(config.mixed_precision, model.device) else "fp32",
         "first_loss": round(losses.first, 4),
         "last_loss": round(losses.mean, 4),
         "heldout_loss": round(total / max(count, 1), 4) if sums else None,

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..core.config import StrictModel
-from .config import OptimConfig, Positive, Precision
+from ..core.config import Positive, StrictModel
+from .config import OptimConfig, Precision
 
 # What does not decide the weights, or is held against hashes of the files instead of their names.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}

@@ -41,6 +41,7 @@ def copy_tokenizer(source: Path, folder: Path) -> TextTokenizer:
             "the tokenizer names no end token, so that the target could not end its answers",
             expected="eos_token in tokenizer_config.json",
             source=source,
+            remedy="write eos_token into tokenizer_config.json",
         )
     return tokenizer
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +20,6 @@ from .config import OptimConfig
 from .data import to_tensors
 
 _CPU = torch.device("cpu")
-_COUNT_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -45,6 +42,7 @@ class Batch:
         return self.input_ids[:, 1:][self.keep]
 
     def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
         parts = (self.input_ids, self.document, self.position, self.keep)
         return self if device == _CPU else Batch(*(part.to(device) for part in parts))
 
@@ -77,17 +75,6 @@ class Rows:
         follows = document[:, 1:] == document[:, :-1]
         keep = counted[:, 1:] & follows & (document[:, 1:] > 0)
         return Batch(read.input_ids, document, read.position, keep)
-
-    def counts(self) -> npt.NDArray[np.int64]:
-        """How often each id occurs, up to the highest one."""
-        found = np.zeros(1, dtype=np.int64)
-        for at in range(0, len(self), _COUNT_ROWS):
-            part = slice(at, at + _COUNT_ROWS)
-            ids = np.asarray(self.packed.input_ids[part])[np.asarray(self.packed.document[part]) > 0]
-            more = np.bincount(ids, minlength=len(found))
-            more[: len(found)] += found
-            found = more
-        return found
 
 
 def packed_rows(

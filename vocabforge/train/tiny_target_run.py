@@ -21,9 +21,10 @@ from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, say
 from . import checkpoint as checkpoints
 from .candidates import CandidateSampler
+from .data import corpus_counts
 from .machine import StopFlag, stop_requested
-from .optim import learning_rate, make_optimizer, restored, set_learning_rate
-from .strategy import entries, full_state
+from .optim import learning_rate, make_optimizer, set_learning_rate
+from .state import restore_state, state_of
 from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import batch_loss, candidate_loss
 from .tiny_target_rows import Batch, Rows, batches
@@ -33,7 +34,7 @@ METRICS = "metrics.jsonl"
 _LOG_EVERY, _KEEP, _RECENT = 10, 2, 20
 
 
-def uses_bf16(mixed_precision: str, device: torch.device) -> bool:
+def passes_in_bf16(mixed_precision: str, device: torch.device) -> bool:
     """Whether passes are in bf16; ``auto`` asks for CUDA, or for a CPU with AMX: others are slow at it."""
     if mixed_precision != "auto":
         return mixed_precision == "bf16"
@@ -57,6 +58,7 @@ class WorkFolder:
 
     @classmethod
     def beside(cls, output: Path, identity: dict[str, Any] | None = None) -> WorkFolder:
+        """The folder of an output."""
         return cls(output.with_name(f"{output.name}.checkpoints"), identity or {})
 
     @property
@@ -71,6 +73,7 @@ class WorkFolder:
 
     @property
     def metrics(self) -> Path:
+        """Log of figures."""
         return self.path / METRICS
 
     def remove(self) -> None:
@@ -90,6 +93,7 @@ class Losses:
     recent: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> None:
+        """The loss of the next step, in nats a token."""
         self.first = value if math.isnan(self.first) else self.first
         self.recent = [*self.recent[1 - _RECENT :], value]
 
@@ -135,16 +139,14 @@ class _Sampled:
     them together hold much of the mass. Their gradients hardly differ, so all of them take the estimate of the mean.
 
     Args:
-        counts: (V',) how often each id occurs; ids from V' on never do.
+        counts: (V,) how often each id occurs.
     """
 
     def __init__(self, exact: _Exact, sampler: CandidateSampler, counts: Counts) -> None:
         self._exact, self._sampler = exact, sampler
         self._table = exact.model.get_input_embeddings().weight  # (V, H), the LM head, too
         self._gradient = torch.zeros_like(self._table)
-        never = torch.ones(len(self._table), dtype=torch.bool)
-        never[: len(counts)] = torch.from_numpy(np.asarray(counts)[: len(never)] == 0)
-        self._never = never.to(self._table.device)
+        self._never = torch.from_numpy(counts == 0).to(self._table.device)  # (V,)
         self._never_ids = self._never.nonzero()[:, 0]
         self._others = [p for p in exact.model.parameters() if p is not self._table]
 
@@ -184,11 +186,11 @@ def train_model(
     """
     optim, device = config.optim, model.device
     optimizer = make_optimizer(model.parameters(), optim)
-    exact = _Exact(model, optimizer, optim.clip, uses_bf16(config.mixed_precision, device))
+    exact = _Exact(model, optimizer, optim.clip, passes_in_bf16(config.mixed_precision, device))
     take: _Step = exact
     if config.candidates is not None:
         table = len(model.get_input_embeddings().weight)
-        counts = rows.counts()
+        counts = corpus_counts(rows.packed, table)
         sampler = CandidateSampler(counts, config.candidates, table, config.seed)
         take = _Sampled(exact, sampler, counts)
     start, losses = (0, Losses()) if work is None else _resume(work, model, optimizer, optim.steps)
@@ -252,12 +254,8 @@ class _Run:
 
     def _keep(self, done: int) -> None:
         assert self.work is not None
-        named = dict(self.model.named_parameters())
-        weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
         facts = {"first": self.losses.first, "recent": self.losses.recent}
-        state = checkpoints.RunState(
-            weights, full_state(self.optimizer, named), checkpoints.rng_state(0), facts
-        )
+        state = state_of(self.model, self.optimizer, facts)
         checkpoints.save_checkpoint(self.work.steps, done, state, self.work.identity, _KEEP)
 
 
@@ -286,11 +284,6 @@ def _resume(work: WorkFolder, model: Any, optimizer: torch.optim.Optimizer, step
     if found is None:
         return 0, Losses()
     step, state = found
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(state.weights[name])
-            if values := entries(state.optimizer, name):  # none of what does not learn
-                optimizer.state[parameter] = restored(optimizer, values, parameter.device)
-    checkpoints.restore_rng(state.rng, 0)
+    restore_state(model, optimizer, state)
     say(f"Resuming at step {step} of {steps} ({work.steps})")
     return step, Losses(**state.facts)

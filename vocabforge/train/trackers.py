@@ -64,26 +64,20 @@ class Trackers:
         state = _State(folder / STATE)
         return cls([_Worker(name, folder, config, resume_step, removed, state) for name in names])
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Send one row; it returns at once and never fails.
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Send a row of metrics.jsonl, as its :attr:`MetricsLog.listener`; it returns at once and never fails.
 
         Args:
-            values: numbers, lists and mappings of them, named ``kind/name``, ``kind/name/1`` …; a row of
-                metrics.jsonl as it is. What is no number is left out.
-            step: place on the step axis; default: ``values["step"]``.
+            row: has ``step``, its place on the step axis, and mostly ``kind``; numbers, lists and mappings of them
+                are named ``kind/name``, ``kind/name/1`` …. What is no number is left out.
         """
         if not self._workers:
             return
-        kind = str(values.get("kind", ""))
-        place = int(values["step"]) if step is None else step
-        body = {key: value for key, value in values.items() if key not in ("kind", "step")}
+        kind = str(row.get("kind", ""))
+        body = {key: value for key, value in row.items() if key not in ("kind", "step")}
         numbers = numeric(body, f"{kind}/" if kind else "")
         for worker in self._workers:
-            worker.put(kind, place, numbers)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Send a row of metrics.jsonl: a :attr:`MetricsLog.listener`."""
-        self.log(row)
+            worker.put(kind, int(row["step"]), numbers)
 
     def close(self) -> None:
         """Send what is queued and end; a tracker that takes longer than a minute is left behind."""

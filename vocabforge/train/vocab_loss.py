@@ -5,7 +5,7 @@ For draft row i with teacher hidden state t_i, over the draft vocabulary (R toke
     z = U t_i,  s = W d_i,  p = softmax(z over the R tokens),  q = softmax(s)
     CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
 
-(METHODS section 8.) ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
+``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
 of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
 With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
 """
@@ -75,42 +75,14 @@ class RowLoss:
     ceiling: Tensor
 
 
-def vocab_loss(
-    draft: Tensor,
-    draft_head: Tensor,
-    teacher: Tensor,
-    teacher_row: Tensor,
-    target_head: Tensor,
-    *,
-    target_ids: Tensor | None,
-    weight: Tensor,
-    options: LossOptions,
-) -> RowLoss:
-    """Soft cross-entropy of M draft rows; gradients reach ``draft`` and ``draft_head`` only.
+def vocab_loss(inputs: Inputs, options: LossOptions) -> RowLoss:
+    """Soft cross-entropy of M draft rows; gradients reach ``inputs.draft`` and ``inputs.draft_head`` only.
 
-    Inputs may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type
-    under autocast) that accumulate in fp32, everything after them is fp32.
+    Tensors may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type under
+    autocast) that accumulate in fp32, everything after them is fp32.
 
-    Args:
-        draft: (M, H') draft states as their head reads them.
-        draft_head: (R, H') rows that score draft tokens.
-        teacher: (P, H) target hidden states as the LM head reads them; frozen.
-        teacher_row: int64 (M,) row of ``teacher`` of each draft row; several may share one.
-        target_head: (V, H) the target's LM head; frozen.
-        target_ids: int64 (R,) ascending token ids of ``draft_head``'s rows; None: all V tokens.
-        weight: fp32 (M,), constant.
-
-    Raises:
-        MismatchError: sizes that do not go together.
-    """
-    return row_loss(Inputs(draft, draft_head, teacher, teacher_row, target_head, target_ids, weight), options)
-
-
-def row_loss(inputs: Inputs, options: LossOptions) -> RowLoss:
-    """:func:`vocab_loss` of arguments that may hold an ``offset``: then an estimate of it.
-
-    The cross-entropy estimates that over the whole vocabulary; ``outside`` and ``correct`` compare the largest logits
-    among the tokens that are there; ``overlap`` and ``ceiling`` are not estimated: they are NaN.
+    With an ``offset`` it is an estimate: the cross-entropy estimates that over the whole vocabulary; ``outside`` and
+    ``correct`` compare the largest logits among the tokens that are there; ``overlap`` and ``ceiling`` are NaN.
 
     Raises:
         MismatchError: sizes that do not go together.

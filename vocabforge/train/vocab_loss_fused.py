@@ -20,9 +20,16 @@ _HEAD_SHARE = 16
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of :func:`vocabforge.train.vocab_loss.vocab_loss`, and where the loss is an estimate:
+    """The arguments of :func:`vocabforge.train.vocab_loss.vocab_loss`.
 
     Attributes:
+        draft: (M, H') draft states as their head reads them.
+        draft_head: (R, H') rows that score draft tokens.
+        teacher: (P, H) target hidden states as the LM head reads them; frozen.
+        teacher_row: int64 (M,) row of ``teacher`` of each draft row; several may share one.
+        target_head: (V, H) the target's LM head; frozen.
+        target_ids: int64 (R,) ascending token ids of ``draft_head``'s rows; None: all V tokens.
+        weight: fp32 (M,), constant.
         offset: fp32 (V,) added to the target's logits and, for the same tokens, to the draft's; the V rows of
             ``target_head`` then stand for more tokens (see :mod:`.candidates`). None: for themselves.
     """

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.distributed import Group
+from .losses import StepFigures
 from .metrics import TTTTotals
+from .vocab_loss import RowLoss
 
 
 class Window:
@@ -21,11 +24,12 @@ class Window:
         self._norm = torch.zeros((), device=device)
         self._steps = 0
 
-    def add(self, figures: Any, heads: Any) -> None:
+    def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss]) -> None:
         """Add one micro-batch."""
         self._totals.add(figures)
         for name, loss in heads.items():
-            sums = torch.stack([loss.losses.sum(), loss.correct.sum().float(), _count(loss.losses)])
+            rows = loss.losses.new_tensor(len(loss.losses))
+            sums = torch.stack([loss.losses.sum(), loss.correct.sum().float(), rows])
             self._heads[name] = self._heads.get(name, torch.zeros_like(sums)) + sums
 
     def close_step(self, loss: Tensor, norm: Tensor) -> None:
@@ -54,7 +58,3 @@ class Window:
             "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
         }
         return {**figures, "heads": heads} if heads else figures
-
-
-def _count(rows: Tensor) -> Tensor:
-    return torch.tensor(float(len(rows)), device=rows.device)

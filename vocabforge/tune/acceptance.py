@@ -95,7 +95,7 @@ class AcceptanceStore:
             if body["key"] != key:
                 raise ValueError(f"it belongs to {body['key']}")
             return {name: PromptRow.model_validate(row) for name, row in body["rows"].items()}
-        except (DataError, ValidationError, KeyError, TypeError, ValueError) as error:
+        except (DataError, ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
                 "measured acceptance cannot be read",
                 got=error.got if isinstance(error, DataError) else error,

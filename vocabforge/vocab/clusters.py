@@ -264,6 +264,8 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
         return "the clusters are not in their canonical order"
     if not np.isfinite(clusters.centroids).all():
         return "a centroid is not finite"
+    if not np.isfinite(clusters.cosine).all():
+        return "a cosine is not finite"
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
         return f"there is no cluster {clusters.zero_cluster}"
     return None

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import open_artifact, write_artifact
+from ..core.artifact import form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
 from ..corpus.tokenizer import TextTokenizer
 from .overlap_spelling import Speller
@@ -253,7 +252,7 @@ def load_overlap(path: Path) -> Overlap:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
+    with form_errors("the overlap cannot be read", path):
         pairs = load_file(artifact.file(_FILE))["pairs"]
         eos = meta["eos_pair"]
         a, b = (
@@ -263,9 +262,8 @@ def load_overlap(path: Path) -> Overlap:
         overlap = Overlap(
             pairs, a, b, int(meta["forms"]), (eos[0], eos[1]) if eos is not None else None, meta["corpus"]
         )
-    except (SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise ArtifactError("the overlap cannot be read", got=error, source=path) from error
-    if not _valid(overlap, int(meta["pairs"])):
+        valid = _valid(overlap, int(meta["pairs"]))
+    if not valid:
         raise ArtifactError(
             "the overlap disagrees with its own manifest",
             got=f"{pairs.dtype} {pairs.shape}",
@@ -280,6 +278,12 @@ def _valid(overlap: Overlap, count: int) -> bool:
     if pairs.dtype != np.int64 or pairs.shape != (count, 2):
         return False
     sizes = (overlap.a.vocab_size, overlap.b.vocab_size)
+    if any(type(size) is not int for size in sizes):
+        raise TypeError(f"vocabularies of {sizes}")
+    if overlap.eos_pair is not None and not all(
+        type(token) is int and 0 <= token < size for token, size in zip(overlap.eos_pair, sizes, strict=True)
+    ):
+        raise ValueError(f"end tokens {overlap.eos_pair}")
     return all(
         len(np.unique(column)) == count and (not count or (column.min() >= 0 and column.max() < size))
         for column, size in zip(pairs.T, sizes, strict=True)

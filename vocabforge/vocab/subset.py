@@ -237,6 +237,12 @@ def load_subset(path: Path) -> VocabSubset:
             filled=int(meta["filled"]),
             schedule=tuple(int(size) for size in meta.get("schedule", ())),
         )
+        if not isinstance(meta["fingerprint"], str):
+            raise ValueError(f"fingerprint {meta['fingerprint']!r}")
+        if subset.coverage is not None and not (
+            type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
+        ):
+            raise ValueError(f"coverage {subset.coverage!r}")
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error
         raise ArtifactError("the draft vocabulary cannot be read", got=got, source=path) from error

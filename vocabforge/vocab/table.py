@@ -9,10 +9,9 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import open_artifact, write_artifact
+from ..core.artifact import form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from .special import SpecialTokens
 
@@ -117,7 +116,7 @@ def load_counts(path: Path) -> FrequencyTable:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
+    with form_errors("the frequency table cannot be read", path):
         arrays = load_file(artifact.file(_FILE))
         table = FrequencyTable(
             arrays["counts"],
@@ -133,14 +132,12 @@ def load_counts(path: Path) -> FrequencyTable:
             },
             dict(meta.get("origin", {})),
         )
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError("the frequency table cannot be read", got=error, source=path) from error
-    problem = _disagreement(table, meta)
+        problem = _disagreement(table, meta)
     if problem is not None:
         raise ArtifactError(
             "the frequency table disagrees with its own manifest",
             got=problem,
-            expected=f"int64 ({meta['vocab_size']},), {meta['tokens']:,} tokens, mode corpus, assistant or mixture",
+            expected=f"int64 ({meta['vocab_size']},), {meta['tokens']} tokens, mode corpus, assistant or mixture",
             source=path,
         )
     return table
@@ -153,6 +150,19 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
             return f"{counts.dtype} {counts.shape}"
     if table.mode not in get_args(CountMode):
         return f"mode {table.mode}"
+    if (
+        min(
+            table.documents,
+            table.bytes,
+            *(min(part.documents, part.bytes) for part in table.domains.values()),
+        )
+        < 0
+    ):
+        return "less than no documents or bytes"
+    special = table.special
+    ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)
+    if ids and not 0 <= min(ids) <= max(ids) < table.vocab_size:
+        return f"special ids {min(ids)} to {max(ids)}"
     if table.tokens != meta["tokens"]:
         return f"{table.tokens:,} tokens"
     if table.domains and not np.array_equal(np.sum(arrays[1:], axis=0), table.counts):

@@ -37,6 +37,9 @@ def read_human_eval(path: Path) -> list[Question]:
                 "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
             )
         seen.add(int(found[1]), source)
+        entry_point = text_of(row, "entry_point", source)
+        if not entry_point.isidentifier():
+            raise DataError("the entry_point is no name of a function", got=entry_point[:80], source=source)
         solution = row.get("canonical_solution")
         questions.append(
             Question(
@@ -48,7 +51,7 @@ def read_human_eval(path: Path) -> list[Question]:
                 SYSTEM,
                 {
                     "prompt": prompt,
-                    "entry_point": text_of(row, "entry_point", source),
+                    "entry_point": entry_point,
                     "test": text_of(row, "test", source),
                 },
             )

@@ -48,6 +48,8 @@ def _number(row: Row, source: str) -> int:
     value = value_of(row, "question_id", source)
     if not isinstance(value, int) or isinstance(value, bool):
         raise DataError("question_id has the wrong type", got=repr(value), expected="int", source=source)
+    if not -(2**63) <= value < 2**63:
+        raise DataError("question_id is no number of 64 bits", got=str(value)[:40], source=source)
     return value
 
 

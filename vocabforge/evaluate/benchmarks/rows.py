@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
+from ...core.files import parse_json
 from ...corpus.extras import import_extra
 from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, split_suffix
 from ...corpus.parquet import row_groups
@@ -72,15 +74,19 @@ def first_row(path: Path) -> Row | None:
     """
     if split_suffix(path)[0] in PARQUET_SUFFIXES:
         return next(_table_rows(path), None)
-    held = b""
-    for _, block in Span(path).blocks():
-        held += block
-        found, value = _first_value(held)
-        if found:
-            return None if value is None else _object(value, f"{path}:1")
-        if len(held) > DOCUMENT_LIMIT:
+    held, seen, again_at = b"", 0, 0
+    for _, block in chain(Span(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
+        held = held + block if held else block.lstrip()
+        seen += len(block)
+        last = not block or seen > DOCUMENT_LIMIT
+        if last or len(held) >= again_at:  # each try reads all that is held, so it doubles in between
+            again_at = 2 * len(held)
+            found, value = _first_value(held)
+            if found:
+                return None if value is None else _object(value, f"{path}:1")
+        if last:
             break
-    if not held.strip():
+    if not held:
         return None
     raise DataError(
         "the first row of the question file is not valid JSON",
@@ -106,7 +112,7 @@ def _first_value(held: bytes) -> tuple[bool, Any]:
 
 def _parsed(content: bytes, source: str) -> Any:
     try:
-        return json.loads(content.decode("utf-8"))
+        return parse_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError("a question is not UTF-8 text", got=error, source=source) from error
     except json.JSONDecodeError as error:

@@ -167,7 +167,7 @@ def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
 
 def _eos_of(path: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
-        if (path / name).is_file() and (ids := eos_ids_in(read_json(path / name, name))):
+        if (path / name).is_file() and (ids := eos_ids_in(read_json(path / name, name, finite=False))):
             return ids
     return ()
 

@@ -5,11 +5,10 @@ It draws the draft head from the target's rows of these ids (Zhao et al. 2025, "
 
 from __future__ import annotations
 
-from .forward import ServedDrafter
-from .settings import check_sizes, configuration, sizes_of
-from .sglang import apply_map
+from .settings import configuration
+from .sglang import read_eagle1
 from .types import Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Place, judge, load, share, slots_of
+from .weights import Place
 
 
 class FrSpec:
@@ -31,25 +30,8 @@ class FrSpec:
         config = configuration(served, folder.body)
         if config is None:
             return served
-        sizes = sizes_of(
-            served,
-            config,
-            "eagle1",
-            target_hidden=config.hidden_size,
-            head_rows=config.vocab_size,
-            fc_bias="fc.bias" in folder.tensors,
-        )
-        if sizes is None:
-            return served
-        check_sizes(served, sizes, target)
-        slots = slots_of(sizes)
-        loaded = load(served, folder, slots, _place)
-        parameters = share(served, loaded, slots, {EMBEDDING: target.embedding, HEAD: target.head})
-        apply_map(served, folder, parameters, target, "its token map")
-        judge(served)
-        if not served.failed:
-            served.drafter = ServedDrafter(sizes, parameters)
-        return served
+        biased = "fc.bias" in folder.tensors
+        return read_eagle1(served, folder, config, target, _place, fc_bias=biased, map_option="its token map")
 
 
 def _place(name: str) -> Place:

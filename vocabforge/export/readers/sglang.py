@@ -8,16 +8,17 @@ target's, the LM head where ``draft_vocab_size`` is null.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
-from .forward import ServedDrafter, ServedSizes
+from .forward import ServedSizes
 from .maps import check_ids, check_stored, offsets_to_ids
 from .settings import check_layers, check_sizes, configuration, sizes_of
 from .types import LAYERS_FROM, Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Place, judge, load, share, slots_of
+from .weights import EMBEDDING, HEAD, Place, conclude, load, share, slots_of
 
 EAGLE3, EAGLE1 = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
 _LEGACY = {
@@ -96,9 +97,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> 
     served.own_head = not shares_head
     d2t = next((tensor for name, tensor in folder.tensors.items() if "d2t" in name), None)
     _map_rows(served, sizes, d2t, shares_head, target)
-    judge(served)
-    if not served.failed:
-        served.drafter = ServedDrafter(sizes, parameters)
+    conclude(served, sizes, parameters)
     return served
 
 
@@ -199,27 +198,9 @@ def _map_rows(
 
 
 def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
-    sizes = sizes_of(
-        served,
-        config,
-        "eagle1",
-        target_hidden=config.hidden_size,
-        head_rows=config.vocab_size,
-        fc_bias=True,
-    )
-    if sizes is None:
-        return served
     _check_biases(served, config)
-    check_sizes(served, sizes, target)
-    slots = slots_of(sizes)
-    loaded = load(served, folder, slots, _place_eagle1)
-    parameters = share(served, loaded, slots, {EMBEDDING: target.embedding, HEAD: target.head})
-    served.own_head = False
-    apply_map(served, folder, parameters, target, "--speculative-token-map")
-    judge(served)
-    if not served.failed:
-        served.drafter = ServedDrafter(sizes, parameters)
-    return served
+    option = "--speculative-token-map"
+    return read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
 
 
 def _place_eagle1(name: str) -> Place:
@@ -231,14 +212,37 @@ def _place_eagle1(name: str) -> Place:
     return Place(slot, "then replaced by the target's" if slot == EMBEDDING else "")
 
 
-def apply_map(
-    served: Served, folder: Folder, parameters: dict[str, Tensor], target: TargetSide, option: str
-) -> None:
-    """Cut the target's head to the ids of a token map beside the folder."""
+def read_eagle1(
+    served: Served,
+    folder: Folder,
+    config: Any,
+    target: TargetSide,
+    place: Callable[[str], Place],
+    *,
+    fc_bias: bool,
+    map_option: str,
+) -> Served:
+    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it.
+
+    Args:
+        place: the server's rule for stored names.
+        fc_bias: whether the server computes a bias of ``fc``.
+        map_option: how the server is given the token map, in words.
+    """
+    served.own_head = False
+    width, rows = config.hidden_size, config.vocab_size
+    sizes = sizes_of(served, config, "eagle1", target_hidden=width, head_rows=rows, fc_bias=fc_bias)
+    if sizes is None:
+        return served
+    check_sizes(served, sizes, target)
+    slots = slots_of(sizes)
+    loaded = load(served, folder, slots, place)
+    parameters = share(served, loaded, slots, {EMBEDDING: target.embedding, HEAD: target.head})
     ids = folder.token_map
-    if ids is None:
-        return
-    served.facts["token map"] = f"{len(ids):,} ids, given to the server as {option}"
-    if check_ids(served, ids, len(ids), len(target.embedding)):
-        served.target_ids = ids
-        parameters[HEAD] = parameters[HEAD][ids]
+    if ids is not None:
+        served.facts["token map"] = f"{len(ids):,} ids, given to the server as {map_option}"
+        if check_ids(served, ids, len(ids), len(target.embedding)):
+            served.target_ids = ids
+            parameters[HEAD] = parameters[HEAD][ids]
+    conclude(served, sizes, parameters)
+    return served

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
-from .forward import ServedDrafter, ServedSizes
+from .forward import ServedSizes
 from .maps import check_ids, check_stored, offsets_to_ids
 from .settings import check_layers, check_sizes, configuration, sizes_of
 from .types import LAYERS_FROM, Folder, Served, TargetSide
 from .vllm import own_embedding
-from .weights import EMBEDDING, HEAD, Place, is_targets, judge, load, share, slots_of
+from .weights import EMBEDDING, HEAD, Place, conclude, is_targets, load, share, slots_of
 
 _ALGORITHM = "eagle3"
 _IGNORED = {"verifier_lm_head.weight", "verifier_norm.weight"}
@@ -74,9 +74,7 @@ class Speculators:
         served.own_head = HEAD not in shared
         served.target_ids = ids
         parameters = share(served, loaded, slots, shared)
-        judge(served)
-        if not served.failed:
-            served.drafter = ServedDrafter(sizes, parameters)
+        conclude(served, sizes, parameters)
         return served
 
 

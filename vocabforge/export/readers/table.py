@@ -57,15 +57,25 @@ def open_folder(path: Path) -> Folder:
     Raises:
         DataError: no configuration, weights that cannot be read, or several token maps.
     """
-    body = read_json(path / "config.json", "drafter's config.json")
+    body = read_json(path / "config.json", "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
-        raise DataError("the drafter's config.json is no table", got=type(body).__name__, source=path)
+        raise DataError(
+            "the drafter's config.json is no table",
+            got=type(body).__name__,
+            source=path,
+            remedy="fetch the drafter again, or export it again",
+        )
     tensors: dict[str, Tensor] = {}
     for file in checkpoint_files(path):
         try:
             tensors |= load_file(file)
         except (OSError, SafetensorError) as error:
-            raise DataError("the drafter's weights cannot be read", got=error, source=file) from error
+            raise DataError(
+                "the drafter's weights cannot be read",
+                got=error,
+                source=file,
+                remedy="the file may be cut short: fetch the drafter again, or export it again",
+            ) from error
     return Folder(path, body, tensors, _token_map(path))
 
 

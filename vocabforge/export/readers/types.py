@@ -107,6 +107,7 @@ class Folder:
 
     @property
     def architectures(self) -> list[str]:
+        """As the configuration names them; none where it names no list."""
         named = self.body.get("architectures")
         return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
@@ -140,13 +141,16 @@ class Served:
     own_head: bool = True
 
     def problem(self, check: Check, state: Literal["warning", "failed"], found: str, remedy: str) -> None:
+        """Record what is wrong."""
         self.problems.append(Problem(check, state, found, remedy))
 
     def of(self, check: Check) -> list[Problem]:
+        """The problems under one of the doctor's checks."""
         return [problem for problem in self.problems if problem.check == check]
 
     @property
     def failed(self) -> bool:
+        """Whether a problem keeps the server from starting or from computing the drafter."""
         return any(problem.state == "failed" for problem in self.problems)
 
 

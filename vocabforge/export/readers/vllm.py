@@ -11,11 +11,11 @@ import copy
 from typing import Any
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
-from .forward import ServedDrafter, ServedSizes
+from .forward import ServedSizes
 from .maps import check_ids, check_stored, offsets_to_ids
 from .settings import check_layers, check_sizes, configuration, sizes_of
 from .types import LAYERS_FROM, Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Loaded, Place, is_targets, judge, load, share, slots_of
+from .weights import EMBEDDING, HEAD, Loaded, Place, conclude, is_targets, load, share, slots_of
 
 EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 EAGLE1 = ("EagleLlamaForCausalLM",)
@@ -190,9 +190,7 @@ def _load_eagle3(served: Served, folder: Folder, sizes: ServedSizes, target: Tar
         ids = offsets_to_ids(d2t)
         if check_ids(served, ids, sizes.head_rows, len(target.embedding)):
             served.target_ids = ids
-    judge(served)
-    if not served.failed:
-        served.drafter = ServedDrafter(sizes, parameters)
+    conclude(served, sizes, parameters)
 
 
 def own_embedding(served: Served, folder: Folder, loaded: Loaded, target: TargetSide) -> bool:
@@ -252,7 +250,5 @@ def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> 
         served.facts["token map"] = (
             "not read: vLLM has no draft vocabulary for EAGLE-1/2; all tokens are scored"
         )
-    judge(served)
-    if not served.failed:
-        served.drafter = ServedDrafter(sizes, parameters)
+    conclude(served, sizes, parameters)
     return served

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .forward import ServedSizes
+from .forward import ServedDrafter, ServedSizes
 from .types import Effect, Folder, Gap, KeyUse, Served
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -91,6 +91,7 @@ class Loaded:
     filled: dict[str, str]
 
     def has(self, slot: str) -> bool:
+        """Whether a stored tensor went there."""
         return slot in self.filled
 
 
@@ -151,8 +152,11 @@ def is_targets(tensor: Tensor | None, theirs: Tensor) -> bool:
     )
 
 
-def judge(served: Served) -> None:
-    """Problems from the keys and gaps: what stops the server, and what it would compute with silently."""
+def conclude(served: Served, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
+    """Problems from the keys and gaps, and, where nothing failed, the drafter that the server computes with.
+
+    A problem is what stops the server, or what it would compute with in silence.
+    """
     refused = [key for key in served.keys if key.effect == "refused"]
     if refused:
         told = "; ".join(f"{key.name}: {key.note}" for key in refused[:4])
@@ -172,3 +176,5 @@ def judge(served: Served) -> None:
             f"skipped without an error: {told}",
             "remove it if it is not needed; if it is, its name is not the server's",
         )
+    if not served.failed:
+        served.drafter = ServedDrafter(sizes, parameters)

@@ -1,0 +1,189 @@
+"""One small artefact of every kind that the package knows, for tests that walk over all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tests.capture.capture_support import make_cache, make_job, splits
+from tests.cli.cli_support import invoke, make_drafter, make_target, make_vocab
+from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.export.test_eagle_layout import eagle1
+from tests.support import ROOT, tiny_drafter
+from tests.vocab.family_tokenizers import byte_level, write_tokenizer
+from vocabforge.cli.table_inputs import load_part
+from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.corpus.prepared import write_prepared
+from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions
+from vocabforge.corpus.regenerate import regenerate
+from vocabforge.corpus.regenerate_rows import Answer, Generation
+from vocabforge.corpus.regenerate_work import Run, Work
+from vocabforge.corpus.sources import Document, SourceOptions
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.evaluate.coverage_results import measure_coverage
+from vocabforge.evaluate.environment import describe_environment
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
+from vocabforge.evaluate.settings import RunSettings
+from vocabforge.export.formats import FORMATS, layout_of
+from vocabforge.models.drafter_io import load_target_tensors, save_drafter
+from vocabforge.models.head_io import HeadOwner, save_head
+from vocabforge.models.low_rank import LowRankScorer
+from vocabforge.models.target import HFTarget
+from vocabforge.train.checkpoint import RunState, save_checkpoint
+from vocabforge.vocab.clusters import Clusters, save_clusters
+from vocabforge.vocab.overlap import compare, prepare, save_overlap
+from vocabforge.vocab.overlap_corpus import compare_on_corpus
+from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.subset import load_subset
+from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
+
+EXPORTS = [name for name in FORMATS if name != "native"]
+
+
+def make_counts(path: Path, tokenizer: Path) -> None:
+    """Two domains over the byte tokenizer: ``ab`` and spaces often, a byte of no text once."""
+    loaded = load_tokenizer(tokenizer)
+    parts = {}
+    for name, text in (("letters", "aaaabb"), ("spaces", "    \n")):
+        parts[name] = Tally(np.bincount(loaded.encode(text), minlength=loaded.vocab_size), 1, len(text))
+    parts["spaces"].counts[loaded.backend.token_to_id("Ģ")] = 1  # byte 0x80
+    parts["spaces"].counts[257] = 2  # <|end|>
+    whole = parts["letters"] + parts["spaces"]
+    table = FrequencyTable(
+        whole.counts, 2, whole.bytes, "corpus", loaded.fingerprint, {}, SpecialTokens.of(loaded), parts
+    )
+    save_counts(table, path)
+
+
+def make_clusters(path: Path, tokenizer: Path) -> None:
+    loaded = load_tokenizer(tokenizer)
+    size = loaded.vocab_size
+    offsets = np.array([0, 10, 11, size])
+    clusters = Clusters(
+        permutation=np.arange(size),
+        offsets=offsets,
+        assignment=np.repeat(np.arange(3), np.diff(offsets)).astype(np.int32),
+        centroids=np.eye(3, 4, dtype=np.float32),
+        cosine=np.array([0.5, 1.0, 0.25], dtype=np.float32),
+        zero_cluster=None,
+        fingerprint=loaded.fingerprint,
+        head={
+            "digest": "ab",
+            "rows": size,
+            "padded": 0,
+            "width": 4,
+            "dtype": "F32",
+            "name": "h",
+            "tied": False,
+        },
+        origin={"seed": 3, "backend": "numpy", "objective": 0.5},
+    )
+    save_clusters(clusters, path)
+
+
+def make_evaluation(path: Path) -> None:
+    methods = [FakeMethod("plain", FakeGenerator()), FakeMethod("eagle3", FakeGenerator((3, 1, 2)))]
+    environment = describe_environment(device="cpu", dtype="float32")
+    provenance = Provenance(
+        target="tiny",
+        environment=environment,
+        parents={"target": "ab" * 32},
+        command=["vocabforge"],
+    )
+    tokenizer = make_tokenizer(path.parent / "words")
+    settings = RunSettings(32, warmup=1)
+    evaluate_methods(path, Evaluation(make_benchmark(ROWS), methods, tokenizer, settings, provenance))
+
+
+def make_coverage(path: Path, folder: Path) -> None:
+    counted = load_part("counts", folder / "counts")
+    results = measure_coverage(counted, [], {"small": load_subset(folder / "subset")})
+    meta = {"fingerprint": results["fingerprint"]}
+    with write_artifact(path, "coverage", meta) as inside:
+        (inside / "coverage.json").write_text(json.dumps({**results, "facts": {"measured": "now"}}), "utf-8")
+
+
+def make_prepared(path: Path, tokenizer: Path) -> None:
+    rows = [{"prompt": "why", "response": "because " * size} for size in (1, 2, 3, 20)]
+    file = path.parent / "chats.jsonl"
+    file.write_text("\n".join(map(json.dumps, [*rows, {"prompt": 3, "response": "x"}])), "utf-8")
+    options = PrepareOptions(64, heldout=HeldoutOptions(documents=1))
+    write_prepared(path, load_tokenizer(tokenizer), [file], [], options)
+
+
+def make_responses(path: Path) -> None:
+    """Two questions, answered by nobody in particular."""
+    turns = [[{"role": "user", "content": "[bold]who?"}], [{"role": "user", "content": "what? " * 30}]]
+    file = path.parent / "questions.jsonl"
+    file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns), "utf-8")
+
+    def echo(work: Work, run: Run) -> None:
+        for conversation in work.conversations():
+            request = work.walk(conversation).request()
+            message = {"role": "assistant", "content": "[i]" + str(request.messages[0]["content"])}
+            run.keep(request, Answer(message, "stop", request.seed, completion_tokens=4))
+
+    generation = Generation(backend={"kind": "server"}, model="tiny")
+    regenerate(Work([file], SourceOptions(), generation), echo, path)
+
+
+def make_every_kind(folder: Path) -> Path:
+    """One artefact of every kind under its kind's name, and the tokenizer ``tokenizer`` of most."""
+    tokenizer = byte_tokenizer(folder / "tokenizer")
+    make_counts(folder / "counts", tokenizer)
+    make_vocab(folder / "subset", tokenizer)
+    make_clusters(folder / "clusters", tokenizer)
+    sides = (
+        prepare(load_tokenizer(write_tokenizer(folder / "other", byte_level()))),
+        prepare(load_tokenizer(tokenizer)),
+    )
+    corpus = compare_on_corpus(*sides, [Document("the dog e\u0301", None, Path("a"), 1)])
+    save_overlap(
+        compare(*sides, corpus=corpus), folder / "overlap", config={"a": "x", "b": "y", "input": ["z"]}
+    )
+    make_coverage(folder / "coverage", folder)
+    model = make_target(folder / "model")
+    make_drafter(folder / "drafter", model, own_head=32, target_ids=torch.arange(32))
+    scorer = LowRankScorer(32, 264, 4)
+    owner = HeadOwner("d" * 64, "t" * 64, "k" * 64)
+    save_head(folder / "draft-head", "ranker", scorer, owner, {"shortlist": 20, "heldout": {"rows": 5}})
+    meta = dict(open_artifact(folder / "drafter").meta)
+    save_drafter(folder / "small", eagle1(load_target_tensors(model), vocab_size=264), meta)
+    for name in EXPORTS:
+        drafter = "small" if name in ("eagle", "fr-spec") else "drafter"
+        arguments = ["--target", model, "--format", name, "--output", folder / f"export-{name}"]
+        vocab = ["--vocab", folder / "subset"] if name == "fr-spec" else []
+        exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)
+        assert exported.exit_code == 0, exported.output
+    with write_artifact(folder / "target", "target", {"vocab_size": 264, "heldout_loss": 1.5}) as inside:
+        for file in ("config.json", "model.safetensors"):
+            (inside / file).write_bytes((model / file).read_bytes())
+    drafter = tiny_drafter(HFTarget.load(model))
+    weights = {name: p.detach().contiguous() for name, p in drafter.named_parameters()}
+    state = RunState(weights, {}, {})
+    save_checkpoint(folder / "run", 7, state, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
+    (folder / "run" / "step-00000007").rename(folder / "checkpoint")
+    make_evaluation(folder / "evaluation")
+    for part in ("data", "answers", "replay", "report"):
+        with write_artifact(folder / f"study-{part}", f"study-{part}", {"questions": 3}) as inside:
+            (inside / "rows.jsonl").write_text("{}\n", "utf-8")
+    make_prepared(folder / "prepared-data", tokenizer)
+    make_responses(folder / "responses")
+    job = make_job(folder / "capture", HFTarget.load(model), splits())
+    make_cache(job, HFTarget.load(model))
+    return folder
+
+
+def kinds_of_the_package() -> set[str]:
+    """A kind is a constant named KIND or ..._KIND, a literal given to write_artifact, or a layout's."""
+    found = {layout_of(name).KIND for name in FORMATS}
+    for file in (ROOT / "vocabforge").rglob("*.py"):
+        text = file.read_text("utf-8")
+        found |= set(re.findall(r'^(?:[A-Z_]*_)?KIND\b[^=\n]*= "([^"]+)"', text, re.MULTILINE))
+        found |= set(re.findall(r'write_artifact\(\s*[^,]+,\s*"([^"]+)"', text))
+    return found

@@ -1,0 +1,148 @@
+"""Groups of options: what typer makes of them, and what reaches the command."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from vocabforge.cli import COMMANDS
+from vocabforge.cli.app import build_app
+from vocabforge.cli.option_groups import flattened, option_names
+from vocabforge.core.extension import load_attribute
+
+
+class Colour(str, Enum):
+    """As commands choose among names."""
+
+    red = "red"
+    blue = "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """A group inside another one."""
+
+    colour: Annotated[Colour, typer.Option("--colour")] = Colour.red
+    loud: Annotated[bool | None, typer.Option("--loud/--quiet")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """Every kind of option that the program has."""
+
+    size: Annotated[int, typer.Option("--size", "-s", min=2, help="How large.")] = 3
+    inner: Inner
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to.")]
+    word: Annotated[list[str] | None, typer.Option("--word")] = None
+    more: Annotated[list[Path] | None, typer.Argument(metavar="PATH")] = None
+    dry_run: Annotated[bool, typer.Option()] = False
+
+
+seen: list[tuple[Any, ...]] = []
+
+
+def paint(
+    context: typer.Context,
+    outer: Outer,
+    name: Annotated[str, typer.Option("--name")],
+    seed: Annotated[int, typer.Option("--seed")] = 7,
+) -> None:
+    """Paint something."""
+    source = context.get_parameter_source("size")
+    seen.append((outer, name, seed, None if source is None else source.name))
+
+
+def run(*words: str):
+    seen.clear()
+    return CliRunner().invoke(build_app({"doctor": paint, "demo": paint}, ["doctor", "demo"]), words)
+
+
+def test_defaults_are_those_of_the_fields(tmp_path: Path) -> None:
+    result = run("doctor", "--out", str(tmp_path), "--name", "x")
+    assert result.exit_code == 0, result.output
+    assert seen == [(Outer(inner=Inner(), out=tmp_path), "x", 7, "DEFAULT")]
+
+
+def test_what_is_given_reaches_its_group(tmp_path: Path) -> None:
+    words = ["--size", "5", "--colour", "blue", "--quiet", "--word", "a", "--word", "b", "--dry-run"]
+    result = run("doctor", "--out", str(tmp_path), "--name", "x", "--seed", "1", *words, "p", "q")
+    assert result.exit_code == 0, result.output
+    inner = Inner(colour=Colour.blue, loud=False)
+    outer = Outer(
+        size=5, inner=inner, out=tmp_path, word=["a", "b"], more=[Path("p"), Path("q")], dry_run=True
+    )
+    assert seen == [(outer, "x", 1, "COMMANDLINE")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--name", "x"], "Missing option '--out'"),
+        (["--out", "o"], "Missing option '--name'"),
+        (["--out", "o", "--name", "x", "--size", "1"], "--size"),
+        (["--out", "o", "--name", "x", "--colour", "green"], "green"),
+        (["--out", "o", "--name", "x", "--outer", "1"], "No such option"),
+    ],
+)
+def test_wrong_words_are_refused_as_ever(words: list[str], said: str) -> None:
+    result = run("doctor", *words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.replace("│", " ").split())
+    assert seen == []
+
+
+def test_options_that_must_be_given_stand_first() -> None:
+    parameters = inspect.signature(flattened(paint)).parameters
+    assert list(parameters) == [
+        *("context", "out", "name"),
+        *("size", "colour", "loud", "word", "more", "dry_run", "seed"),
+    ]
+    help_page = run("doctor", "--help").output
+    shown = [help_page.index(f"--{name}") for name in ("out", "name", "size", "colour", "word", "seed")]
+    assert shown == sorted(shown)
+    assert "How large." in help_page
+    assert "Paint something." in help_page
+
+
+def test_a_command_without_groups_stays_what_it_is() -> None:
+    def plain(seed: Annotated[int, typer.Option("--seed")] = 1, loud: bool = False) -> None:
+        seen.append((seed, loud))
+
+    assert list(inspect.signature(flattened(plain)).parameters) == ["seed", "loud"]
+    flattened(plain)(seed=3, loud=True)
+    assert seen.pop() == (3, True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """Names an option that another group has."""
+
+    colour: Annotated[str, typer.Option("--colour")] = ""
+
+
+def test_one_name_in_two_groups_is_a_mistake_of_ours() -> None:
+    def twice(first: Outer, second: Again) -> None:
+        pytest.fail("never called")
+
+    with pytest.raises(TypeError, match="twice has these options in two groups: colour"):
+        flattened(twice)
+
+
+def test_names_of_a_group() -> None:
+    assert option_names(Outer) == ["size", "colour", "loud", "out", "word", "more", "dry_run"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_few_parameters_and_no_option_twice(name: str) -> None:
+    command = load_attribute(COMMANDS[name])
+    assert len(inspect.signature(command).parameters) <= 8
+    given = typer.main.get_command(build_app({name: command}, [name]))
+    options = [word for one in given.params for word in (*one.opts, *one.secondary_opts)]
+    assert len(set(options)) == len(options)

@@ -1,0 +1,59 @@
+"""The short part of the fault campaign (all of it: ``make test-faults``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.figures import table
+from tests.faults.judging import Trial
+from tests.support import ROOT
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="trials are watched by a Linux call")
+@pytest.mark.slow
+def test_every_struck_command_ends_in_a_clear_error_or_goes_on_to_the_identical_result(
+    tmp_path: Path,
+) -> None:
+    """Strikes at operations, not at instants: the same ones on every machine."""
+    record = tmp_path / "trials.json"
+    command = [sys.executable, "-m", "tests.faults.campaign", "--short", "--jobs", "1", "--json", str(record)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert record.is_file(), done.stderr
+    trials = [Trial(**row) for row in json.loads(record.read_text())]
+    wrong = [f"{t.command}, {t.fault}, {t.where}:\n{t.note}" for t in trials if t.verdict == "WRONG"]
+    assert not wrong, "\n\n".join(wrong)
+    assert done.returncode == 0
+    assert {trial.fault for trial in trials} >= {
+        "kill -9",
+        "failing write",
+        "file quota",
+        "two writers",
+        "clock back",
+    }
+    assert {trial.command for trial in trials if trial.fault == "kill -9"} == {
+        "count-freq",
+        "capture",
+        "train-drafter",
+        "export",
+        "eval",
+    }
+
+
+def test_a_wrong_trial_is_counted_and_fails_the_campaign() -> None:
+    """The figures are those of the trials, a wrong one stands in its column."""
+    trials = [
+        Trial("export", "kill -9", "operation 1", "middle", "identical"),
+        Trial("export", "kill -9", "operation 2", "middle", "WRONG", "half-written"),
+    ]
+    text = table(trials, 3.0)
+    row = next(line for line in text.splitlines() if "export" in line)
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        *("kill -9", "export", "2", "0", "2", "0", "1", "0", "1", "0")
+    ]
+    assert text.endswith("2 trials, 1 wrong, 3 s in all")

@@ -1,0 +1,337 @@
+"""Every reader of the package, with the good example that it is tried on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cli.cli_support import invoke
+from tests.fuzz.goods import KEY
+from vocabforge.cli.inspection import VIEWS
+from vocabforge.core.errors import VocabForgeError
+
+Read = Callable[[Path, Path], Any]
+"""Reads a spoilt copy; the second path is the folder of all good examples."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads something.
+
+    Attributes:
+        good: the example, under the folder of good ones.
+        read: the reader.
+        files: which of a folder's files are spoilt (patterns); empty for a file.
+        sealed: an artefact: its manifest is mostly made to fit what was spoilt.
+    """
+
+    good: str
+    read: Read
+    files: tuple[str, ...] = ()
+    sealed: bool = False
+
+
+def command(*words: object) -> None:
+    """A command of the program; what it says as an error to its user is raised as one.
+
+    Raises:
+        VocabForgeError: it ended with another code than 0 and said why.
+    """
+    done = invoke(str(words[0]), *words[1:])
+    if done.exit_code == 0:
+        return
+    if isinstance(done.exception, SystemExit) and "Traceback" not in done.output and done.stderr.strip():
+        raise VocabForgeError(done.output)
+    raise done.exception or AssertionError(f"exit code {done.exit_code} and no word: {done.output!r}")
+
+
+def _config(module: str, name: str) -> Read:
+    def read(path: Path, _: Path) -> Any:
+        from vocabforge.core.config import load_config
+        from vocabforge.core.extension import load_attribute
+
+        return load_config(load_attribute(f"{module}:{name}"), path)
+
+    return read
+
+
+def _study(path: Path, _: Path) -> Any:
+    from vocabforge.study.config import load_study
+
+    return load_study(path, "ci")
+
+
+def _deepspeed(path: Path, goods: Path) -> Any:
+    from vocabforge.core.config import load_config
+    from vocabforge.train.config import TrainConfig
+    from vocabforge.train.strategy_deepspeed import deepspeed_config
+
+    config = load_config(TrainConfig, goods / "heads.yaml")
+    os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = str(path)
+    return deepspeed_config(config, 1)
+
+
+def _tokenizer(path: Path, _: Path) -> Any:
+    from vocabforge.corpus.tokenizer import encode_prompt, load_tokenizer
+
+    loaded = load_tokenizer(path)
+    messages = [{"role": "user", "content": "Who?"}]
+    return (encode_prompt(loaded, "once"), loaded.decode([0, 1]), encode_prompt(loaded, messages))
+
+
+def _lean_target(path: Path, _: Path) -> Any:
+    from vocabforge.models.lean import load_target
+
+    return load_target(path)
+
+
+def _hf_target(path: Path, _: Path) -> Any:
+    from vocabforge.models.target import HFTarget
+
+    return HFTarget.load(path)
+
+
+def _target_facts(path: Path, _: Path) -> Any:
+    from vocabforge.models.fingerprint import target_fingerprint
+    from vocabforge.models.head_rows import open_head
+
+    return target_fingerprint(path), open_head(path).rows(0, 8)
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(model: Path) -> Any:
+    from vocabforge.models.drafter_io import load_target_tensors
+
+    return load_target_tensors(model)
+
+
+def _drafter(path: Path, goods: Path) -> Any:
+    from vocabforge.export.formats import load_drafter
+
+    return load_drafter(path, _shared(goods / "model"), goods / "model")
+
+
+def _served(path: Path, goods: Path) -> Any:
+    """The folder as servers read it: what they break on is a finding, never an exception."""
+    from vocabforge.export.readers.table import READERS, open_folder, read_as, reader_of
+    from vocabforge.export.readers.types import TargetSide
+    from vocabforge.models.target import read_target_config
+
+    shared = _shared(goods / "model")
+    side = TargetSide(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
+    folder = open_folder(path)
+    return [read_as(name, folder, side) for name in READERS if reader_of(name).matches(folder)]
+
+
+def _inspect(path: Path, _: Path) -> None:
+    command("inspect", path, "--json")
+    command("inspect", path)
+
+
+def _loaded(target: str) -> Read:
+    """``module:function`` called with the path."""
+
+    def read(path: Path, _: Path) -> Any:
+        from vocabforge.core.extension import load_attribute
+
+        return load_attribute(target)(path)
+
+    return read
+
+
+def _checkpoint(path: Path, _: Path) -> Any:
+    from vocabforge.train.checkpoint import load_latest
+
+    return load_latest(path.parent, {"seed": 5, "optim": {"lr": 0.25}})
+
+
+def _capture(path: Path, _: Path) -> Any:
+    from vocabforge.capture.cache import CachedCapture
+
+    cache = CachedCapture(path)
+    for shards in cache._shards.values():
+        for shard in shards:
+            cache._opened(shard)
+
+
+def _samples(path: Path, goods: Path) -> Any:
+    from vocabforge.capture.speculators import SpeculatorsCapture
+    from vocabforge.models.target import HFTarget
+
+    return SpeculatorsCapture(path, HFTarget.load(goods / "model"), 64)
+
+
+def _corpus(path: Path, goods: Path) -> Any:
+    """Rows are skipped and counted, unless nothing but good ones will do."""
+    from vocabforge.corpus.reading import Problems
+    from vocabforge.corpus.sources import SourceOptions, iter_documents
+
+    for _ in iter_documents([path], SourceOptions(), problems=Problems(shown=0)):
+        pass
+    return list(iter_documents([path], SourceOptions(strict=True)))
+
+
+def _benchmark(path: Path, _: Path) -> Any:
+    from vocabforge.evaluate.benchmarks import rows
+    from vocabforge.evaluate.benchmarks.load import load_benchmark
+
+    rows.MAX_BYTES = 8 << 20  # this child's alone: a bomb of 256 MiB takes seconds to unpack
+    return load_benchmark(str(path), offline=True)
+
+
+def _format(name: str) -> Read:
+    def read(path: Path, _: Path) -> Any:
+        from vocabforge.evaluate.benchmarks.formats import read_format
+
+        return read_format(name, path)
+
+    return read
+
+
+def _counts_text(path: Path, goods: Path) -> Any:
+    from vocabforge.corpus.tokenizer import load_tokenizer
+    from vocabforge.vocab.token_maps import read_counts_text
+
+    return read_counts_text(path, load_tokenizer(goods / "tokenizer"))
+
+
+def _map(path: Path, goods: Path) -> Any:
+    from vocabforge.corpus.tokenizer import load_tokenizer
+    from vocabforge.vocab.token_maps import read_fr_spec, subset_from_list
+
+    return subset_from_list(read_fr_spec(path), load_tokenizer(goods / "tokenizer"), source=path)
+
+
+def _journal(path: Path, _: Path) -> Any:
+    from vocabforge.evaluate.journal import open_journal
+
+    with open_journal(path, {"a": 1}) as journal:
+        return [journal.get(key) for key in list(journal._places)]
+
+
+def _answers_log(path: Path, _: Path) -> Any:
+    from vocabforge.corpus.regenerate_log import AnswerLog
+
+    with AnswerLog(path, {"a": 1}) as answers:
+        return answers.get(KEY)
+
+
+def _acceptance(path: Path, _: Path) -> Any:
+    from vocabforge.tune.acceptance import AcceptanceStore
+
+    return AcceptanceStore(path).read(KEY)
+
+
+def _reply(path: Path, _: Path) -> Any:
+    """A server's answer; what is no answer asks it again."""
+    from vocabforge.core.errors import DataError
+    from vocabforge.corpus.regenerate_http import read_answer
+
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:  # as ChatServer.complete
+        raise DataError("its answer is not JSON", got=error) from error
+    return read_answer(value, 3)
+
+
+def _compare(path: Path, goods: Path) -> None:
+    command("report", path, goods / "eval-b")
+
+
+def _training(path: Path, _: Path) -> None:
+    command("report-training", path)
+
+
+_BENCHMARKS = "vocabforge.evaluate.benchmarks"
+_HF = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+_WEIGHTS = ("*.safetensors", "*.index.json")
+
+READERS: dict[str, Reader] = {
+    "recipe of train-drafter": Reader("heads.yaml", _config("vocabforge.train.config", "TrainConfig")),
+    "recipe of a tiny target": Reader(
+        "target.yaml", _config("vocabforge.train.tiny_target_config", "TinyTargetConfig")
+    ),
+    "recipe of train-router": Reader(
+        "router.yaml", _config("vocabforge.train.router_config", "RouterTrainConfig")
+    ),
+    "recipe of a study": Reader("study.yaml", _study),
+    "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.recipe:read_recipe")),
+    "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
+    "tokenizer": Reader("model", _tokenizer, _HF),
+    "lean target": Reader("model", _lean_target, ("config.json", *_WEIGHTS)),
+    "target in shards": Reader("sharded", _lean_target, ("config.json", *_WEIGHTS)),
+    "Hugging Face target": Reader("model", _hf_target, ("config.json", *_WEIGHTS)),
+    "facts of a target": Reader("sharded", _target_facts, ("config.json", *_WEIGHTS)),
+    "facts of one file": Reader("model", _target_facts, ("config.json", *_WEIGHTS)),
+    "drafter native": Reader("drafter", _drafter, ("*.json", "*.safetensors"), sealed=True),
+    **{
+        f"drafter {name}": Reader(name, _drafter, ("config.json", "*.safetensors", "*.pt"))
+        for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec")
+    },
+    **{
+        f"{name} as servers": Reader(name, _served, ("config.json", "*.safetensors", "*.pt"))
+        for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec")
+    },
+    **{f"inspect {kind}": Reader(kind, _inspect, ("*",), sealed=True) for kind in VIEWS},
+    "counts": Reader("counts", _loaded("vocabforge.vocab.table:load_counts"), ("*",), sealed=True),
+    "subset": Reader("subset", _loaded("vocabforge.vocab.subset:load_subset"), ("*",), sealed=True),
+    "clusters": Reader("clusters", _loaded("vocabforge.vocab.clusters:load_clusters"), ("*",), sealed=True),
+    "overlap": Reader("overlap", _loaded("vocabforge.vocab.overlap:load_overlap"), ("*",), sealed=True),
+    "draft head": Reader("draft-head", _loaded("vocabforge.models.head_io:load_head"), ("*",), sealed=True),
+    "prepared data": Reader(
+        "prepared-data", _loaded("vocabforge.corpus.prepared:load_prepared"), ("*",), sealed=True
+    ),
+    "checkpoint": Reader("step-00000007", _checkpoint, ("*",), sealed=True),
+    "captured states": Reader("capture", _capture, ("*",), sealed=True),
+    "samples of speculators": Reader("samples", _samples, ("*",)),
+    "manifest": Reader("subset", _loaded("vocabforge.core.artifact:open_artifact"), ("manifest.json",)),
+    "conversations": Reader("chats.jsonl", _corpus),
+    "conversations in a list": Reader("chats.json", _corpus),
+    "texts": Reader("text.txt", _corpus),
+    "packed rows .gz": Reader("questions.jsonl.gz", _benchmark),
+    "packed rows .xz": Reader("questions.jsonl.xz", _benchmark),
+    "packed rows .zst": Reader("questions.jsonl.zst", _benchmark),
+    "Parquet": Reader("chats.parquet", _corpus),
+    "questions spec-bench": Reader("questions.jsonl", _format("spec-bench")),
+    "questions human-eval": Reader("tasks.jsonl", _format("human-eval")),
+    "questions gsm8k": Reader("sums.json", _format("gsm8k")),
+    "questions chat": Reader("chats.json", _format("chat")),
+    "questions in Parquet": Reader("sums.parquet", _benchmark),
+    "questions of a format to be told": Reader("questions.jsonl", _benchmark),
+    "FR-Spec list": Reader("map.pt", _map),
+    "counts as text": Reader("counts.txt", _counts_text),
+    "tree": Reader("tree.json", _loaded("vocabforge.decode.shapes:read_shape")),
+    "latency table": Reader("latency.json", _loaded("vocabforge.tune.table:read_latency")),
+    "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
+    "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
+    "hf-bench table": Reader(
+        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.hf_bench:read_hf_bench")
+    ),
+    "training run": Reader("training", _training, ("*",)),
+    "journal": Reader("journal", _journal, ("*",)),
+    "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),
+    "measured acceptance": Reader("acceptance", _acceptance, ("*",)),
+    "reply of a server": Reader("reply.json", _reply),
+}
+
+FORMS: Mapping[str, str] = {
+    ".json": "json", ".jsonl": "jsonl", ".yaml": "yaml", ".safetensors": "safetensors"
+}  # fmt: skip
+
+
+def form_of(file: Path) -> str:
+    """How a file is spoilt."""
+    return FORMS.get(file.suffix, "bytes")
+
+
+def files_of(reader: Reader, path: Path) -> list[Path]:
+    """The files of a copy that may be spoilt, in a fixed order."""
+    if not reader.files:
+        return [path]
+    found = {file for pattern in reader.files for file in path.glob(pattern) if file.is_file()}
+    return sorted(file for file in found if file.suffix != ".html")

@@ -1,0 +1,111 @@
+"""What a training run works on: settings, target, drafter, data, processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..capture.online import CapturedBatch
+from ..core.distributed import Group
+from ..models.drafter import Drafter
+from .batches import divide
+from .candidates import Candidates, CandidateSampler
+from .config import TrainConfig
+from .data import TrainData, corpus_counts, to_tensors
+from .losses import feature_noise
+from .machine import uses_bf16
+from .step import TrainStep
+from .strategy import Strategy, make_strategy, wanted_strategy
+
+# Decodes held-out prompts with a drafter and its draft heads, and returns figures; handed in by the command.
+Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
+
+
+@dataclass
+class Trainer:
+    """Everything one training run works on; :func:`~vocabforge.train.loop.train` runs it.
+
+    Attributes:
+        target: has ``embedding``, ``head_weight`` and ``logits``.
+        captured: a capture source: packed rows and their keys to a captured batch.
+        identity: settings and input hashes that a resumed run must share.
+        meta: facts about target and tokenizer for the finished artefacts.
+        live: decodes held-out prompts at every evaluation; None does not.
+        facts: what the run remembers beside its weights: the best evaluation so far.
+        summary: step and held-out figures of the last evaluation.
+    """
+
+    config: TrainConfig
+    target: Any
+    step_module: TrainStep
+    data: TrainData
+    captured: Any
+    device: torch.device
+    group: Group
+    identity: dict[str, Any]
+    meta: dict[str, Any]
+    live: Live | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    summary: tuple[int, dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        config, group = self.config, self.group
+        self.division = divide(config.optim, group.rank, group.size)
+        bound = self.drafter.max_steps
+        # Medusa trains every head that it has: decoding drafts with all of them.
+        self.steps = config.ttt.steps if bound is None else bound
+        strategy = wanted_strategy(config.run.strategy, group)
+        self.strategy: Strategy = make_strategy(strategy, self.step_module, config, group, self.device)
+        self.sampler: CandidateSampler | None = None
+        if config.memory.candidates is not None:
+            rows = len(self.target.head_weight)
+            counts = corpus_counts(self.data.train, rows)
+            self.sampler = CandidateSampler(counts, config.memory.candidates, rows, config.run.seed)
+
+    @property
+    def drafter(self) -> Any:
+        """The drafter that is trained, or frozen under its heads."""
+        return self.step_module.drafter
+
+    @property
+    def run_digest(self) -> str:
+        """SHA-256 of what makes this run what it is."""
+        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
+
+    def steps_at(self, step: int) -> int:
+        """Draft steps that optimiser step ``step`` unrolls: one while warming up, then all K."""
+        warm = step < self.config.ttt.warmup_fraction * self.config.optim.steps
+        return 1 if warm and self.drafter.max_steps is None else self.steps
+
+    def candidates(self, step: int, ids: Tensor) -> Candidates | None:
+        """Tokens that the loss of a step is estimated on, those of its whole batch among them; None: all V.
+
+        Args:
+            ids: (B, T) of the whole batch, so that all its parts are estimated on the same tokens.
+        """
+        return None if self.sampler is None else self.sampler.draw(step, ids, self.device)
+
+    def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
+        """(B, T, .) noise on what the drafter reads of these rows; None without."""
+        width = self.step_module.settings.feature_noise
+        if not width:
+            return None
+        shape = batch.states(self.drafter.reads).shape
+        return feature_noise(shape, width, self.config.run.seed, step, rows).to(self.device)
+
+    def capture(self, split: Literal["train", "heldout"], indices: list[int]) -> CapturedBatch:
+        """The target's states for these packed rows of a split."""
+        rows = self.data.train if split == "train" else self.data.heldout
+        return self.captured(to_tensors(rows, indices, self.device), [(split, i) for i in indices])
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Forward passes inside are in bf16 where the run is."""
+        low = uses_bf16(self.config, self.device)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)
