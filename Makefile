@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-deepspeed test-speculators check format clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-docs test-deepspeed test-speculators check format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
+	@echo "make test-docs  executes the commands of README and docs, made small"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
@@ -107,6 +108,9 @@ test: $(STAMP)
 
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
+
+test-docs: $(STAMP)
+	$(BIN)/python -m pytest tests/docs -m docs -n $(TEST_WORKERS)
 
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)
