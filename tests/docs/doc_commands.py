@@ -143,7 +143,7 @@ def _looks_like_command(line: str) -> bool:
         if words[0].endswith(";"):
             return True
         words = words[1:]
-    return bool(words) and words[0] in STARTS
+    return words[0] in STARTS if words else bool(line)
 
 
 def _filled(line: str, known: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
 """What stands for what when the documented commands are executed: the only place for it.
 
-A name of the documents (a folder, a file) is made by the world (``doc_world.py``) when a command needs it and no earlier
-command of its document has made it.
+A name of the documents (a folder, a file) is made by the world (``doc_world.py``) when a command needs it and no
+earlier command of its document has made it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,14 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "larger_subset": ("subsets/r65536",),
     "results": ("results",),
     "more_results": ("results-2",),
-    "recipe": ("RECIPE.yaml", "recipe.yaml"),
+    "recipe": ("RECIPE.yaml",),
+    "recipe_without_data": ("recipe.yaml",),
     "tuned": ("tuned",),
     "latency": ("latency.json",),
 }
+
+# A recipe of the project names these without the command's saying so.
+ALSO: dict[str, tuple[str, ...]] = {"recipes/tiny/bitllama.yaml": ("runs/bitllama/target",)}
 
 # Words of the documents that are too large here, or a machine's.
 WORDS: dict[str, str] = {
@@ -106,12 +110,26 @@ class Kept(NamedTuple):
 _ELSEWHERE = "needs GPUs, or minutes; every recipe is trained, shrunken, in tests/pipeline/test_recipes.py"
 KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/draft-vocabulary.md", "accelerate launch --multi_gpu", "two machines"),
-    Kept("docs/guides/train-drafter.md", "accelerate launch --config_file recipes/accelerate/multi", _ELSEWHERE, True),
-    Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/evaluate/test_bench_kernels*.py"),
+    Kept(
+        "docs/guides/train-drafter.md",
+        "accelerate launch --config_file recipes/accelerate/multi",
+        _ELSEWHERE,
+        True,
+    ),
+    Kept(
+        "docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/evaluate/test_bench_kernels*.py"
+    ),
     Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", True),
     Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", True),
     Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", True),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
+    Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", True),
+    Kept(
+        "docs/commands.md",
+        "vocabforge bench count-freq",
+        "measures in processes of its own; no test of truth",
+    ),
+    Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
     Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
 )
 # Programs whose commands are held against the project's files and never started.

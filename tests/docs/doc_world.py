@@ -5,6 +5,7 @@ Everything is made when it is first asked for, by the commands themselves where 
 
 from __future__ import annotations
 
+import itertools
 import json
 import lzma
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 from click.testing import Result
 
 from tests.cli.cli_support import invoke, make_target, make_vocab
-from tests.docs.doc_tables import GIVEN, SMALLER
+from tests.docs.doc_tables import ALSO, GIVEN, SMALLER
 from tests.pipeline.recipe_targets import make_chat
 from tests.support import ROOT
 
@@ -70,7 +71,9 @@ class World:
         folder = self.folder / "other"
         letters = "abcdefghijklmnopqrstuvwxyzĠ"
         size = merging_tokenizer(folder, letters, ("th", "the", "on", "in", "Ġa", "Ġthe"))
-        return tiny_target(folder, seed=4, vocab_size=size, num_hidden_layers=2, bos_token_id=0, eos_token_id=1)
+        return tiny_target(
+            folder, seed=4, vocab_size=size, num_hidden_layers=2, bos_token_id=0, eos_token_id=1
+        )
 
     @cached_property
     def chats(self) -> Path:
@@ -119,7 +122,8 @@ class World:
     def questions(self) -> Path:
         turns = (["Who sat on the hill?"], ["Once upon a time"], ["Say one.", "And two?"], ["What fell?"])
         rows = [
-            {"question_id": number, "category": "qa", "turns": turns[number % len(turns)]} for number in range(8)
+            {"question_id": number, "category": "qa", "turns": turns[number % len(turns)]}
+            for number in range(8)
         ]
         file = self.folder / "questions.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -165,11 +169,17 @@ class World:
     def recipe(self) -> Path:
         """Says all that training needs, at the smallest sizes."""
         file = self.folder / "recipe.yaml"
+        rows = "heldout_documents: 4, heldout_prompts: 2, sequence_length: 128"
+        body = self.recipe_without_data.read_text("utf-8")
+        file.write_text(f"{body}data: {{train: [{self.chats}], {rows}}}\n", "utf-8")
+        return file
+
+    @cached_property
+    def recipe_without_data(self) -> Path:
+        file = self.folder / "without.yaml"
         file.write_text(
             f"target: {self.target}\noutput: {self.folder / 'of-recipe'}\n"
-            f"data: {{train: [{self.chats}], heldout_documents: 4, heldout_prompts: 2, sequence_length: 128}}\n"
-            "heads: {ranker: {rank: 4, shortlist: 16}}\n"
-            "optim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
+            "heads: {ranker: {rank: 4, shortlist: 16}}\noptim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
             "utf-8",
         )
         return file
@@ -192,7 +202,16 @@ class World:
     def router(self) -> Path:
         clusters, output = self.folder / "clusters", self.folder / "router"
         run("cluster-vocab", "--target", self.target, "--output", clusters, *SMALLER["cluster-vocab"])
-        given = ("--target", self.target, "--drafter", self.drafter, "--clusters", clusters, "--data", self.chats)
+        given = (
+            "--target",
+            self.target,
+            "--drafter",
+            self.drafter,
+            "--clusters",
+            clusters,
+            "--data",
+            self.chats,
+        )
         run("train-router", *given, "--output", output, *SMALLER["train-router"])
         return output / "router"
 
@@ -206,7 +225,8 @@ class World:
 
     def _results(self, name: str, *more: object) -> Path:
         output = self.folder / name
-        given = ("--target", self.target, "--drafter", f"eagle3={self.drafter}", "--benchmark", self.questions)
+        given = ("--target", self.target, "--drafter", f"eagle3={self.drafter}")
+        given = (*given, "--benchmark", "spec-bench", "--data", self.benchmarks)
         run("eval", *given, *more, "--output", output, *SMALLER["eval"])
         return output
 
@@ -236,7 +256,7 @@ def names_in(words: Sequence[str]) -> list[str]:
 
 def outputs_in(words: Sequence[str]) -> list[str]:
     """What a command is to write."""
-    named = [word for before, word in zip(words, words[1:], strict=False) if before in ("--output", "-o", "--save")]
+    named = [word for before, word in itertools.pairwise(words) if before in ("--output", "-o", "--save")]
     return named + [word.partition("=")[2] for word in words if word.startswith("output=")]
 
 
@@ -250,7 +270,7 @@ def provide(world: World, document: str, words: Sequence[str], place: Path) -> N
             old.unlink()
         elif old.is_dir():
             shutil.rmtree(old)
-    for name in names_in(words):
+    for name in [*names_in(words), *(also for word in words for also in ALSO.get(word, ()))]:
         file = name.replace("**", "a").replace("*", "part")
         # `tuned/recipe.yaml` is in `tuned`, which the world may have.
         parents = ["/".join(file.split("/")[:end]) for end in range(1, file.count("/") + 1)]

@@ -42,7 +42,9 @@ def test_the_examples_of_the_help_pages_are_understood() -> None:
 def test_the_first_lines_of_the_recipes_are_understood() -> None:
     wrong = []
     for path in sorted((ROOT / "recipes").rglob("*.yaml")):
-        lines = [line.removeprefix("#") for line in path.read_text("utf-8").split("\n") if line.startswith("#")]
+        lines = [
+            line.removeprefix("#") for line in path.read_text("utf-8").split("\n") if line.startswith("#")
+        ]
         text = "\n".join(re.sub(r"^ (accelerate|vocabforge) ", r"    \1 ", line) for line in lines)
         wrong += problems(commands(path, text))
     assert not wrong, "\n" + "\n".join(wrong)

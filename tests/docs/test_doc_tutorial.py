@@ -45,6 +45,15 @@ def test_the_tutorial_works_as_it_is_printed(tmp_path: Path, monkeypatch: pytest
 
 def test_the_tutorial_is_the_whole_line() -> None:
     used = {(ours(command.words) or [""])[0] for command in steps()}
-    line = "demo count-freq coverage select-vocab prepare-data train-drafter report-training eval export doctor generate"
-    assert used >= set(line.split())
+    assert used >= {
+        "demo",
+        "count-freq",
+        "coverage",
+        "select-vocab",
+        "prepare-data",
+        "train-drafter",
+        "eval",
+        "export",
+    }
+    assert used >= {"report-training", "report", "doctor", "generate"}
     assert all(len(command.variants()) == 1 for command in steps())
