@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from tests.docs.doc_commands import Command, commands, documents
@@ -52,8 +53,9 @@ def planned() -> list[Command]:
 
 
 def longest(command: Command) -> Command:
-    """With all its optional parts."""
-    return command.variants()[-1]
+    """With all its optional parts, the first of their choices each; ``--plan`` would leave nothing for the next one."""
+    found = command.variants()[:2][-1]
+    return dataclasses.replace(found, words=tuple(word for word in found.words if word != "--plan"))
 
 
 def arguments_of(command: Command, before: Sequence[Command]) -> list[str]:

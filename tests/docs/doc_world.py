@@ -123,7 +123,7 @@ class World:
         turns = (["Who sat on the hill?"], ["Once upon a time"], ["Say one.", "And two?"], ["What fell?"])
         rows = [
             {"question_id": number, "category": "qa", "turns": turns[number % len(turns)]}
-            for number in range(8)
+            for number in range(16)
         ]
         file = self.folder / "questions.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
