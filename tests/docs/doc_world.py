@@ -120,10 +120,9 @@ class World:
 
     @cached_property
     def questions(self) -> Path:
-        turns = (["Who sat on the hill?"], ["Once upon a time"], ["Say one.", "And two?"], ["What fell?"])
         rows = [
-            {"question_id": number, "category": "qa", "turns": turns[number % len(turns)]}
-            for number in range(16)
+            {"question_id": number, "category": "qa", "turns": [f"Who sat on hill {number}?", "And then?"]}
+            for number in range(12)
         ]
         file = self.folder / "questions.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
