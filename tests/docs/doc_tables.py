@@ -38,7 +38,6 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "more_counts": ("counts_b",),
     "domain_counts": ("docs/guides/draft-vocabulary.md:counts",),
     "subset": ("SUBSET", "subset", "subsets/r16384", "subsets/r32768", "subsets/2048", "subsets/32768"),
-    "larger_subset": ("subsets/r65536",),
     "results": ("results",),
     "more_results": ("results-2",),
     "recipe": ("RECIPE.yaml",),
@@ -58,7 +57,6 @@ WORDS: dict[str, str] = {
     "4096": "16",
     "8192,32768": "48,96",
     "8192,16384,32768": "48,64,96",
-    "500": "2",
     "512,2048": "16,32",
     "decay:256:64": "decay:4:2",
     "http://HOST:8000": "{server}",
@@ -131,6 +129,11 @@ KEPT: tuple[Kept, ...] = (
         "measures in processes of its own; no test of truth",
     ),
     Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
+    Kept(
+        "docs/guides/revocab.md",
+        "vocabforge revocab --drafter small/",
+        "heals for minutes; test_revocab_cli.py",
+    ),
     Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
 )
 # Programs whose commands are held against the project's files and never started.

@@ -161,10 +161,6 @@ class World:
         return make_vocab(self.folder / "subset", self.target, size=64)
 
     @cached_property
-    def larger_subset(self) -> Path:
-        return make_vocab(self.folder / "larger", self.target, size=128)
-
-    @cached_property
     def recipe(self) -> Path:
         """Says all that training needs, at the smallest sizes."""
         file = self.folder / "recipe.yaml"
