@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-faults test-deepspeed test-speculators check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-faults  100 kills, full disks, failing writes, two writers, a wrong clock (docs/faults.md)"
+	@echo "make test-docs  executes the commands of README and docs, made small"
 	@echo "make test-deepspeed  its DeepSpeed part, with the extra installed"
 	@echo "make test-speculators  its part that reads exports with that library, installed beside the environment"
 	@echo "make check   lint and types"
@@ -119,6 +120,9 @@ test-fuzz: $(STAMP)
 # No pytest: one warmed process forks every trial. FAULTS="--seed 1 --json trials.json" draws other instants.
 test-faults: $(STAMP)
 	$(BIN)/python -m tests.faults.campaign $(FAULTS)
+
+test-docs: $(STAMP)
+	$(BIN)/python -m pytest tests/docs -m docs -n $(TEST_WORKERS)
 
 # The library of another drafter layout reads what export writes: Python 3.11 or newer, beside the environment, not in it.
 test-speculators: $(STAMP)

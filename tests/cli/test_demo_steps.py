@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.cli_support import assert_user_error, invoke
 from vocabforge.cli.demo import Size, demo_steps
 from vocabforge.cli.demo_steps import Record, Step, content_hash, launched, ours, perform
 from vocabforge.core.artifact import write_artifact
@@ -158,3 +159,12 @@ def test_shown_commands_are_what_a_user_would_type() -> None:
     assert shown.startswith("accelerate launch --cpu ")
     assert shown.endswith("-m vocabforge train-drafter 'a=[b c]'")
     assert command[:3] == (sys.executable, "-m", "accelerate.commands.launch")
+
+
+def test_the_demo_stops_behind_the_step_that_is_named(tmp_path: Path) -> None:
+    done = invoke("demo", "--size", "ci", "--until", "texts", "--output", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"demo.json", "texts"}
+    wrong = invoke("demo", "--size", "ci", "--until", "text", "--output", tmp_path / "other")
+    assert_user_error(wrong, 2, "no such step", "texts, target, counts")
+    assert not (tmp_path / "other").exists()

@@ -20,6 +20,7 @@ class Size(str, Enum):
     """How much the demo does."""
 
     ci = "ci"
+    tutorial = "tutorial"
     full = "full"
 
 
@@ -44,6 +45,22 @@ class _Scale:
 
 SCALES = {
     Size.full: _Scale({}, (), (), 1024, ("--max-new-tokens", "160", "--warmup", "1", "--total-nodes", "30")),
+    Size.tutorial: _Scale(
+        {"train": 1500, "heldout": 60, "questions_per_category": 2},
+        (
+            "vocab_size=1024",
+            "hidden_size=96",
+            "intermediate_size=144",
+            "num_heads=3",
+            "num_kv_heads=1",
+            "optim.steps=480",
+            "optim.batch_size=1",
+            "optim.lr=4.0e-3",
+        ),
+        ("optim.steps=100", "drafter.intermediate_size=144", "run.eval_every=50", "run.eval_rows=8"),
+        256,
+        ("--limit", "6", "--max-new-tokens", "48", "--warmup", "0"),
+    ),
     Size.ci: _Scale(
         {"train": 240, "heldout": 24, "questions_per_category": 1},
         (
@@ -68,8 +85,16 @@ def demo(
     ),
     size: Annotated[
         Size,
-        typer.Option("--size", help="`full`: at most ten minutes on two cores; `ci`: a short run for tests."),
+        typer.Option(
+            "--size",
+            help="`full`: at most ten minutes on two cores; `tutorial`: two minutes, the sizes of docs/tutorial.md; "
+            "`ci`: a short run for tests.",
+        ),
     ] = Size.full,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="STEP", help="Stop behind this step, such as `target`."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
@@ -85,7 +110,13 @@ def demo(
 
     start = time.monotonic()
     record = Record(output / "demo.json")
-    ran = [perform(step, record, quiet=as_json) for step in demo_steps(output, size)]
+    steps = _steps_until(demo_steps(output, size), until)
+    ran = [perform(step, record, quiet=as_json) for step in steps]
+    if until is not None:
+        if as_json:
+            print_json({"outputs": [str(path) for path in steps[-1].outputs]})
+        say(f"Done in {time.monotonic() - start:.0f} s, up to the step {until}.")
+        return
     results = output / "eval" / "results.json"
     if as_json:
         print_json({"report": str(output / "eval" / "report.html"), "results": read_json(results, "result")})
@@ -105,6 +136,22 @@ def demo_steps(output: Path, size: Size) -> list[Step]:
         *_export_steps(output),
         _evaluation_step(output, scale),
     ]
+
+
+def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
+    """The steps up to the one called ``last``; all of them without a name.
+
+    Raises:
+        UsageError: there is no such step.
+    """
+    from ..core.errors import UsageError
+
+    names = [step.name for step in steps]
+    if last is None:
+        return steps
+    if last not in names:
+        raise UsageError("the demo has no such step", got=f"--until {last}", expected=", ".join(names))
+    return steps[: names.index(last) + 1]
 
 
 def recipe(name: str) -> Path:

@@ -1,0 +1,143 @@
+"""What stands for what when the documented commands are executed: the only place for it.
+
+A name of the documents (a folder, a file) is made by the world (``doc_world.py``) when a command needs it and no
+earlier command of its document has made it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
+GIVEN: dict[str, tuple[str, ...]] = {
+    "target": (
+        *("MODEL", "TARGET", "model", "MODEL_A", "models/Qwen3-0.6B", "runs/bitllama/target"),
+        *("models/Meta-Llama-3-8B-Instruct", "models/Llama-3.2-1B-Instruct", "models/Qwen3-8B"),
+        "models/OLMo-2-1124-7B-Instruct",
+    ),
+    "other_model": ("MODEL_B", "ANY_MODEL", "docs/guides/any-drafter.md:DRAFTER"),
+    "small_model": ("SMALL_MODEL",),
+    "drafter": ("run/drafter", "RUN/drafter", "runs/bitllama/run/drafter", "elsewhere/eagle3", "theirs"),
+    "run": ("OUTPUT", "RUN"),
+    "ranker": ("run/heads/ranker", "RUN/heads/ranker"),
+    "router": ("router/router", "router-run/router"),
+    "questions": (
+        *("prompts.jsonl", "QUESTIONS.jsonl", "heldout.jsonl", "run/heldout_prompts.jsonl"),
+        "runs/bitllama/run/heldout_prompts.jsonl",
+    ),
+    "chats": ("chats.jsonl", "chat.jsonl", "responses.jsonl"),
+    "chats_parquet": ("chats.parquet",),
+    "texts": ("texts", "corpus", "corpus/code"),
+    "packed": ("corpus/en/**/*.jsonl.zst",),
+    "text": ("held_out.txt",),
+    "stories": ("stories.txt.xz",),
+    "counts": (
+        *("counts", "other_counts", "held_out_counts", "counts_a", "chat_counts", "code_counts"),
+        "ARTEFACT",
+    ),
+    "more_counts": ("counts_b",),
+    "domain_counts": ("docs/guides/draft-vocabulary.md:counts",),
+    "subset": ("SUBSET", "subset", "subsets/r16384", "subsets/r32768", "subsets/2048", "subsets/32768"),
+    "results": ("results",),
+    "more_results": ("results-2",),
+    "recipe": ("RECIPE.yaml",),
+    "recipe_without_data": ("recipe.yaml",),
+    "tuned": ("tuned",),
+    "latency": ("latency.json",),
+}
+
+# A recipe of the project names these without the command's saying so.
+ALSO: dict[str, tuple[str, ...]] = {"recipes/tiny/bitllama.yaml": ("runs/bitllama/target",)}
+
+# Words of the documents that are too large here, or a machine's.
+WORDS: dict[str, str] = {
+    "NAME=PATH": "stories=held_out.txt",
+    "16384": "64",
+    "32768": "128",
+    "4096": "16",
+    "8192,32768": "48,96",
+    "8192,16384,32768": "48,64,96",
+    "512,2048": "16,32",
+    "decay:256:64": "decay:4:2",
+    "http://HOST:8000": "{server}",
+    "http://gpu1:8000": "{server}",
+    "http://gpu2:8000": "{second_server}",
+    "<|im_end|>:</s>": "<|end|>:</s>",
+    "$VOCABFORGE_DATA/corpus/tinystories_train_head_2MiB.txt.xz": "stories.txt.xz",
+    "data.train=[../shared/data/corpus/tinystories_train_head_2MiB.txt.xz]": "data.train=[stories.txt.xz]",
+}
+
+_TRAINING = (
+    *("data.heldout_documents=4", "data.heldout_prompts=2", "data.sequence_length=128", "ttt.steps=2"),
+    *("optim.steps=2", "optim.batch_size=1", "optim.micro_batch_size=1", "run.device=cpu", "run.threads=1"),
+    *("run.eval_every=2", "run.eval_rows=1", "run.checkpoint_every=2", "run.trackers=[]"),
+    *("run.live.prompts=1", "run.live.max_new_tokens=4", "run.live.depth=2", "run.live.topk=2"),
+    "run.live.total=4",
+)
+# Added behind the documented words: sizes alone.
+SMALLER: dict[str, tuple[str, ...]] = {
+    "prepare-data": ("--length", "128", "--heldout-documents", "4", "--heldout-prompts", "2"),
+    "train-drafter": _TRAINING,
+    "capture": ("--yes",),
+    "cluster-vocab": ("--clusters", "8", "--iterations", "3", "--contexts", "64"),
+    "train-router": (
+        *("optim.steps=2", "optim.batch_size=1", "data.sequence_length=128", "data.heldout_documents=4"),
+        "run.device=cpu",
+    ),
+    "coverage": ("--tokens", "64", "--context", "32"),
+    "regenerate": ("--max-tokens", "8"),
+    "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),
+    "generate": ("--max-new-tokens", "6"),
+    "tune": (
+        *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
+        *("--measure-budget", "2", "--budget", "2"),
+    ),
+    "export": (),
+    "revocab": ("--depth", "2", "--topk", "2", "--total-nodes", "6"),
+}
+
+
+class Kept(NamedTuple):
+    """Commands that are not executed here, and why; with ``plan`` their ``--plan`` is."""
+
+    file: str
+    begins: str
+    reason: str
+    plan: bool = False
+
+
+_ELSEWHERE = "needs GPUs, or minutes; every recipe is trained, shrunken, in tests/pipeline/test_recipes.py"
+KEPT: tuple[Kept, ...] = (
+    Kept("docs/guides/draft-vocabulary.md", "accelerate launch --multi_gpu", "two machines"),
+    Kept(
+        "docs/guides/train-drafter.md",
+        "accelerate launch --config_file recipes/accelerate/multi",
+        _ELSEWHERE,
+        True,
+    ),
+    Kept(
+        "docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/evaluate/test_bench_kernels*.py"
+    ),
+    Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", True),
+    Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", True),
+    Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", True),
+    Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
+    Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", True),
+    Kept(
+        "docs/commands.md",
+        "vocabforge bench count-freq",
+        "measures in processes of its own; no test of truth",
+    ),
+    Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
+    Kept(
+        "docs/guides/revocab.md",
+        "vocabforge revocab --drafter small/",
+        "heals for minutes; test_revocab_cli.py",
+    ),
+    Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
+)
+# Programs whose commands are held against the project's files and never started.
+PROGRAMS = {
+    "make": "the targets are what .ci/run and a user start; long, or for a GPU",
+    "python": "tests and builds of their own, or another project's server",
+}
