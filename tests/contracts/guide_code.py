@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import inspect
 import itertools
@@ -14,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.support import ROOT
 
@@ -51,22 +54,20 @@ def read_guide(name: str) -> Guide:
 
 
 def eval_row(value: str) -> Any:
-    """A literal: a string, or a tuple of strings."""
-    import ast
-
-    return ast.literal_eval(value)
+    """A literal: a string, or a tuple of strings; of an op's benchmark an f-string."""
+    here = "vocabforge.evaluate.op_benches"
+    return ast.literal_eval(value.replace('f"{_HERE}', f'"{here}'))
 
 
 def install(guide: Guide, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
-    """The guide's Python files as modules of the names that their places give them; its rows go elsewhere."""
+    """Write the guide's files under a folder; the Python ones become modules of the names that their places give."""
     made: dict[str, ModuleType] = {}
     for place, text in guide.files.items():
-        if not place.endswith(".py"):
-            continue
-        name = place.removesuffix(".py").replace("/", ".")
-        file = folder / place
+        name, file = place.removesuffix(".py").replace("/", "."), folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+        if file.suffix != ".py":
+            continue
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None
         assert spec.loader is not None
@@ -96,8 +97,8 @@ class Check:
     arguments: Mapping[str, Any]
 
 
-def checks_of(module: ModuleType, newcomer: str) -> Iterator[Check]:
-    """Every case of a test module's parametrised tests that names the newcomer."""
+def checks_of(module: ModuleType, newcomer: str | None) -> Iterator[Check]:
+    """Every case of a test module's tests that names the newcomer; None: every case of all."""
     for name, function in vars(module).items():
         if not name.startswith("test_") or not inspect.isfunction(function):
             continue
@@ -106,18 +107,24 @@ def checks_of(module: ModuleType, newcomer: str) -> Iterator[Check]:
             continue
         for chosen in itertools.product(*(_cases(mark.args[0], mark.args[1]) for mark in marks)):
             arguments = {key: value for one in chosen for key, value in one.items()}
-            if any(isinstance(value, str) and value == newcomer for value in arguments.values()):
+            if newcomer is None or any(
+                isinstance(value, str) and value == newcomer for value in arguments.values()
+            ):
                 yield Check(name, function, arguments)
 
 
 def _cases(names: str | Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
+    """What one ``parametrize`` lists, without what is marked as a long version."""
     keys = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
     found = []
     for value in values:
-        given = value.values if hasattr(value, "values") and hasattr(value, "marks") else value
-        if len(keys) == 1 and not (hasattr(value, "marks")):
+        given, marks = value, ()
+        if isinstance(value, ParameterSet):
+            given, marks = value.values, value.marks
+        elif len(keys) == 1:
             given = (value,)
-        found.append(dict(zip(keys, given)))
+        if all(getattr(mark, "name", "") != "proof" for mark in marks):
+            found.append(dict(zip(keys, given)))
     return found
 
 
