@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
-from tests.contracts.guide_code import Guide, checks_of, fresh, install, read_guide, run
+from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
 from tests.decode.proof_support import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_law
 from tests.ops.kernels_build import KERNELS, load_build
-from tests.support import tiny_drafter, tiny_target
+from tests.support import ROOT, tiny_drafter, tiny_target
 from tests.train.run_support import make_place, settings
+from vocabforge.cli.app import build_app
+from vocabforge.cli.generate import generate
 from vocabforge.core.config import parse_config
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.decode.proposers import FITTING
@@ -39,6 +44,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def target(folder: Path) -> HFTarget:
     return HFTarget.load(folder)
+
+
+def test_the_guide_to_several_gpus_names_every_launcher() -> None:
+    text = (GUIDES / "several-gpus.md").read_text("utf-8")
+    recipes = {path.name for path in (ROOT / "recipes" / "accelerate").glob("*.yaml")}
+    commands = set(re.findall(r"--config_file recipes/accelerate/(\S+)", text))
+    assert set(re.findall(r"`(\w+\.yaml)`", text)) == recipes
+    assert commands <= recipes
+    assert len(commands) >= 5
 
 
 @pytest.fixture
@@ -115,7 +129,9 @@ def test_the_drafter_is_lossless(
         run(check, folder=folder, tmp_path=tmp_path / str(number), monkeypatch=monkeypatch)
 
 
-def test_the_drafter_is_trained_by_its_recipe(recurrent: Guide, tmp_path: Path) -> None:
+def test_the_drafter_is_trained_by_its_recipe_and_drafts(
+    recurrent: Guide, int8_head: dict[str, Any], tmp_path: Path
+) -> None:
     recipe = yaml.safe_load(recurrent.files["recipe.yaml"])
     parse_config(TrainConfig, {**recipe, "output": "run"}, source="the guide")
     place = make_place(tmp_path / "place")
@@ -127,6 +143,17 @@ def test_the_drafter_is_trained_by_its_recipe(recurrent: Guide, tmp_path: Path) 
     losses = [row["ttt_loss"] for row in rows if row["kind"] == "train"]
     assert len(losses) == 24
     assert sum(losses[-6:]) < sum(losses[:6])
+    # The other guide's head over this drafter, by the command that both guides give.
+    int8_head["int8_head"].make(place / "target", place / "run" / "drafter", tmp_path / "int8")
+    words = ["generate", "--target", place / "target", "--drafter", place / "run" / "drafter"]
+    words += ["--prompt", "the cat", "--max-new-tokens", "12", "--device", "cpu", "--json"]
+    outputs, app = [], build_app({"generate": generate}, ["generate"])
+    for extra in ([], ["--head", tmp_path / "int8"]):
+        done = CliRunner().invoke(app, [str(word) for word in (*words, *extra)])
+        assert done.exit_code == 0, done.output
+        outputs.append(json.loads(done.stdout))
+    assert "int8 head" in outputs[1]["description"]
+    assert outputs[0]["token_ids"] == outputs[1]["token_ids"]
 
 
 @pytest.fixture
