@@ -24,7 +24,12 @@ HEADLESS = ("n-gram",)
 PAIRS: list[tuple[str, str | None]] = [
     (name, head) for name in OWN for head in ((None,) if name in HEADLESS else HEADS)
 ]
-SAMPLERS = [name for name in VERIFIERS if resolve(VERIFIERS, name, "verifier").samples]
+SAMPLERS = [
+    name
+    for name in VERIFIERS
+    for found in [resolve(VERIFIERS, name, "verifier")]
+    if found.samples and found.lossless
+]
 CASES = [Case(sampling) for sampling in (*TRANSFORMS.values(), *GREEDY.values())]
 
 

@@ -113,7 +113,7 @@ def _randomise(module: nn.Module, scale: float) -> None:
         for parameter in module.parameters():
             if parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
-            else:
+            elif parameter.is_floating_point():
                 parameter.normal_(0.0, scale * parameter.shape[1] ** -0.5)
 
 

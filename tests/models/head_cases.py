@@ -56,7 +56,7 @@ def make_module(kind: str, *, seed: int = 0, dtype=torch.float32) -> torch.nn.Mo
     if module is None:
         return None
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in filter(torch.Tensor.is_floating_point, module.parameters()):
             parameter.normal_(0.0, 0.7)
         if kind == "router":
             module.assignment.copy_(torch.randint(0, CLUSTERS, (VOCAB - 4,)))

@@ -56,7 +56,7 @@ class LoadedHead:
     """A draft head read back.
 
     Attributes:
-        kind: ``ranker``, ``low-rank`` or ``router``.
+        kind: its row of ``models.heads.HEADS``: ``ranker``, ``low-rank``, ``router``, …
         module: its weights, frozen.
         artifact: where they came from; its meta may hold ``shortlist`` or ``budgets`` to start from.
     """
@@ -92,7 +92,10 @@ def drafter_digest(path: Path) -> str:
 
 
 def sizes_of(module: nn.Module) -> HeadSizes:
-    """Sizes of a trained part."""
+    """Sizes of a trained part; one of another kind than ours says them itself (``head_sizes``)."""
+    found = getattr(module, "head_sizes", None)
+    if isinstance(found, HeadSizes):
+        return found
     if isinstance(module, Router):
         return HeadSizes(
             module.hidden_size,

@@ -222,7 +222,10 @@ class DraftHeadKind(Protocol):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
-        """The trainable part with fresh weights; None where a kind has none."""
+        """The trainable part with fresh weights; None where a kind has none.
+
+        Its parameters are what an artefact holds, and ``head_sizes``, a ``HeadSizes``, what it is made from again.
+        """
         ...
 
     @classmethod
