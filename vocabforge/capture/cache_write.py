@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from ..core.artifact import MANIFEST, check_output, write_artifact
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
+from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
 from ..corpus.packing import PackedRows
 from ..models.document_passes import PASS_TOKENS
@@ -218,6 +219,8 @@ def _check_shard(job: CaptureJob, shard: Shard, tensors: Mapping[str, torch.Tens
             raise DataError(
                 "captured states are not those of their row",
                 got=f"{shard.split} row {number}: other token ids",
+                expected="those of the prepared data",
+                remedy="the data changed while it was captured: run the same command again with --overwrite",
             )
         check_finite(
             [("features", tensors["features"][one]), ("hidden states", tensors["hidden"][one])],
@@ -247,7 +250,7 @@ def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], 
 
     Of several processes that finish at the same time one does it, the others wait.
     """
-    with _alone(job.partial):
+    with only_writer(job.partial, wait=True):
         if not job.partial.is_dir():  # another process was quicker
             return (job.output / MANIFEST).is_file()
         if len(present_shards(job)) < len(job.shards):
@@ -276,18 +279,3 @@ def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], 
                     shutil.move(job.partial / shard.file, folder / shard.file)
         shutil.rmtree(job.partial, ignore_errors=True)
     return True
-
-
-@contextlib.contextmanager
-def _alone(partial: Path) -> Iterator[None]:
-    """Only one process of this machine at a time; the lock goes with its process."""
-    lock = partial.with_name(f".{partial.name}.lock")
-    with open(lock, "w") as handle:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
