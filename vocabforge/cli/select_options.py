@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import UsageError
 from ..vocab.coverage import size_for_coverage
 from ..vocab.schedule import schedule_sizes
-from ..vocab.subset import Ids
+from ..vocab.select import Ids
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..core.errors import UsageError
 from .kmeans_rows import Ids, Rows, UnitRows
 
 # Rows of the sample per cluster: k-means++ reads its pool once for every centroid.
@@ -24,15 +23,10 @@ def start_centroids(
     Args:
         rows: the unit rows, at least M.
         clusters: M.
-        init: a name of ``INITS``.
+        init: a name of ``INITS`` (``KMeansOptions`` refuses others).
         rng: the source of chance.
         step: called once for each centroid that is chosen.
-
-    Raises:
-        UsageError: no such ``init``.
     """
-    if init not in INITS:
-        raise UsageError("there is no such start", got=f"--init {init}", expected=", ".join(INITS))
     return INITS[init](rows, clusters, rng, step)
 
 

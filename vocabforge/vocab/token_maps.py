@@ -21,8 +21,9 @@ from ..core.errors import DataError, UsageError
 from ..core.extension import resolve
 from ..core.files import atomic_write, sha256_file
 from ..corpus.tokenizer import TextTokenizer
+from .select import Ids
 from .special import SpecialTokens
-from .subset import Ids, VocabSubset
+from .subset import VocabSubset
 from .table import FrequencyTable
 
 # name -> "module:attr"; a writer gets (what, folder), writes one file, and returns its path.
@@ -66,7 +67,10 @@ def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path],
             expected="--tokenizer PATH, or a --target with a tokenizer.json",
         )
     if "counts-text" in wanted and what.counts is None:
-        raise UsageError("the export counts-text needs counts, and a list of ids has none")
+        raise UsageError(
+            "the export counts-text needs counts, and a list of ids has none",
+            remedy="choose other exports, or give --counts",
+        )
     return [partial(writer, what) for writer in writers]
 
 
@@ -154,7 +158,9 @@ def read_fr_spec(path: Path) -> Ids:
     try:
         return np.array(value, dtype=np.int64)
     except OverflowError as error:
-        raise DataError("an id of the list is no token id", got=error, source=path) from error
+        raise DataError(
+            "an id of the list is no token id", got=error, expected="ids of the tokenizer", source=path
+        ) from error
 
 
 def subset_from_list(
