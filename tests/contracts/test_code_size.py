@@ -18,7 +18,6 @@ _SCHEMA = "the schema of the compiled op, held equal to the C++ one argument by 
 
 LONG_FILES = {
     "vocabforge/study/config.py": "the study's settings, one table",
-    "kernels/build.py": "one script without the package: CI runs it beside a bare nvcc",
 }
 LONG_FUNCTIONS = {
     "vocabforge/cli/bench.py bench": _COMMAND,
@@ -34,8 +33,6 @@ LONG_FUNCTIONS = {
     "vocabforge/cli/train_drafter.py train_drafter": _COMMAND,
     "vocabforge/cli/train_router.py train_router": _COMMAND,
     "vocabforge/cli/tune.py tune": _COMMAND,
-    "vocabforge/ops/tree_attention.py tree_attention": "half of it says the op's contract",
-    "vocabforge/vocab/count_run.py count_corpus": "one resumable run",
 }
 MANY_PARAMETERS = {
     "vocabforge/cli/bench.py bench": _COMMAND,

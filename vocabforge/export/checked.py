@@ -16,8 +16,8 @@ from ..core.artifact import check_output
 from ..core.errors import ArtifactError, MismatchError
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
+from ..models.target_load import dtype_name
 from ..models.ttt_attention import TTTState
-from .config_fields import dtype_name
 from .layout import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
