@@ -50,7 +50,7 @@ MANY_PARAMETERS = {
     "vocabforge/cli/select_vocab.py select_vocab": _COMMAND,
     "vocabforge/cli/train_router.py train_router": _COMMAND,
     "vocabforge/cli/tune.py tune": _COMMAND,
-    "vocabforge/models/lean.py LeanModel.forward": "takes what transformers' own models take, by their names",
+    "vocabforge/models/lean.py LeanModel.forward": "one pass over a cache; few callers give the last two",
     "vocabforge/ops/rope_store.py rope_store": _SCHEMA,
     "vocabforge/ops/rope_store.py rope_store_reference": _SCHEMA,
     "vocabforge/ops/tree_attention.py tree_attention": _SCHEMA,

@@ -145,6 +145,7 @@ def test_shared_tensors_without_the_layers_equal_the_lean_models(tmp_path: Path,
     assert torch.equal(found.embedding, lean.embedding)
     assert torch.equal(found.head, lean.lm_head_weight)
     assert torch.equal(found.embedding, found.head) == tied
+    assert (found.embedding is found.head) == tied
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,8 @@ def _exact_in(tensor: Tensor) -> torch.dtype:
 def load_target_tensors(path: Path) -> TargetTensors:
     """Only what a drafter shares, in fp32 on the CPU: an export needs no layer of the target.
 
+    A head that is stored once with the embedding is one tensor with it.
+
     Raises:
         DataError: unreadable weights, or none under the usual names.
     """
@@ -231,9 +233,10 @@ def load_target_tensors(path: Path) -> TargetTensors:
             expected="a checkpoint of a supported causal language model",
             source=path,
         )
-    shared = {EMBEDDING: torch.empty(embedding.shape), LM_HEAD: torch.empty(head.shape)}
-    fill({EMBEDDING: embedding, LM_HEAD: head}, {name: (tensor,) for name, tensor in shared.items()})
-    return TargetTensors(shared[EMBEDDING], shared[LM_HEAD])
+    wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
+    shared = {name: torch.empty(item.shape) for name, item in wanted.items()}
+    fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
+    return TargetTensors(shared[EMBEDDING], shared.get(LM_HEAD, shared[EMBEDDING]))
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
