@@ -10,7 +10,7 @@ from .kmeans_rows import Ids, Rows, UnitRows
 
 # Rows of the sample per cluster: k-means++ reads its pool once for every centroid.
 _POOL = 8
-_SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
+SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
 
 Step = Callable[[], None]
 
@@ -53,7 +53,7 @@ def plus_plus(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Ste
         chosen.append(at)
         # einsum runs on one thread: a threaded product may round otherwise, and the draws would differ.
         gap = 1.0 - np.einsum("nd,d->n", pool, pool[at]).astype(np.float64)
-        gap[gap < _SAME] = 0.0
+        gap[gap < SAME] = 0.0
         np.minimum(distance, gap, out=distance)
         distance[at] = 0.0
         step()

@@ -21,7 +21,7 @@ from ..core.errors import DataError, UsageError
 from ..core.extension import resolve
 from ..core.files import atomic_write, sha256_file
 from ..corpus.tokenizer import TextTokenizer
-from .select import Ids
+from .select import Ids, shortened
 from .special import SpecialTokens
 from .subset import VocabSubset
 from .table import FrequencyTable
@@ -175,7 +175,7 @@ def subset_from_list(
     if (times > 1).any():
         raise DataError(
             "the list holds ids more than once",
-            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {_few(values[times > 1])}",
+            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
             source=source,
             remedy="make the list again; one that was padded to its size holds fewer ids than it says",
         )
@@ -183,7 +183,7 @@ def subset_from_list(
     if len(outside):
         raise DataError(
             "the list holds ids that the tokenizer does not have",
-            got=f"{len(outside):,} ids: {_few(outside)}",
+            got=f"{len(outside):,} ids: {shortened(outside)}",
             expected=f"0 to {tokenizer.vocab_size - 1:,}, of {tokenizer.source}",
             source=source,
             remedy="give the tokenizer that the list was made with",
@@ -245,7 +245,3 @@ def _refused(error: Exception) -> str:
     """What a pickle would have called; not torch's advice to open it all the same."""
     found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
     return found[0].strip() if found else "no plain list"
-
-
-def _few(ids: Ids) -> str:
-    return ", ".join(map(str, ids[:8].tolist())) + (", …" if len(ids) > 8 else "")
