@@ -19,8 +19,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,16 +28,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolchain import BuildError, find_compiler, find_nvcc, nvcc_version, torch_folders
+
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
 NATIVE = ROOT.parent / "vocabforge" / "ops" / "lib" / "libvocabforge_ops.so"
 ARCHITECTURES = ("80", "90a")
 _FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
 _ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # the stable ABI of torch 2.11: any later torch loads it
-
-
-class BuildError(Exception):
-    """A compiler is missing or has failed; the message is for people."""
 
 
 @dataclass(frozen=True)
@@ -59,44 +55,6 @@ class Unit:
 def op_folders() -> list[Path]:
     """Folders that hold ops: those with a binding."""
     return sorted(path.parent for path in ROOT.glob("*/binding.cpp"))
-
-
-def find_nvcc() -> str | None:
-    """The CUDA compiler: of ``CUDA_HOME``, else on the path, else where CUDA usually lies."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    places = [Path(home) / "bin" / "nvcc"] if home else []
-    found = shutil.which("nvcc")
-    places += [Path(found)] if found else []
-    places.append(Path("/usr/local/cuda/bin/nvcc"))
-    return next((str(place) for place in places if place.is_file()), None)
-
-
-def find_compiler() -> str:
-    """The host's C++ compiler.
-
-    Raises:
-        BuildError: there is none.
-    """
-    compiler = shutil.which(os.environ.get("CXX") or "g++")
-    if compiler is None:
-        raise BuildError("no C++ compiler: install g++ (apt-get install g++), or name one in CXX")
-    return compiler
-
-
-def torch_folders() -> tuple[list[str], Path]:
-    """Include options and the folder of torch's libraries, found without importing torch."""
-    from importlib.util import find_spec
-
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise BuildError(
-            "torch is not installed for this Python: run `make setup`, or name another with PYTHON=..."
-        )
-    base = Path(spec.origin).parent
-    include = base / "include"
-    if not (include / "torch" / "csrc" / "stable" / "library.h").is_file():
-        raise BuildError(f"this torch has no stable C++ interface ({include}); 2.11 or newer is needed")
-    return [f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"], base / "lib"
 
 
 def _units(
@@ -280,13 +238,6 @@ def _only_one() -> Iterator[None]:
     with (BUILD / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def nvcc_version(nvcc: str) -> str:
-    """As in ``13.0``."""
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"release (\d+\.\d+)", text)
-    return found.group(1) if found else "of unknown version"
 
 
 def main() -> int:

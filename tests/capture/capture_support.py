@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vocabforge.capture.cache_format import CaptureKey, dtype_name, rows_digest
+from vocabforge.capture.cache_format import CaptureKey, rows_digest
 from vocabforge.capture.cache_write import (
     CaptureJob,
     finish,
@@ -21,6 +21,7 @@ from vocabforge.corpus.dataset import TrainingSequence
 from vocabforge.corpus.packing import PackedRows, pack
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
+from vocabforge.models.target_load import dtype_name
 
 
 def packed(lengths: list[int], length: int, *, seed: int = 0, vocab: int = 61) -> PackedRows:

@@ -106,6 +106,16 @@ def test_states_of_another_target_are_refused(target: HFTarget, tmp_path: Path) 
         SpeculatorsCapture(samples, target, LENGTH)
 
 
+def test_a_sample_without_tokens_is_named(target: HFTarget, tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    states = torch.zeros(0, len(target.aux_layers) + 1, target.hidden_size)
+    empty = {"hidden_states": states, "token_ids": torch.zeros(0, dtype=torch.int64)}
+    save_file(empty, tmp_path / "s" / "hs_0.safetensors")
+    with pytest.raises(DataError, match="not a sample of speculators") as error:
+        SpeculatorsCapture(tmp_path / "s", target, LENGTH)
+    assert "no tokens" in str(error.value)
+
+
 def test_a_last_state_that_is_not_final_is_refused(target: HFTarget, tmp_path: Path) -> None:
     """As where the last layer's number is one too small: its input was written."""
     samples = write_samples(tmp_path / "s", target)

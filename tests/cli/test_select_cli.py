@@ -66,7 +66,7 @@ def test_schedule(run, tmp_path):
     assert "5, 5, 4, 4" in done.stdout
     subset = load_subset(tmp_path / "s")
     assert subset.schedule == (5, 5, 4, 4)
-    assert set(subset.forced) <= set(subset.step_ids(3).tolist())
+    assert set(subset.forced) <= set(subset.ranked[:4].tolist())
 
 
 def test_mixtures_and_domains(run, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import threading
 from pathlib import Path
 
@@ -35,6 +37,16 @@ def test_those_who_share_keep_others_out(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the last one removes the lock"
     with only_writer(folder):
         pass
+
+
+def test_a_file_system_without_locks_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_handle: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with only_writer(tmp_path / "out"), only_writer(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_can_wait(tmp_path: Path) -> None:

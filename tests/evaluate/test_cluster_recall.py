@@ -11,6 +11,7 @@ import torch
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
+from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.sources import Document
 from vocabforge.corpus.tokenizer import load_tokenizer
@@ -28,7 +29,7 @@ from vocabforge.models.target import HFTarget
 from vocabforge.vocab.clusters import Clusters, make_clusters
 from vocabforge.vocab.kmeans import KMeansOptions
 from vocabforge.vocab.kmeans_backends import choose_backend
-from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+from vocabforge.vocab.kmeans_rows import unit_rows
 
 V, D, M, N = 40, 6, 7, 11
 

@@ -24,7 +24,7 @@ from vocabforge.models.drafter_io import (
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.eagle3_layers import RMSNorm
 from vocabforge.models.lean import load_target
-from vocabforge.models.rope import RopeSettings
+from vocabforge.models.rope import RopeSettings, inverse_frequencies, rope_at
 from vocabforge.models.target import HFTarget
 
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
@@ -145,6 +145,7 @@ def test_shared_tensors_without_the_layers_equal_the_lean_models(tmp_path: Path,
     assert torch.equal(found.embedding, lean.embedding)
     assert torch.equal(found.head, lean.lm_head_weight)
     assert torch.equal(found.embedding, found.head) == tied
+    assert (found.embedding is found.head) == tied
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,16 @@ def test_config_survives_json(target: HFTarget) -> None:
     rope = RopeSettings(theta=5e5, kind="llama3", factor=8.0)
     config = dataclasses.replace(make(target, "own").config, rope=rope, aux_layers=(1, 2, 3))
     assert Eagle3Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_context_of_millions_makes_no_tables_of_millions(target: HFTarget) -> None:
+    config = dataclasses.replace(make(target, "target").config, max_position_embeddings=10_000_000)
+    drafter = Eagle3Drafter(config, target.embedding, target.head_weight)
+    assert drafter.positions == 131_072
+    drafter.ensure_positions(131_080)
+    cos, sin = rope_at(torch.tensor([131_079]), inverse_frequencies(config.rope, config.head_dim))
+    assert torch.equal(drafter.cos[-1:], cos)
+    assert torch.equal(drafter.sin[-1:], sin)
 
 
 def test_longer_rotary_tables_keep_their_beginning_and_serve_training(target: HFTarget) -> None:

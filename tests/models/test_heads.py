@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.models.heads import FullHead, StaticHead, topk_lowest_id
+from vocabforge.models.heads import FullHead, StaticHead
+from vocabforge.ops.ordering import topk_lowest_id
 
 VALUES = st.one_of(
     st.sampled_from([0.0, -0.0, float("-inf"), 1.0, -1.0, 1e-40, -1e-40, 3.4e38, -3.4e38]),

@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
+from vocabforge.models.document_passes import document_mask
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import (
     HFTarget,
     check_tokenizer_fits,
     default_aux_layers,
-    document_mask,
     read_target_config,
 )
 

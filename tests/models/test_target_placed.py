@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.models.document_passes import Span, document_spans, plan_passes
-from vocabforge.models.target import HFTarget, check_row_length, document_mask
+from vocabforge.models.document_passes import Span, document_mask, document_spans, plan_passes
+from vocabforge.models.target import HFTarget, check_row_length
 from vocabforge.models.target_head import TargetHead
 from vocabforge.models.target_load import dtype_of
 

@@ -14,7 +14,7 @@ from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.models import ttt_attention as ttt_attention_module
 from vocabforge.models import ttt_causal, ttt_flex
-from vocabforge.models.target import document_mask
+from vocabforge.models.document_passes import document_mask
 from vocabforge.models.ttt_attention import EAGER_LENGTH, TTTState, choose_attention, ttt_attention
 from vocabforge.models.ttt_documents import Documents
 from vocabforge.models.ttt_merged import merge, merged_attention

@@ -14,6 +14,8 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 @cache
 def load_script(name: str) -> ModuleType:
     """``kernels/<name>.py``."""
+    if str(KERNELS) not in sys.path:
+        sys.path.append(str(KERNELS))  # as for a script that is run: they import each other
     spec = importlib.util.spec_from_file_location(f"vocabforge_kernels_{name}", KERNELS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -207,6 +207,18 @@ def test_no_counted_row_is_a_loss_of_zero_with_a_graph(target: HFTarget) -> None
     assert [int(f.rows) for f in figures] == [0, 0]
 
 
+def test_short_rotary_tables_are_lengthened_for_the_rows(tmp_path: Path) -> None:
+    target = HFTarget.load(tiny_target(tmp_path / "t", max_position_embeddings=64))
+    drafter = tiny_drafter(target)
+    (document,) = documents(4, [16])
+    batch = capture(target, pack([[document]], 16))
+    with torch.no_grad():
+        expected = ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)[0]
+        drafter.cos, drafter.sin = drafter.cos[:8], drafter.sin[:8]
+        assert torch.equal(ttt_loss(drafter, target, batch, steps=STEPS, decay=DECAY)[0], expected)
+    assert drafter.positions == 16 + STEPS
+
+
 def test_rows_at_the_end_of_the_rotary_table_do_not_crash(tmp_path: Path) -> None:
     target = HFTarget.load(tiny_target(tmp_path / "t", max_position_embeddings=16))
     drafter = tiny_drafter(target)

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from vocabforge.vocab.kmeans_rows import ArrayRows, UnitRows, unit_rows
+from vocabforge.vocab.kmeans_rows import Ids, Rows, UnitRows, unit_rows
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayRows:
+    """A matrix in memory as a source of rows."""
+
+    array: Rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, width = self.array.shape
+        return rows, width
+
+    def rows(self, start: int, stop: int) -> Rows:
+        return self.array[start:stop].astype(np.float32)
+
+    def at(self, ids: Ids) -> Rows:
+        return self.array[ids].astype(np.float32)
 
 
 def groups(count=600, clusters=12, width=24, noise=0.4, seed=0):

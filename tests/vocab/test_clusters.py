@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
 from vocabforge.vocab.cluster_figures import cluster_figures, examples, size_histogram
@@ -28,7 +29,7 @@ from vocabforge.vocab.clusters import (
 )
 from vocabforge.vocab.kmeans import KMeansOptions
 from vocabforge.vocab.kmeans_backends import choose_backend
-from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+from vocabforge.vocab.kmeans_rows import unit_rows
 
 TORCH = choose_backend("torch")[0]
 

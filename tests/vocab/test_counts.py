@@ -18,7 +18,7 @@ from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.corpus.sources import Document, Problems, SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.vocab.count_run import count_corpus
-from vocabforge.vocab.counts import Counter, CountOptions
+from vocabforge.vocab.counts import CountOptions, TokenCounter
 from vocabforge.vocab.engines import choose_engine
 from vocabforge.vocab.table import load_counts, save_counts
 
@@ -34,7 +34,7 @@ def count_files(tokenizer, paths, sources, *, mode="corpus"):
 
 
 def count_documents(tokenizer, documents):
-    counter = Counter(tokenizer, choose_engine(tokenizer, ()).engine, "corpus")
+    counter = TokenCounter(tokenizer, choose_engine(tokenizer, ()).engine, "corpus")
     counter.add(documents, Problems())
     return counter.tally
 

@@ -205,11 +205,11 @@ def test_mistakes():
         units(np.zeros((4, 3)))
     with pytest.raises(UsageError, match="fewer rows"):
         spherical_kmeans(units(groups(5)[0]), KMeansOptions(6), TORCH)
-    for changes in ({"clusters": 0}, {"iterations": 0}, {"restarts": 0}, {"seed": -1}, {"init": "best"}):
+    for changes in ({"clusters": 0}, {"iterations": 0}, {"restarts": 0}, {"seed": -1}):
         with pytest.raises(UsageError):
             KMeansOptions(**{"clusters": 2, **changes})
     with pytest.raises(UsageError, match="no such start"):
-        start_centroids(units(groups(5)[0]), 2, "best", np.random.default_rng(0))
+        KMeansOptions(2, init="best")
 
 
 def test_memory_stays_below_the_matrix():

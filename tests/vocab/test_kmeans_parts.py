@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from tests.vocab.kmeans_support import groups, units
+from tests.vocab.kmeans_support import ArrayRows, groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.vocab.kmeans_backends import absent, choose_backend
-from vocabforge.vocab.kmeans_rows import ArrayRows, unit_rows
+from vocabforge.vocab.kmeans_rows import unit_rows
 from vocabforge.vocab.kmeans_start import start_centroids
 
 

@@ -12,9 +12,9 @@ from ..core.errors import MismatchError
 from ..corpus.packing import PackedRows
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
-from ..models.target_load import DTYPES
+from ..models.target_load import DTYPES, dtype_name
 from .cache import CachedCapture, cache_key, open_cache
-from .cache_format import CaptureKey, dtype_name, rows_digest
+from .cache_format import CaptureKey, rows_digest
 from .online import CaptureSource, OnlineCapture
 
 

@@ -51,6 +51,7 @@ class CaptureKey:
 
     @property
     def feature_size(self) -> int:
+        """n_aux * H."""
         return len(self.aux_layers) * self.hidden_size
 
     @property
@@ -73,11 +74,6 @@ class Shard:
     first: int
     rows: int
     tokens: int
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def rows_digest(rows: PackedRows) -> str:

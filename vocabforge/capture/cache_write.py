@@ -219,6 +219,8 @@ def _check_shard(job: CaptureJob, shard: Shard, tensors: Mapping[str, torch.Tens
             raise DataError(
                 "captured states are not those of their row",
                 got=f"{shard.split} row {number}: other token ids",
+                expected="those of the prepared data",
+                remedy="the data changed while it was captured: run the same command again with --overwrite",
             )
         check_finite(
             [("features", tensors["features"][one]), ("hidden states", tensors["hidden"][one])],

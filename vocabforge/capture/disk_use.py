@@ -21,6 +21,7 @@ class DiskUse:
 
     @property
     def fits(self) -> bool:
+        """Whether the rest fits, with 256 MiB to spare."""
         return self.total - self.done + _SPARE <= self.free
 
 

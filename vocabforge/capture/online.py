@@ -20,7 +20,7 @@ class RowBatch:
 
     Attributes:
         input_ids: (B, T) int64, 0 in padding.
-        loss_mask: bool (B, T), l_t of METHODS section 8.
+        loss_mask: bool (B, T), True where the token is the assistant's.
         document: (B, T) document number in its row, 0 for padding.
         position: (B, T) positions, restarting at 0 in each document.
     """
@@ -90,7 +90,7 @@ class OnlineCapture:
         if self.target.tensor_parallel:
             states = [self._for_all_ranks(rows)]
         elif self._together:
-            keep = any(isinstance(key, tuple) and key[0] != "train" for key in keys)
+            keep = any(split != "train" for split, _ in keys)
             states = [self._states(rows, tuple(keys) if keep else None)]
         else:
             states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]

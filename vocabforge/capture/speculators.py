@@ -86,15 +86,12 @@ class SpeculatorsCapture:
                 shape = handle.get_slice("hidden_states").get_shape()
                 tokens = handle.get_tensor("token_ids")
         except (SafetensorError, OSError) as error:
-            raise DataError(
-                "a sample of speculators cannot be read",
-                got=error,
-                source=file,
-                remedy="remove the file, or generate it again",
-            ) from error
+            raise _unreadable(file, error) from error
         layers = len(self.target.aux_layers) + 1
         if tokens.dim() != 1 or list(shape) != [len(tokens), layers, self.target.hidden_size]:
             raise _form(file, f"hidden_states {tuple(shape)}, token_ids {tuple(tokens.shape)}", self.target)
+        if not len(tokens):
+            raise _form(file, "no tokens", self.target)
         return tokens[: self.length]
 
     def read(self, file: Path) -> Sample:
@@ -104,7 +101,7 @@ class SpeculatorsCapture:
                 states = handle.get_slice("hidden_states")[: self.length]
                 return Sample(file, handle.get_tensor("token_ids")[: self.length], states)
         except (SafetensorError, OSError) as error:
-            raise DataError("a sample of speculators cannot be read", got=error, source=file) from error
+            raise _unreadable(file, error) from error
 
     @torch.no_grad()
     def _check_samples(self) -> bool:
@@ -213,6 +210,15 @@ def _digest(tokens: Tensor) -> bytes:
 def _apart(one: Tensor, other: Tensor) -> float:
     """||one - other|| / ||other||."""
     return float((one - other).norm() / other.norm().clamp(min=1e-30))
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    return DataError(
+        "a sample of speculators cannot be read",
+        got=error,
+        source=file,
+        remedy="remove the file, or generate it again",
+    )
 
 
 def _form(file: Path, got: str, target: HFTarget) -> DataError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ..capture.cache_format import SPLITS, CaptureKey, Shard, dtype_name, rows_digest
+from ..capture.cache_format import SPLITS, CaptureKey, Shard, rows_digest
 from ..capture.cache_write import (
     CaptureJob,
     finish,
@@ -36,7 +36,7 @@ from ..models.target import (
     default_aux_layers,
     read_target_config,
 )
-from ..models.target_load import dtype_of
+from ..models.target_load import dtype_name, dtype_of
 from ..train.basis import sizes_of
 from ..train.config import TrainConfig
 from ..train.data import prepare

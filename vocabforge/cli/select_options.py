@@ -15,7 +15,7 @@ from .app import ResultOptions
 
 if TYPE_CHECKING:
     from ..vocab.forced import ForceOptions
-    from ..vocab.subset import Ids
+    from ..vocab.select import Ids
 
 
 class Fill(str, Enum):

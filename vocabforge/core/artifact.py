@@ -77,6 +77,7 @@ class Artifact:
 
     @property
     def meta(self) -> Mapping[str, Any]:
+        """What the writer recorded of the content."""
         return self.manifest["meta"]
 
     @property
@@ -136,7 +137,7 @@ def write_artifact(
                 **_describe(temporary, kind, meta),
                 "parents": dict(parents or {}),
                 "config": dict(config) if config is not None else None,
-                "versions": package_versions(),
+                "versions": dict(package_versions()),
                 "git_revision": git_revision(),
                 "command": sys.argv,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

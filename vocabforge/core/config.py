@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -62,7 +62,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
         got = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError("cannot read the configuration", got=got, source=path) from error
+        raise ConfigError(
+            "cannot read the configuration", got=got, source=path, remedy="check the path"
+        ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         raise ConfigError("the configuration is not valid YAML", got=error, source=path) from error
     if not isinstance(value, dict):
@@ -95,6 +97,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
                 raise ConfigError(
                     "an override runs through a plain value",
                     got=repr(item),
+                    expected="a path through sections",
                     source=f"the configuration's {parent!r} is no section",
                 )
         try:
@@ -114,7 +117,11 @@ def load_config(model: type[ConfigT], path: Path, overrides: Sequence[str] = ())
 
 
 def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: object) -> ConfigT:
-    """Validate a mapping against ``model``; see :func:`load_config`."""
+    """Validate a mapping against ``model``; see :func:`load_config`.
+
+    Raises:
+        ConfigError: every problem found.
+    """
     try:
         made = model.model_validate(dict(values))
         lines = list(_truths(values, made, ""))
@@ -171,11 +178,7 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
         fields = [one.model_fields[part] for one in models if part in one.model_fields]
         sections = [section for field in fields for section in _sections(field.annotation)]
         models = named or sections or models  # a list's index or a mapping's key: stay at this section
-    return _unique(name for one in models for name in one.model_fields)
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name for one in models for name in one.model_fields))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

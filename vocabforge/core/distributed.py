@@ -15,9 +15,8 @@ from .errors import UsageError, VocabForgeError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_PATIENCE = timedelta(
-    days=7
-)  # ranks wait for the slowest; a dead one closes its connection and is noticed at once
+# Ranks wait for the slowest; a dead one closes its connection and is noticed at once.
+_PATIENCE = timedelta(days=7)
 
 
 def rank() -> int:
@@ -28,6 +27,11 @@ def rank() -> int:
 def world_size() -> int:
     """Number of launched processes, 1 without a launcher."""
     return _number("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """Rank of this process on its machine, 0 without a launcher."""
+    return _number("LOCAL_RANK", 0)
 
 
 def local_world_size() -> int:
@@ -91,11 +95,6 @@ class Group:
     def wait(self) -> None:
         """Return when every rank has come here."""
         self.gather(None)
-
-
-def local_rank() -> int:
-    """Rank of this process on its machine, 0 without a launcher."""
-    return _number("LOCAL_RANK", 0)
 
 
 @contextlib.contextmanager

@@ -97,8 +97,10 @@ def check_run_folder(path: Path) -> None:
 
     Raises:
         UsageError: it is a file, or not writable, or lies where no folder can be made.
+        VocabForgeError: a folder above it may not be searched.
     """
-    check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
+    with disk_errors(path):  # a folder on the way that may not be searched
+        check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
 
 
 def check_apart(output: Path, inputs: Iterable[tuple[str, Path | None]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 from .errors import UsageError
 from .files import disk_errors
 
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+
 
 @contextlib.contextmanager
 def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
     """Hold ``folder`` for this process; it need not exist. A killed process lets go by itself.
 
-    The lock is a hidden file beside the folder, removed at the end. Where the system knows no file locks, nothing
-    is held.
+    The lock is a hidden file beside the folder, removed at the end. Where the system, or the folder's file system,
+    knows no file locks, nothing is held.
 
     Args:
         shared: others may hold it, too, if they share it as well.
@@ -34,12 +37,16 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    held = True
     while True:
         with disk_errors(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, how)
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                held = False
+                break
             os.close(handle)
             raise UsageError(
                 "another process is working in this folder",
@@ -54,6 +61,7 @@ def only_writer(folder: Path, *, shared: bool = False, wait: bool = False) -> It
         yield
     finally:
         with contextlib.suppress(OSError):  # others share it: the last one removes it
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if held:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
         os.close(handle)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -21,16 +22,18 @@ def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
     return done.stdout.strip() or None
 
 
+@cache
 def git_revision() -> str | None:
-    """Revision of the source tree that VocabForge runs from, or None for an installed package."""
+    """Revision of the source tree that VocabForge was started from, or None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     return program_output(["git", "-C", str(root), "rev-parse", "HEAD"], seconds=5.0)
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of VocabForge, Python and the packages that results depend on."""
+@cache
+def package_versions() -> Mapping[str, str]:
+    """Versions of VocabForge, Python and the packages that results depend on, read once: it is slow."""
     found = {"vocabforge": __version__, "python": sys.version.split()[0]}
     for name in ("torch", "transformers", "tokenizers", "fastokens", "accelerate"):
         with contextlib.suppress(PackageNotFoundError):

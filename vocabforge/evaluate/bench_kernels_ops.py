@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..models.target_load import dtype_name
 from .bench_kernels_check import check_case
 from .bench_kernels_timing import Ceilings, Protocol, Timing, time_calls
 from .op_benches.types import Inputs, OpCase, Shape
@@ -77,13 +78,13 @@ def measure_case(case: OpCase, bench: Bench) -> dict[str, Any]:
         found = check_case(case, device, dtype, bench.backend, bench.seed + 1)
         for told, part in ((problems, "problem"), (graphs, "graph")):
             if (text := found[part]) is not None:
-                told[_short(dtype)] = text
+                told[dtype_name(dtype)] = text
         measured = measured or found["measured"]
     row: dict[str, Any] = {
         "op": case.op,
         "case": case.name,
         "sizes": dict(case.sizes),
-        "dtype": _short(case.dtypes[0]),
+        "dtype": dtype_name(case.dtypes[0]),
         "backend": bench.backend,
         "problems": problems,
         "graph_problems": graphs,
@@ -104,10 +105,6 @@ def _make_room(protocol: Protocol) -> None:
             < total / 2
         ):
             gc.collect()
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _figures(case: OpCase, bench: Bench) -> dict[str, Any]:

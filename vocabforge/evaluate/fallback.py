@@ -24,7 +24,9 @@ from ..models.drafter import Drafter
 from ..models.heads import DraftHead, HeadBase, StaticHead, base_of, exact_head_of
 from ..models.heads_core import rows_of
 from ..models.lean import LeanModel
-from ..vocab.subset import Ids, VocabSubset
+from ..models.target_load import dtype_name
+from ..vocab.select import Ids
+from ..vocab.subset import VocabSubset
 from .acceptance import AcceptanceMeter, Accepted, length_ratio
 from .fallback_counts import (
     UseCounts,
@@ -166,7 +168,7 @@ def choose_fallback(
         parts=tuple(len(part.prompts) for part in parts),
         new=asked.new,
         tree=tree,
-        dtype=str(model.dtype).removeprefix("torch."),
+        dtype=dtype_name(model.dtype),
     )
 
 

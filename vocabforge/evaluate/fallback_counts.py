@@ -17,7 +17,7 @@ from ..decode.proposers import Lap, Proposer
 from ..decode.tree import DraftTree
 from ..models.head_types import DraftHead, DraftState, HeadBase, ScoresSome
 from ..models.low_rank import LowRankScorer
-from ..vocab.subset import Ids
+from ..vocab.select import Ids
 
 Mass = NDArray[np.float64]
 ROWS_STEP = 8  # a default size is a multiple of it

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.heads import topk_lowest_id
+from ..ops.ordering import topk_lowest_id
 from .replay_above import Pairs, Row, in_threads
 
 _SAMPLE = 4096  # scores of a row that its pivot is read from

@@ -15,6 +15,7 @@ from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import exact_head
+from ..models.target_load import dtype_name
 from .acceptance import AcceptanceMeter, Accepted, length_ratio
 from .results import Figure
 from .state_pairs import onto
@@ -120,7 +121,7 @@ class RevocabMeter:
             "prompts": len(self.meter.prompts.prompts),
             "new_tokens": self.meter.new,
             "tree": asdict(self.tree),
-            "dtype": str(self.meter.model.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.meter.model.dtype),
             "versions": {name: one.to_json() for name, one in self.measured.items()},
         }
 

@@ -55,8 +55,7 @@ def _pairs(drafter: Drafter, model: LeanModel, text: Text) -> list[tuple[Tensor,
     """Row t of draft step k is fed x_(t+1+k); its state stands beside the target's at t + 1 + k."""
     length = len(text.ids)
     steps = min(STEPS, drafter.max_steps or STEPS, length - 2)
-    if drafter.positions is not None:
-        drafter.ensure_positions(length + steps)  # type: ignore[attr-defined]
+    drafter.ensure_positions(length + steps)
     ids, position = text.ids.to(model.device)[None], torch.arange(length, device=model.device)[None]
     state = TTTState(torch.ones_like(ids))
     g = drafter.fuse(text.features(drafter.config.aux_layers).to(model.device, model.dtype)[None])

@@ -17,8 +17,8 @@ from ..core.errors import ArtifactError, MismatchError
 from ..core.files import disk_errors, fsync_path
 from ..core.swap import put_in_place, sibling
 from ..models.drafter import Drafter
+from ..models.target_load import dtype_name
 from ..models.ttt_attention import TTTState
-from .config_fields import dtype_name
 from .layout import Export, Layout
 
 _TOKENS, _STEPS = 6, 2

@@ -12,6 +12,7 @@ from ..core.errors import DataError
 from ..core.files import read_json
 from ..models.eagle3_layers import LayerSizes
 from ..models.rope import RopeSettings, parse_rope
+from ..models.target_load import dtype_name
 
 CONFIG = "config.json"
 _MOST_POSITIONS = 1 << 24  # longer than any context
@@ -58,11 +59,6 @@ def decoder_fields(sizes: DecoderSizes, dtype: torch.dtype) -> dict[str, Any]:
         "dtype": name,
         **rope_spellings(sizes.rope),
     }
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` of ``torch.float32``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def rope_spellings(rope: RopeSettings) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from ..core.files import atomic_write_json
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
-from .config_fields import CONFIG, decoder_fields, dtype_name, flag, read_config, read_sizes, text_part
+from ..models.target_load import dtype_name
+from .config_fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
 from .eagle3_folder import (
     EMBEDDING,
     LM_HEAD,

@@ -16,7 +16,7 @@ from ..core.files import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-_FLOATS = {"F64", "F32", "F16", "BF16"}
+FLOATS = ("F64", "F32", "F16", "BF16")
 _HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
 _SHOWN = 5
 _LONGEST_NAME = 255
@@ -138,12 +138,12 @@ def check_headers(
             source=rows.file,
             remedy="correct vocab_size in config.json, or use the weights that belong to it",
         )
-    packed = [f"{name} ({item.dtype})" for name, item in stored.items() if item.dtype not in _FLOATS]
+    packed = [f"{name} ({item.dtype})" for name, item in stored.items() if item.dtype not in FLOATS]
     if packed:
         raise DataError(
             "the checkpoint holds packed or quantised weights",
             got=_listed(packed),
-            expected=", ".join(sorted(_FLOATS)),
+            expected=", ".join(FLOATS),
             source=source,
             remedy="dequantise the checkpoint to floating point and save it again",
         )
@@ -166,6 +166,18 @@ def check_headers(
             if problems["missing"] == [LM_HEAD]
             else "use the config.json that was saved with these weights; fetch missing files again",
         )
+
+
+def disagreements(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """What keeps ``found`` from being copied into ``wanted``: names that are missing or unknown, other shapes."""
+    problems = [f"missing {name}" for name in wanted if name not in found]
+    problems += [f"unexpected {name}" for name in found if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in found and found[name].shape != tensor.shape
+    ]
+    return problems
 
 
 def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence[Tensor]]) -> None:

@@ -6,10 +6,13 @@ and none attends to it. No (T, T) mask is built, at any length, and attention ke
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,13 +34,20 @@ class Span:
 
 def document_spans(document: Tensor) -> list[Span]:
     """The documents of (B, T) document numbers (0 is padding), in order; reads the tensor on the host."""
-    spans = []
-    for row, numbers in enumerate(document.cpu().numpy()):
-        edges = np.flatnonzero(np.diff(numbers)) + 1
-        for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(numbers)]):
-            if stop > start and numbers[start] != 0:
-                spans.append(Span(row, start, stop))
-    return spans
+    return [
+        Span(row, start, stop)
+        for row, numbers in enumerate(document.cpu().numpy())
+        for start, stop, number in runs_of(numbers)
+        if number != 0
+    ]
+
+
+def runs_of(row: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, value) of every run of equal values of (T,)."""
+    cuts = np.flatnonzero(np.diff(row)) + 1
+    for start, stop in itertools.pairwise([0, *cuts.tolist(), len(row)]):
+        if stop > start:
+            yield start, stop, int(row[start])
 
 
 def plan_passes(spans: Iterable[Span], tokens: int = PASS_TOKENS) -> Iterator[list[Span]]:
@@ -73,6 +83,19 @@ def scatter(target: Tensor, states: Tensor, group: list[Span]) -> None:
     """Write states (G, L, d) of a pass to their places in (B, T, d); padding is left as it is."""
     for place, span in enumerate(group):
         target[span.row, span.start : span.stop] = states[place, : len(span)].to(target)
+
+
+def document_mask(document: Tensor) -> Tensor:
+    """Causal attention inside documents: (B, T) document numbers -> bool (B, 1, T, T), True = visible.
+
+    Padding (document 0) sees itself only, so that no row of the softmax is empty.
+    """
+    length = document.shape[1]
+    same = document[:, :, None] == document[:, None, :]  # (B, T, T)
+    causal = torch.ones(length, length, dtype=torch.bool, device=document.device).tril()
+    real = (document != 0)[:, :, None]
+    itself = torch.eye(length, dtype=torch.bool, device=document.device)
+    return ((same & causal & real) | itself)[:, None]
 
 
 def restarts(position: Tensor, spans: Iterable[Span]) -> bool:

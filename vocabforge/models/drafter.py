@@ -58,7 +58,7 @@ class Drafter(Protocol):
 
     @property
     def positions(self) -> int | None:
-        """How many rotary positions there are; None where positions are not used."""
+        """How many rotary positions there are now; None where positions are not used."""
         ...
 
     @property
@@ -68,6 +68,10 @@ class Drafter(Protocol):
 
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
         """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/start.py``."""
+        ...
+
+    def ensure_positions(self, count: int) -> None:
+        """Make room for at least this many positions; nothing where they are not used."""
         ...
 
     def fuse(self, features: Tensor) -> Tensor:
@@ -102,10 +106,6 @@ class Drafter(Protocol):
 
 class CachedDrafter(Drafter, Protocol):
     """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
-
-    def ensure_positions(self, count: int) -> None:
-        """Make room for at least this many positions."""
-        ...
 
     def extend(
         self,

@@ -14,10 +14,10 @@ from torch import Tensor
 from ..core.artifact import Artifact, form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import atomic_write_json, read_json
-from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, fill, read_headers
+from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
 from .drafter import Drafter
 from .drafters import DRAFTERS, drafter_class, new_drafter
-from .target import read_target_config
+from .target_load import dtype_name, read_target_config
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
@@ -158,18 +158,12 @@ def _filled(
     _check_stored(sizes, tensors, target_ids, source)
     drafter = new_drafter(sizes.kind, sizes, target.embedding, target.head, target_ids)
     wanted = dict(drafter.named_parameters())
-    problems = [f"missing {name}" for name in wanted if name not in tensors]
-    problems += [f"unexpected {name}" for name in tensors if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(p.shape)}"
-        for name, p in wanted.items()
-        if name in tensors and tensors[name].shape != p.shape
-    ]
-    if problems:
+    if problems := disagreements(tensors, wanted):
         raise ArtifactError(
             "the drafter's tensors are not those of its configuration",
             got="; ".join(problems[:5]),
             source=source,
+            remedy="the folder was put together from several drafters; export or train it again",
         )
     with torch.no_grad():
         for name, parameter in wanted.items():
@@ -239,7 +233,7 @@ def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -
         raise MismatchError(
             "the drafter was trained with an input embedding of its own, and would be run with the target's",
             got=f"{rows:,} of {len(ours):,} rows differ, by at most {worst:.3g}",
-            expected=f"the target's rows, up to the rounding of {str(coarse).removeprefix('torch.')}",
+            expected=f"the target's rows, up to the rounding of {dtype_name(coarse)}",
             source=source,
             remedy="give the target that it was trained for; a drafter whose embedding was trained can be run by "
             "vLLM, which keeps it",
@@ -257,6 +251,8 @@ def _exact_in(tensor: Tensor) -> torch.dtype:
 def load_target_tensors(path: Path) -> TargetTensors:
     """Only what a drafter shares, in fp32 on the CPU: an export needs no layer of the target.
 
+    A head that is stored once with the embedding is one tensor with it.
+
     Raises:
         DataError: unreadable weights, or none under the usual names.
     """
@@ -265,10 +261,16 @@ def load_target_tensors(path: Path) -> TargetTensors:
     embedding = stored.get(EMBEDDING, stored.get(LM_HEAD))
     head = stored.get(LM_HEAD, embedding)
     if embedding is None or head is None:
-        raise DataError("the target has no input embedding", got=f"no {EMBEDDING}", source=path)
-    shared = {EMBEDDING: torch.empty(embedding.shape), LM_HEAD: torch.empty(head.shape)}
-    fill({EMBEDDING: embedding, LM_HEAD: head}, {name: (tensor,) for name, tensor in shared.items()})
-    return TargetTensors(shared[EMBEDDING], shared[LM_HEAD])
+        raise DataError(
+            "the target has no input embedding",
+            got=f"no {EMBEDDING}",
+            expected="a checkpoint of a supported causal language model",
+            source=path,
+        )
+    wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
+    shared = {name: torch.empty(item.shape) for name, item in wanted.items()}
+    fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
+    return TargetTensors(shared[EMBEDDING], shared.get(LM_HEAD, shared[EMBEDDING]))
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:

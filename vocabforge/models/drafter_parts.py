@@ -20,6 +20,7 @@ from .sight import Sight, sight_attention
 _MOST = 1 << 28  # no size of any model comes near
 
 _Sizes = TypeVar("_Sizes")
+_READY_POSITIONS = 131_072
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise MismatchError(
-            "the target's config.json lacks a size that a drafter needs", got=f"no usable {error}"
+            "the target's config.json lacks a size that a drafter needs",
+            got=f"no usable {error}",
+            remedy="give a causal language model's folder",
         ) from error
 
 
@@ -226,11 +229,23 @@ def share_target(
     drafter.register_buffer("target_ids", target_ids, persistent=False)
 
 
+def register_tables(drafter: nn.Module, rope: RopeSettings, head_dim: int, longest: int) -> None:
+    """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
+
+    Args:
+        longest: positions that the sizes admit. P is that or 131,072: tables of what some configurations admit would
+            take gigabytes, and ``lengthen_tables`` makes more where they are read.
+    """
+    cos, sin = rope_tables(rope, head_dim, min(longest, _READY_POSITIONS))
+    drafter.register_buffer("cos", cos, persistent=False)
+    drafter.register_buffer("sin", sin, persistent=False)
+
+
 def lengthen_tables(drafter: Any, rope: RopeSettings, head_dim: int, count: int) -> None:
     """Lengthen ``drafter.cos`` and ``.sin`` to at least ``count`` positions.
 
     Padding rows and deep trees reach past the target's context, and a drafter may have been trained for a
-    shorter context than it decodes in.
+    shorter context than it decodes in. What was made keeps its values.
     """
     if count > drafter.cos.shape[0]:
         # A table made in inference mode could not be used in training again.

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from . import drafter_parts as parts
 from .eagle3_layers import PlainLayer
 from .kv_cache import KVCache
-from .rope import RopeSettings, rope_tables
+from .rope import RopeSettings
 from .sight import Sight
 from .ttt_attention import TTTState, ttt_attention
 
@@ -112,9 +112,7 @@ class Eagle1Drafter(nn.Module):
         self.layers = nn.ModuleList([PlainLayer(config)])
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        parts.register_tables(self, config.rope, config.head_dim, config.max_position_embeddings)
 
     @property
     def has_own_head(self) -> bool:
@@ -167,6 +165,7 @@ class Eagle1Drafter(nn.Module):
         return F.linear(self.read(g), self.head_weight)
 
     def embed(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, H)."""
         return F.embedding(ids, self.embedding)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:

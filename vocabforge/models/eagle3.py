@@ -25,7 +25,7 @@ from ..core.errors import MismatchError
 from . import drafter_parts as parts
 from .eagle3_layers import MidLayer, RMSNorm
 from .kv_cache import KVCache
-from .rope import RopeSettings, rope_tables
+from .rope import RopeSettings
 from .sight import Sight
 from .target import default_aux_layers
 from .ttt_attention import TTTState, ttt_attention
@@ -140,9 +140,7 @@ class Eagle3Drafter(nn.Module):
         self.norm = RMSNorm(size, eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
-        cos, sin = rope_tables(config.rope, config.head_dim, config.max_position_embeddings)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        parts.register_tables(self, config.rope, config.head_dim, config.max_position_embeddings)
 
     @property
     def has_own_head(self) -> bool:
@@ -201,6 +199,7 @@ class Eagle3Drafter(nn.Module):
         return F.linear(self.read(g), self.head_weight)
 
     def embed(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, H)."""
         return F.embedding(ids, self.embedding)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:

@@ -146,6 +146,7 @@ class PlainLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(size, config.rms_norm_eps)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`Attention.qkv`, of x (B, T, H)."""
         return self.self_attn.qkv(x, cos, sin)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from ..core.errors import DataError, VocabForgeError
 from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files
 from .rope import parse_rope
-from .target import read_target_config
+from .target_load import read_target_config
 
 _SAMPLED_ROWS = 16  # spread over the tensor, the first and the last among them
 # Keys of config.json that change what the weights compute, whatever they are called in other files of the folder.
@@ -75,7 +75,9 @@ def target_fingerprint(path: Path) -> str:
     if rows.get(LM_HEAD) == rows.get(EMBEDDING):
         rows.pop(LM_HEAD, None)
     if not rows:
-        raise DataError("there are no weights here", got=f"no tensor in {path}")
+        raise DataError(
+            "there are no weights here", got=f"no tensor in {path}", remedy="fetch the checkpoint again"
+        )
     for name in sorted(rows):
         digest.update(name.encode())
         digest.update(rows[name])

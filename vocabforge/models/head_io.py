@@ -17,7 +17,7 @@ from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, writ
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import atomic_write_json, read_json, sha256_file
-from .checkpoint import INDEX, checkpoint_files
+from .checkpoint import INDEX, checkpoint_files, disagreements
 from .drafter_io import WEIGHTS as DRAFTER_WEIGHTS
 from .head_types import HeadSizes
 from .heads import HEADS
@@ -177,13 +177,7 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     wanted: dict[str, Tensor] = dict(module.named_parameters())
     if isinstance(module, Router):
         wanted[ASSIGNMENT] = module.assignment
-    problems = [f"missing {name}" for name in wanted if name not in tensors]
-    problems += [f"unexpected {name}" for name in tensors if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in tensors and tensors[name].shape != tensor.shape
-    ]
+    problems = disagreements(tensors, wanted)
     if not problems and isinstance(module, Router):
         low, high = int(tensors[ASSIGNMENT].min()), int(tensors[ASSIGNMENT].max())
         if low < 0 or high >= module.clusters:

@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 
 from ..core.errors import DataError, MismatchError
-from .checkpoint import EMBEDDING, LM_HEAD, StoredTensor, checkpoint_files, read_headers
-from .target import read_target_config
+from .checkpoint import EMBEDDING, FLOATS, LM_HEAD, StoredTensor, checkpoint_files, read_headers
+from .target_load import read_target_config
 
 Rows = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -42,7 +42,6 @@ EMBEDDINGS = (
     "model.decoder.embed_tokens.weight",
     "backbone.embeddings.weight",
 )
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _DIGEST_ROWS = 4096
 
 
@@ -185,11 +184,11 @@ def _refuse_foreign_head(stored: Mapping[str, StoredTensor], path: Path) -> None
 
 
 def _check_plain(item: StoredTensor) -> None:
-    if item.dtype not in _FLOATS or len(item.shape) != 2 or 0 in item.shape:
+    if item.dtype not in FLOATS or len(item.shape) != 2 or 0 in item.shape:
         raise DataError(
             "the LM head is packed, quantised or no matrix",
             got=f"{item.name} {item.dtype} {item.shape}",
-            expected=f"(V, d) in one of {', '.join(_FLOATS)}",
+            expected=f"(V, d) in one of {', '.join(FLOATS)}",
             source=item.file,
             remedy="dequantise the checkpoint to floating point and save it again",
         )

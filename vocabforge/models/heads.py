@@ -1,6 +1,6 @@
 """Draft heads: for N hidden rows, the top-k log-probabilities and target token ids.
 
-Every head answers in fp32, ordered by logit, ties to the lower target id (METHODS: draft heads). This file is
+Every head answers in fp32, ordered by logit, ties to the lower target id (docs/methods.md, Draft heads). This file is
 the table; ``head_types.py`` holds what a head is, ``heads_*.py`` the kinds.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from torch import nn
 
 from ..core.extension import resolve
-from ..ops.ordering import topk_lowest_id
 from .drafter import Drafter
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
 from .heads_context import ContextHead
@@ -42,7 +41,6 @@ __all__ = [
     "default_budgets",
     "exact_head",
     "exact_head_of",
-    "topk_lowest_id",
 ]
 
 # name -> "module:attr" of a class as in head_types.DraftHeadKind; a new kind is a file and a row.

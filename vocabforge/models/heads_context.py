@@ -16,7 +16,7 @@ LEAST_CONTEXT = 256
 
 
 class ContextHead(nn.Module):
-    """NanoSpec: what a text has used it is likely to use again (METHODS section 7).
+    """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
 
     Args:
         base: the exact head.

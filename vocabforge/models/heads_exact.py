@@ -87,6 +87,7 @@ class StaticHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
+        """(R, H)."""
         return self._inner.weight
 
     @classmethod
@@ -140,6 +141,11 @@ def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
 
 
 def check_width(what: str, width: int, base: HeadBase) -> None:
+    """Refuse a trained part that reads hidden states of another size than the drafter's.
+
+    Raises:
+        MismatchError: ``width`` is not H.
+    """
     if width != base.weight.shape[1]:
         raise MismatchError(
             f"the {what} does not fit the drafter",
@@ -149,7 +155,11 @@ def check_width(what: str, width: int, base: HeadBase) -> None:
 
 
 def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
-    """An option without meaning for a kind is a mistake, not to be ignored."""
+    """An option without meaning for a kind is a mistake, not to be ignored.
+
+    Raises:
+        UsageError: an option is set that is not among ``known``.
+    """
     given: dict[str, Any] = {name: value for name, value in vars(options).items() if value is not None}
     unknown = [name for name in given if name not in (*known, "ops")]  # how, not what: of every kind
     if unknown:

@@ -17,7 +17,7 @@ DEFAULT_TAIL = 512
 
 
 class HybridHead(nn.Module):
-    """A hot core that needs no gather and no scorer, and a small tail for what it lacks (METHODS section 7).
+    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
 
     Args:
         base: the exact head.

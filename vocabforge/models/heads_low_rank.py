@@ -21,7 +21,7 @@ DEFAULT_SHORTLIST = 2048
 
 
 class RankerHead(nn.Module):
-    """SpecVocab: a low-rank scorer names candidates, the exact head decides among them (METHODS section 6).
+    """SpecVocab: a low-rank scorer names candidates, the exact head decides among them.
 
     Args:
         base: the exact head; with fewer rows than V, candidates come from its rows.
@@ -126,7 +126,7 @@ class RankerHead(nn.Module):
 
 
 class LowRankHead(nn.Module):
-    """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather (METHODS section 7).
+    """SlimSpec: the scorer's softmax is the draft distribution; full support, no gather.
 
     Args:
         base: names the tokens that may be proposed; its weight is not read.
@@ -199,7 +199,11 @@ def as_scorer(module: nn.Module | None) -> LowRankScorer:
 
 
 def scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
-    """W_vocab's rows (R, d') of the base's tokens."""
+    """W_vocab's rows (R, d') of the base's tokens.
+
+    Raises:
+        MismatchError: the scorer reads another hidden size, or does not score every token of the base.
+    """
     check_width("low-rank scorer", scorer.down.in_features, base)
     weight, ids = scorer.head_weight, base.target_ids
     if len(weight) == len(ids):

@@ -80,7 +80,7 @@ class ClusterSlabs(nn.Module):
 
 
 class RouterHead(nn.Module):
-    """DynaSpec: the shortlist is the union of the tokens of the best clusters (METHODS section 5).
+    """DynaSpec: the shortlist is the union of the tokens of the best clusters.
 
     On the ops it reads a copy of the head, sorted by cluster: R' * H weights more on the device (1 GiB for 128k
     rows of 4,096 in bf16), shared by :meth:`with_budgets`.

@@ -16,8 +16,8 @@ from .heads_exact import answer, refuse_options
 
 
 class ScheduledHead(nn.Module):
-    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted (METHODS
-    section 2).
+    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted
+    (PA-FR).
 
     The rows lie in rank order, so that every step reads a slice of one slab, without a gather.
 

@@ -14,7 +14,7 @@ _STEP, _FP8_STEP = 8, 16  # the ranks that the op takes are multiples of them
 class Selector(nn.Module):
     """The scores of a scorer over some of its rows, and the best of them.
 
-    A row is scored as ``s = W_vocab p`` (METHODS section 6). In fp8 each row of W_vocab has a scale of its own,
+    A row is scored as ``s = W_vocab p`` (SpecVocab's ranker). In fp8 each row of W_vocab has a scale of its own,
     ``s = scale * (W8 p)``: the scorer's V * d' weights, nearly all that selection reads, take one byte each.
 
     Args:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from . import checkpoint
 from .kv_cache import KVCache
 from .lean_config import LeanConfig
-from .lean_layers import LeanLayer, StepInputs, fits_ops, rms_norm, sum_and_norm
+from .lean_layers import LeanLayer, StepInputs, fits_ops, frozen, rms_norm, sum_and_norm
 from .rope import inverse_frequencies, rope_at
 from .sight import Sight
-from .target import read_target_config
+from .target_load import read_target_config
 
 
 class LeanOutput(NamedTuple):
@@ -51,11 +51,11 @@ class LeanModel(nn.Module):
         self.config = config
         device = torch.device(device)
         shape = (config.vocab_size, config.hidden_size)
-        self.embedding = _frozen(torch.empty(shape, dtype=dtype, device=device))
+        self.embedding = frozen(torch.empty(shape, dtype=dtype, device=device))
         own = not config.tie_word_embeddings if own_lm_head is None else own_lm_head
-        self.lm_head = _frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
+        self.lm_head = frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
         self.layers = nn.ModuleList(LeanLayer(config, s, dtype, device) for s in config.sliding_layers)
-        self.norm = _frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
+        self.norm = frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
         inverse = inverse_frequencies(config.rope, config.head_dim)
         self.register_buffer("inverse", inverse.to(device), persistent=False)
         self.register_buffer("eps", torch.tensor(config.rms_norm_eps, device=device), persistent=False)
@@ -217,7 +217,3 @@ def load_target(
     if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
         model.lm_head = None
     return model
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)

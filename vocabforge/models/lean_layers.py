@@ -64,8 +64,9 @@ def fits_ops(config: LeanConfig) -> bool:
     return pre and not family.sub_norms and config.hidden_act == "silu"
 
 
-def _empty(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+def frozen(tensor: Tensor) -> nn.Parameter:
+    """A parameter over a tensor's memory that is never trained."""
+    return nn.Parameter(tensor, requires_grad=False)
 
 
 class LeanLayer(nn.Module):
@@ -104,7 +105,7 @@ class LeanLayer(nn.Module):
         if config.family.sub_norms:
             shapes |= {"attention_sub_norm": (self.q_width,), "mlp_sub_norm": (inner,)}
         for name, shape in shapes.items():
-            self.register_parameter(name, _empty(*shape, dtype=dtype, device=device))
+            self.register_parameter(name, frozen(torch.empty(shape, dtype=dtype, device=device)))
 
     def checkpoint_views(self) -> dict[str, tuple[Tensor, ...]]:
         """Hugging Face tensor name (below ``model.layers.i.``) -> the parts of a parameter that it fills."""

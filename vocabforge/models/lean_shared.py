@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import DataError, MismatchError
 from .checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
 from .lean import LeanModel
 from .lean_config import LeanConfig
+from .lean_layers import frozen
 from .rope import inverse_frequencies
 from .target import HFTarget
 
@@ -42,17 +43,17 @@ def share_target(target: HFTarget) -> LeanModel:
     model = LeanModel(config, dtype=weight.dtype, device="meta", own_lm_head=LM_HEAD in parameters)
     _check_names(model, parameters, target.source)
     with torch.inference_mode(False):  # training reads these tensors too
-        model.embedding = _frozen(parameters[EMBEDDING].data)
-        model.norm = _frozen(parameters[FINAL_NORM].data)
+        model.embedding = frozen(parameters[EMBEDDING].data)
+        model.norm = frozen(parameters[FINAL_NORM].data)
         if model.lm_head is not None:
-            model.lm_head = _frozen(parameters[LM_HEAD].data)
+            model.lm_head = frozen(parameters[LM_HEAD].data)
         inverse = inverse_frequencies(config.rope, config.head_dim)
         model.inverse = inverse.to(weight.device)
         model.eps = torch.tensor(config.rms_norm_eps, device=weight.device)
         for index, layer in enumerate(model._layers()):
             for name, parameter in list(layer.named_parameters()):
                 empty = torch.empty(parameter.shape, dtype=weight.dtype, device=weight.device)
-                layer.register_parameter(name, _frozen(empty))
+                layer.register_parameter(name, frozen(empty))
             for name, parts in layer.checkpoint_views().items():
                 theirs = parameters[f"model.layers.{index}.{name}"]
                 for part in parts:
@@ -96,7 +97,3 @@ def _check_names(model: LeanModel, parameters: Mapping[str, Tensor], source: obj
             expected=f"{len(wanted)} tensors",
             source=source,
         )
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor, requires_grad=False)

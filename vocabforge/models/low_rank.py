@@ -13,7 +13,7 @@ _SMALL = 0.02
 
 
 class LowRankScorer(nn.Module):
-    """``s = W_vocab (W_down h)`` for the whole vocabulary (METHODS section 6).
+    """``s = W_vocab (W_down h)`` for the whole vocabulary (SpecVocab).
 
     Args:
         hidden_size: H.
@@ -37,6 +37,7 @@ class LowRankScorer(nn.Module):
 
     @property
     def rank(self) -> int:
+        """d'."""
         return self.down.out_features
 
     @property

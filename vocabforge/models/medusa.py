@@ -141,6 +141,9 @@ class MedusaDrafter(nn.Module):
         if self.has_own_head:
             self.lm_head.weight.copy_(self.target_head[self.target_ids])
 
+    def ensure_positions(self, count: int) -> None:
+        """Positions are not used."""
+
     def fuse(self, features: Tensor) -> Tensor:
         """The target's hidden states as they are: (..., H)."""
         return features

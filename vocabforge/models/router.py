@@ -26,7 +26,7 @@ def default_width(hidden_size: int) -> int:
 
 
 class Router(nn.Module):
-    """MLP 2d -> width -> M with SiLU (METHODS section 5).
+    """MLP 2d -> width -> M with SiLU; DynaSpec leaves depth, width and activation open: our choice.
 
     Both inputs are divided by their root mean square, without a learned scale (our choice): embeddings and
     hidden states of different targets, and of step 0 and later steps, differ a hundredfold in scale.

@@ -25,7 +25,6 @@ __all__ = [
     "check_row_length",
     "check_tokenizer_fits",
     "default_aux_layers",
-    "document_mask",
     "read_target_config",
 ]
 
@@ -156,6 +155,7 @@ class HFTarget:
 
     @property
     def num_layers(self) -> int:
+        """Decoder layers."""
         return len(self._layers)
 
     @property
@@ -198,7 +198,10 @@ class HFTarget:
         spans = document_spans(document)
         if not restarts(position, spans):
             raise DataError(
-                "positions of packed rows must run 0, 1, 2, … in each document", source=self.source
+                "positions of packed rows must run 0, 1, 2, … in each document",
+                got="positions that begin or step otherwise",
+                source=self.source,
+                remedy="prepare the data again",
             )
         shape, home = input_ids.shape, input_ids.device
         features = torch.zeros(*shape, len(self.aux_layers) * self.hidden_size, dtype=self.dtype, device=home)
@@ -228,19 +231,6 @@ class HFTarget:
             for handle in handles:
                 handle.remove()
         return kept, output.last_hidden_state
-
-
-def document_mask(document: Tensor) -> Tensor:
-    """Causal attention inside documents: (B, T) document numbers -> bool (B, 1, T, T), True = visible.
-
-    Padding (document 0) sees itself only, so that no row of the softmax is empty.
-    """
-    length = document.shape[1]
-    same = document[:, :, None] == document[:, None, :]  # (B, T, T)
-    causal = torch.ones(length, length, dtype=torch.bool, device=document.device).tril()
-    real = (document != 0)[:, :, None]
-    itself = torch.eye(length, dtype=torch.bool, device=document.device)
-    return ((same & causal & real) | itself)[:, None]
 
 
 def check_tokenizer_fits(

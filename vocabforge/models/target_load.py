@@ -41,6 +41,11 @@ class Placement:
         return self.device_map is not None or self.tp_plan is not None
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype | str:
     """``auto`` is the checkpoint's own dtype on CUDA (Hugging Face's ``auto``) and fp32 on a CPU.
 
@@ -97,7 +102,11 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
 
 def _check_launch(placement: Placement) -> None:
     if placement.device_map is not None and placement.tp_plan is not None:
-        raise UsageError("a target is placed by a device map or by tensor parallelism, not by both")
+        raise UsageError(
+            "a target is placed by a device map or by tensor parallelism, not by both",
+            got=f"device_map {placement.device_map} and tp_plan {placement.tp_plan}",
+            remedy="leave one of them out",
+        )
     if placement.tp_plan not in (None, "auto"):
         raise UsageError("there is no such tensor parallelism", got=placement.tp_plan, expected="auto")
     if placement.tp_plan is not None and world_size() == 1:

@@ -1,6 +1,7 @@
 """Attention of the training-time test: causal step-0 keys and a row's own later keys.
 
-Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (METHODS section 8).
+Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (Li et al.
+2025, "EAGLE-3"; docs/methods.md, The training-time test).
 ``eager`` is the reference and holds all (T, T) weights; ``merged`` (any device) and ``flex`` (CUDA) work in blocks
 and merge the causal part with the row's own keys by log-sum-exp.
 """
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError
 from .device import has_triton
-from .target import document_mask
+from .document_passes import document_mask
 from .ttt_documents import Documents
 
 # The smallest head that flex attention's kernel takes.
@@ -32,7 +33,6 @@ class TTTState:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
-        start: (B, T, H) what the first step was fed, for drafters whose later steps read it again (Medusa).
         documents: where the documents lie, found at the first step that asks for it.
     """
 
@@ -40,7 +40,6 @@ class TTTState:
     attention: str = "auto"
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
-    start: Tensor | None = None
     documents: Documents | None = None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from .document_passes import runs_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Documents:
             DataError: a document's tokens are not one stretch of its row.
         """
         numbers = document.cpu().numpy()
-        rows = [list(_runs(row)) for row in numbers]
+        rows = [list(runs_of(row)) for row in numbers]
         for index, runs in enumerate(rows):
             seen = [number for _, _, number in runs if number != 0]
             if len(seen) != len(set(seen)):
@@ -73,12 +72,3 @@ class Documents:
                 segments += [Segment(slice(same, index + 1), slice(a, b), not real) for a, b, real in shape]
                 same = index + 1
         return cls(torch.from_numpy(first).to(document.device), tuple(segments))
-
-
-def _runs(row: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, value) of every run of equal values."""
-    cuts = np.flatnonzero(np.diff(row)) + 1
-    edges = [0, *cuts.tolist(), len(row)]
-    for a, b in itertools.pairwise(edges):
-        if b > a:
-            yield a, b, int(row[a])

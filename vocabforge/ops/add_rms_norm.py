@@ -23,6 +23,7 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm_reference(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
+    """As :func:`add_rms_norm`, in PyTorch."""
     total = x if residual is None else x + residual
     return rms_norm_reference(total, weight, eps), total
 

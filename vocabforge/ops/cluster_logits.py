@@ -48,6 +48,7 @@ def _tiles(offsets: Tensor, opened: Tensor, most_tiles: int) -> tuple[Tensor, Te
 def cluster_logits_reference(
     hidden: Tensor, weight: Tensor, offsets: Tensor, opened: Tensor, most_tiles: int
 ) -> tuple[Tensor, Tensor]:
+    """As :func:`cluster_logits`, in PyTorch."""
     rows, cluster = _tiles(offsets, opened, most_tiles)
     flat = rows.flatten()  # (t * 64,)
     logits = hidden.float() @ weight[flat.clamp(min=0)].float().T  # (N, t * 64)

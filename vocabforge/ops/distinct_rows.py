@@ -12,6 +12,7 @@ SEGMENTS = 128  # of kernels/distinct_rows/segments.h: the kernel's order, which
 
 
 def distinct_rows_reference(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`distinct_rows`, in PyTorch."""
     device, exists = ids.device, (ids >= 0) & (ids < size)  # (N, k)
     known = torch.where(exists, ids, size).long()
     wanted = torch.zeros(size + 1, dtype=torch.bool, device=device).index_fill_(0, known.flatten(), True)

@@ -39,13 +39,14 @@ def draft_topk(
         k: 1 to 64, the answers of a row; it may exceed C.
         ids: (C,) or (N, C) int32 or int64, distinct in a row but for -1; none above 2**31 - 1.
         target_ids: (R,) int64, distinct, below 2**31.
+        backend: see ``ops/backend.py``.
 
     Returns:
         log-probabilities (N, k) fp32, descending, and final ids (N, k) int64. A row with fewer than k logits above
         -inf ends in (-inf, 0).
 
     Raises:
-        UsageError: shapes, dtypes or devices that do not fit.
+        UsageError: shapes, dtypes or devices that do not fit, or a backend that is missing.
     """
     name = "draft_topk"
     check_shape(name, "logits", logits, None, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .backend import FLOATS
 from .checks import check_dtype, check_shape
 
 FP8 = torch.float8_e4m3fn
@@ -29,7 +30,7 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
         UsageError: not a matrix of floating-point numbers.
     """
     check_shape("quantise_rows", "weight", weight, None, None)
-    check_dtype("quantise_rows", "weight", weight, {torch.float32, torch.bfloat16, torch.float16})
+    check_dtype("quantise_rows", "weight", weight, FLOATS)
     rows = weight.float()
     largest = rows.abs().amax(-1)
     # A row of zeros, or of numbers that a scale would round to 0, keeps scale 1.

@@ -11,6 +11,7 @@ from .union_logits import check_head
 
 
 def indexed_logits_reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
+    """As :func:`indexed_logits`, in PyTorch."""
     vocab = weight.shape[0]
     gathered = weight[ids.long().clamp(0, vocab - 1)].float()  # (N, k, d)
     logits = (gathered @ hidden.float()[:, :, None])[:, :, 0]  # (N, k)

@@ -25,6 +25,7 @@ def rope_store_reference(
     qk_norm: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
+    """As :func:`rope_store`, in PyTorch."""
     batch, kv_heads, _, dim = keys.shape
     every = qkv.view(batch, qkv.shape[1], -1, dim)  # (B, T, Hq + 2 Hkv, D)
     qk, v = every.split((heads + kv_heads, kv_heads), 2)

@@ -11,6 +11,7 @@ from .fitting import fitting_backend
 
 
 def silu_mul_reference(gate_up: Tensor) -> Tensor:
+    """As :func:`silu_mul`, in PyTorch."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate) * up
 

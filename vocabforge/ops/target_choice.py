@@ -10,6 +10,7 @@ from .checks import check_dtype, check_range, check_shape
 
 
 def target_choice_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`target_choice`, in PyTorch."""
     highest, choices = logits.max(-1)  # (R,), the first of equal maxima; NaN is the largest
     return choices, highest > -torch.inf
 

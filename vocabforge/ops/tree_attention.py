@@ -41,6 +41,7 @@ def tree_attention_reference(
     window: int,
     scale: float,
 ) -> Tensor:
+    """As :func:`tree_attention`, in PyTorch."""
     batch, queries, heads, size = q.shape
     kv_heads, capacity = keys.shape[1], keys.shape[2]
     seen = visible_slots(lengths, words, capacity, positions, window)  # (B, T, S)
@@ -96,6 +97,19 @@ def tree_attention(
         UsageError: other shapes, dtypes or devices, a window without positions, or a backend that is missing.
     """
     _check(q, keys, values, lengths, words)
+    _check_window(q, positions, window)
+    size = q.shape[3]
+    scale = size**-0.5 if scale is None else float(scale)
+    if not scale > 0.0:
+        raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
+    backend = fitting_backend(_NAME, backend, q, size in HEAD_SIZES, _NEEDS)
+    places = None if window is None or positions is None else positions.contiguous()
+    parts = q.contiguous(), keys, values, lengths.contiguous(), words.contiguous()
+    out: Tensor = _OP(backend, *parts, places, window or 0, scale)
+    return out
+
+
+def _check_window(q: Tensor, positions: Tensor | None, window: int | None) -> None:
     if positions is not None:
         check_shape(_NAME, "positions", positions, *q.shape[:2])
         check_dtype(_NAME, "positions", positions, (torch.int64,))
@@ -106,24 +120,6 @@ def tree_attention(
             raise UsageError(
                 f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
             )
-    size = q.shape[3]
-    scale = size**-0.5 if scale is None else float(scale)
-    if not scale > 0.0:
-        raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
-    backend = fitting_backend(_NAME, backend, q, size in HEAD_SIZES, _NEEDS)
-    places = None if window is None or positions is None else positions.contiguous()
-    out: Tensor = _OP(
-        backend,
-        q.contiguous(),
-        keys,
-        values,
-        lengths.contiguous(),
-        words.contiguous(),
-        places,
-        window or 0,
-        scale,
-    )
-    return out
 
 
 def _check(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tensor) -> None:

@@ -12,6 +12,7 @@ from .checks import INTEGERS, check_dtype, check_range, check_shape, check_toget
 def union_logits_reference(
     hidden: Tensor, weight: Tensor, rows: Tensor, count: Tensor | None = None
 ) -> Tensor:
+    """As :func:`union_logits`, in PyTorch."""
     vocab = weight.shape[0]
     missing = (rows < 0) | (rows >= vocab)  # (C,)
     if count is not None:

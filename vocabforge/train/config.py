@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..core.config import Positive, StrictModel
+from ..core.errors import did_you_mean
 from .data_config import DataConfig
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -79,9 +79,9 @@ class DrafterConfig(StrictModel):
         from ..models.drafters import DRAFTERS
 
         if kind not in DRAFTERS:
-            close = difflib.get_close_matches(kind, DRAFTERS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ValueError(f"there is no drafter of kind {kind!r}, only {', '.join(DRAFTERS)}{hint}")
+            hint = did_you_mean(kind, DRAFTERS)
+            known = ", ".join(DRAFTERS) + (f"; {hint}" if hint else "")
+            raise ValueError(f"there is no drafter of kind {kind!r}, only {known}")
         return kind
 
     @model_validator(mode="after")

@@ -11,7 +11,6 @@ import torch
 
 from ..capture.build import build_capture, load_capture_target
 from ..capture.cache import CachedCapture
-from ..capture.cache_format import dtype_name
 from ..core.distributed import Group
 from ..core.errors import MismatchError, VocabForgeError
 from ..core.progress import say
@@ -23,6 +22,7 @@ from ..models.drafters import new_drafter
 from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.target import check_tokenizer_fits
+from ..models.target_load import dtype_name
 from .basis import Basis, identity_of, read_basis, step_settings
 from .config import TrainConfig
 from .data import TrainData, open_data, prepare, to_tensors

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..models.target import document_mask
+from ..models.document_passes import document_mask
 from .candidates import Candidates
 from .tiny_target_rows import Batch, Rows
 from .vocab_loss_terms import accumulation, product

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import uuid
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, did_you_mean
 from ..core.progress import say
 
 DEFAULT = "tensorboard"
@@ -103,13 +102,12 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     found = []
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
-            close = difflib.get_close_matches(name, TRACKERS, n=1)
             raise UsageError(
                 "there is no tracker of this name",
                 got=name,
                 expected=", ".join(TRACKERS),
                 source="run.trackers",
-                remedy=f"did you mean {close[0]}?" if close else None,
+                remedy=did_you_mean(name, TRACKERS),
             )
         row = TRACKERS[name]
         if any(importlib.util.find_spec(module) for module in row.modules):

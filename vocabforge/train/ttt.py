@@ -69,6 +69,8 @@ def unroll(
     read = batch.states(drafter.reads)
     g = drafter.fuse(read if noise is None else read + noise.to(read))
     state = TTTState(batch.document, attention)
+    longest = batch.input_ids.shape[1] + steps
+    drafter.ensure_positions(min(longest, drafter.config.max_position_embeddings))
     for k in range(steps):
         position = batch.position + k
         if drafter.positions is not None:

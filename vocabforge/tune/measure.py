@@ -23,6 +23,7 @@ from ..evaluate.bench_cycle import new_capture
 from ..evaluate.environment import describe_environment
 from ..models.heads import DraftHead
 from ..models.lean import LeanModel
+from ..models.target_load import dtype_name
 from .fitting import fit_rest, parts_of
 from .measure_graphs import captured_parts
 from .measure_parts import Bench, Run
@@ -153,8 +154,8 @@ class LatencyMeter:
         model = self.inputs.model
         table = LatencyTable(
             vocabforge=__version__,
-            environment=describe_environment(device=str(model.device), dtype=_name(model.dtype)),
-            dtype=_name(model.dtype),
+            environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
+            dtype=dtype_name(model.dtype),
             graphs=self.graphs,
             target=shapes_of_target(model, self.inputs.target),
             drafter=shapes_of_drafter(self.inputs.drafter, self.inputs.digest),
@@ -283,7 +284,3 @@ def shapes_of_drafter(drafter: Any, digest: str = "") -> Shapes:
         parameters=max(1, sum(one.numel() for one in drafter.parameters())),
         fingerprint=digest,
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

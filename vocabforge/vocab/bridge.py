@@ -14,14 +14,12 @@ from itertools import islice
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..core.errors import MismatchError
 from ..corpus.tokenizer import TextTokenizer
 from .overlap import Overlap, Vocabulary, pair_up, prepare
+from .select import Ids
 from .token_bytes import TokenForms
-
-Ids = npt.NDArray[np.int64]
 
 
 class Spelling(Protocol):

@@ -16,11 +16,9 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from .kmeans import KMeansOptions, spherical_kmeans
 from .kmeans_backends import Backend
-from .kmeans_rows import UnitRows
+from .kmeans_rows import Ids, Rows, UnitRows
 
 KIND = "clusters"
-Ids = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.float32]
 _FILE = "clusters.safetensors"
 _FORMS = {
     "permutation": np.int64,
@@ -101,7 +99,7 @@ class Clusters:
 
 
 def default_clusters(vocab_size: int) -> int:
-    """M of METHODS section 4: 1024 from 100,000 ids on, below one for every 128 ids."""
+    """M where DynaSpec leaves it open, our choice: 1024 from 100,000 ids on, below one for every 128 ids."""
     return _LARGE_CLUSTERS if vocab_size >= _LARGE else max(2, round(vocab_size / _ROWS_A_CLUSTER))
 
 

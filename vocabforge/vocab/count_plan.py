@@ -54,6 +54,7 @@ class CountPlan:
 
     @property
     def stored_bytes(self) -> int:
+        """Of all shards, as they lie on the disk."""
         return stored(self.shards)
 
 
@@ -154,6 +155,11 @@ def _check_files(shards: Sequence[Shard]) -> None:
 def check_same_plan(
     group: Group, shards: Sequence[Shard], options: CountOptions, tokenizer: TextTokenizer
 ) -> None:
+    """Refuse launched processes that divided different inputs: their counts would not add up.
+
+    Raises:
+        MismatchError: the plans differ.
+    """
     plan = json.dumps([[asdict(shard) for shard in shards], options.deciding(tokenizer)], sort_keys=True)
     digests = group.gather((hashlib.sha256(plan.encode()).hexdigest(), len(shards)))
     if len(set(digests)) > 1:

@@ -87,28 +87,17 @@ def count_corpus(
         tokenizer.render([])  # raises: says which template is missing, before anything is read
     began = time.monotonic()
     with joined() as group:
-        if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
-            raise UsageError(
-                "a token limit is counted in order, by one process",
-                got=f"{group.size} launched processes, {options.workers} workers",
-                expected="--max-tokens with one process and --workers 1",
-            )
+        _check_limit(options, group)
         plan = make_plan(tokenizer, inputs, options, domains or {})
         check_same_plan(group, plan.shards, options, tokenizer)
-        special = SpecialTokens.of(tokenizer)
         partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-        resumed = 0
-        if options.max_tokens is None:
-            partials.prepare()
-            resumed = sum(partials.path(unit).is_file() for unit in plan.units)
-        if resumed:
-            say(f"Taking over {resumed:,} of {len(plan.units):,} parts from {folder}")
+        resumed = 0 if options.max_tokens is not None else _resumed(partials, plan.units)
         start = time.monotonic()
         counter = ShardCounter(tokenizer, plan.engine, plan.cut, options, plan.stamps)
         results = _count(counter, share(plan.units, group), partials, len(plan.units), group)
         tallies, digests, problems = _add_up(tokenizer.vocab_size, results, group, ["", *(domains or {})])
         run = CountRun(
-            table=_table(tokenizer, special, options, tallies, _source_digests(plan.shards, digests)),
+            table=_table(tokenizer, options, tallies, _source_digests(plan.shards, digests)),
             engine=plan.engine.name,
             reasons=plan.reasons,
             problems=problems,
@@ -130,6 +119,24 @@ def count_corpus(
             group.wait()
             partials.remove()
     return run
+
+
+def _resumed(partials: PartialResults, units: Sequence[Unit]) -> int:
+    """How many parts an earlier run has left; the folder is made."""
+    partials.prepare()
+    resumed = sum(partials.path(unit).is_file() for unit in units)
+    if resumed:
+        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
+    return resumed
+
+
+def _check_limit(options: CountOptions, group: Group) -> None:
+    if options.max_tokens is not None and (group.size > 1 or options.workers > 1):
+        raise UsageError(
+            "a token limit is counted in order, by one process",
+            got=f"{group.size} launched processes, {options.workers} workers",
+            expected="--max-tokens with one process and --workers 1",
+        )
 
 
 def _count(
@@ -190,7 +197,6 @@ def _add_up(
 
 def _table(
     tokenizer: TextTokenizer,
-    special: SpecialTokens,
     options: CountOptions,
     tallies: Mapping[str, Tally],
     sources: Mapping[str, str],
@@ -208,7 +214,7 @@ def _table(
         mode=options.mode,
         fingerprint=tokenizer.fingerprint,
         sources=sources,
-        special=special,
+        special=SpecialTokens.of(tokenizer),
         domains=domains,
         origin=_origin(tokenizer, options),
     )

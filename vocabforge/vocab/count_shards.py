@@ -19,8 +19,8 @@ from ..corpus.cutting import CutRule, NoCut, cut_rule
 from ..corpus.shards import read_shard, shard_digest
 from ..corpus.sources import Problems
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
-from .count_plan import Stamp, file_stamps
-from .counts import Counter, CountOptions
+from .count_plan import Stamp, file_stamps, stored
+from .counts import CountOptions, TokenCounter
 from .engines import choose_engine
 from .partials import PartialResults, Unit, UnitResult
 
@@ -49,7 +49,7 @@ class ShardCounter:
             DataError: a source is damaged, or changed since the work was divided.
         """
         problems = Problems(strict=self.options.sources.strict, shown=_SHOWN - len(self.said))
-        counter = Counter(self.tokenizer, self.engine, self.options.mode, max_tokens)
+        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode, max_tokens)
         documents = itertools.chain.from_iterable(
             read_shard(
                 shard,
@@ -81,7 +81,7 @@ def count_here(
         digests = [shard_digest(shard) for shard in unit]
         result = partials.load(unit, digests) if left is None else None
         if result is not None:
-            progress(sum(shard.stored_bytes for shard in unit), result.tally.tokens)
+            progress(stored(unit), result.tally.tokens)
         else:
             result, whole = counter.count(unit, progress, digests=digests, max_tokens=left)
             if whole and left is None:

@@ -68,7 +68,7 @@ class CountOptions:
         return facts
 
 
-class Counter:
+class TokenCounter:
     """Adds up documents: counts (V,), documents, UTF-8 bytes.
 
     Args:
@@ -93,6 +93,7 @@ class Counter:
 
     @property
     def tally(self) -> Tally:
+        """What was counted so far."""
         return Tally(self._counts, self._documents, self._bytes)
 
     def add(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, did_you_mean
 from .mixing import Part, merge_tables, mix_tables
 from .table import FrequencyTable
 
@@ -23,12 +22,11 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
     """
     for name in wanted:
         if name not in table.domains:
-            close = difflib.get_close_matches(name, table.domains, n=1)
             raise UsageError(
                 "the frequency table has no domain of this name",
                 got=name,
                 expected=", ".join(table.domains) or "none: it was counted without domains",
-                remedy=f"did you mean {close[0]}?" if close else None,
+                remedy=did_you_mean(name, table.domains),
             )
     parts = [
         Part(name, domain_table(table, name), 1.0 if weight is None else weight)

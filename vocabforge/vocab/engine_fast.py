@@ -14,10 +14,19 @@ from ..corpus.cut_parts import flat
 from ..corpus.cut_patterns import DEEPSEEK, DEEPSEEK_SPLITS, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
 from ..corpus.cutting import CutRule, NoCut
 from ..corpus.tokenizer import TextTokenizer
-from .engine_parts import Counts, NotSuited, groups
+from .engine_parts import NotSuited, groups
+from .table import Counts
 
 FAST_GROUP = 1 << 22  # characters; ids come back as 4 bytes each
 KNOWN_PATTERNS = ((LLAMA3,), (QWEN2,), (QWEN35,), (O200K,), (TEKKEN,), (*DEEPSEEK_SPLITS, DEEPSEEK))
+_MODEL_OPTIONS = (
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+)
 
 
 class FastEngine:
@@ -90,16 +99,6 @@ def unproven(whole: Mapping[str, Any]) -> str | None:
     if not all(letter in model["vocab"] for letter in _letters()):
         return "a BPE model that lacks bytes"
     return None
-
-
-_MODEL_OPTIONS = (
-    "dropout",
-    "unk_token",
-    "continuing_subword_prefix",
-    "end_of_word_suffix",
-    "fuse_unk",
-    "byte_fallback",
-)
 
 
 def _unknown_splits(steps: Sequence[Mapping[str, Any]]) -> str | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ..corpus.cutting import CutRule, NoCut
+from .table import Counts
 
-Counts = npt.NDArray[np.int64]
 PART = 1 << 16  # characters: enough work for one core, little memory
 GROUP = 1 << 19  # characters encoded at once; a token of the tokenizers library takes about 100 bytes
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..corpus.cutting import CutRule, NoCut
 from ..corpus.tokenizer import TextTokenizer
-from .engine_parts import Counts, count_rows, groups
+from .engine_parts import count_rows, groups
+from .table import Counts
 
 
 class PlainEngine:

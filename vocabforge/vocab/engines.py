@@ -12,8 +12,9 @@ from ..core.errors import UsageError
 from ..core.extension import resolve
 from ..corpus.cutting import CutRule, NoCut, cut_rule
 from ..corpus.tokenizer import TextTokenizer
-from .engine_parts import Counts, NotSuited, count_rows
+from .engine_parts import NotSuited, count_rows
 from .engine_plain import PlainEngine
+from .table import Counts
 
 # Fastest first. Each is made by ``make(tokenizer, rule, sample)``.
 ENGINES: dict[str, str] = {

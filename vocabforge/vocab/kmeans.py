@@ -80,6 +80,7 @@ class KMeansResult:
 
     @property
     def objective(self) -> float:
+        """Mean cosine of all rows at the end."""
         return self.history[-1]
 
 

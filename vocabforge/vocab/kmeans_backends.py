@@ -7,14 +7,10 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ..core.errors import UsageError, VocabForgeError
 from ..core.extension import resolve
+from .kmeans_rows import Ids, Rows
 
-Rows = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
 # (n, d) unit rows -> the min(2, M) best centroids of each: ids and inner products, the better first.
 Search = Callable[[Rows], tuple[Ids, Rows]]
 

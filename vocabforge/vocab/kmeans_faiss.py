@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kmeans_backends import Ids, Rows, Search, absent, load
+from .kmeans_backends import Search, absent, load
+from .kmeans_rows import Ids, Rows
 
 
 class FaissCpu:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .kmeans_rows import Ids, Rows, UnitRows
+from .kmeans_start import SAME
 
 if TYPE_CHECKING:
     from .kmeans import Sweep
 
 _SPARE = 64
-_SAME = 1e-6  # 1 - cosine of two unit rows that are one direction
 
 
 def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
@@ -58,7 +58,7 @@ def _candidates(rows: UnitRows, centroids: Rows, sweep: Sweep, wanted: int) -> I
     taken: set[int] = set()
     for at in np.lexsort((pool, own)):
         if sweep.sizes[sweep.labels[pool[at]]] < 2 or (
-            len(given) and float((given @ vectors[at]).max()) > 1.0 - _SAME
+            len(given) and float((given @ vectors[at]).max()) > 1.0 - SAME
         ):
             continue
         given = np.concatenate([given, vectors[at : at + 1]])

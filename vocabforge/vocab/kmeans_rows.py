@@ -21,7 +21,7 @@ _NO_DIRECTION = 1e-30  # below it a row has no direction in float32
 
 
 class RowSource(Protocol):
-    """A matrix read in parts; an LM head on the disk, or an array."""
+    """A matrix read in parts, such as an LM head on the disk."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,24 +32,6 @@ class RowSource(Protocol):
 
     def at(self, ids: Ids) -> Rows:
         """Rows of these numbers, (len(ids), d)."""
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayRows:
-    """A matrix in memory as a source of rows."""
-
-    array: Rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, width = self.array.shape
-        return rows, width
-
-    def rows(self, start: int, stop: int) -> Rows:
-        return self.array[start:stop].astype(np.float32)
-
-    def at(self, ids: Ids) -> Rows:
-        return self.array[ids].astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +57,7 @@ class UnitRows:
 
     @property
     def width(self) -> int:
+        """d."""
         return self.source.shape[1]
 
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -127,7 +110,12 @@ def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None
         )
     kept = norms >= _NO_DIRECTION
     if not kept.any():
-        raise DataError("every row of the LM head is zero", got=f"{count:,} rows", source=name)
+        raise DataError(
+            "every row of the LM head is zero",
+            got=f"{count:,} rows of norm 0",
+            expected="a trained head",
+            source=name,
+        )
     ids = np.flatnonzero(kept)
     scale = (1.0 / norms[ids]).astype(np.float32)
     return UnitRows(source, ids, scale, np.flatnonzero(~kept), count)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..core.errors import UsageError
 from .kmeans_rows import Ids, Rows, UnitRows
 
 # Rows of the sample per cluster: k-means++ reads its pool once for every centroid.
 _POOL = 8
-_SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
+SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
 
 Step = Callable[[], None]
 
@@ -24,15 +23,10 @@ def start_centroids(
     Args:
         rows: the unit rows, at least M.
         clusters: M.
-        init: a name of ``INITS``.
+        init: a name of ``INITS`` (``KMeansOptions`` refuses others).
         rng: the source of chance.
         step: called once for each centroid that is chosen.
-
-    Raises:
-        UsageError: no such ``init``.
     """
-    if init not in INITS:
-        raise UsageError("there is no such start", got=f"--init {init}", expected=", ".join(INITS))
     return INITS[init](rows, clusters, rng, step)
 
 
@@ -59,7 +53,7 @@ def plus_plus(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Ste
         chosen.append(at)
         # einsum runs on one thread: a threaded product may round otherwise, and the draws would differ.
         gap = 1.0 - np.einsum("nd,d->n", pool, pool[at]).astype(np.float64)
-        gap[gap < _SAME] = 0.0
+        gap[gap < SAME] = 0.0
         np.minimum(distance, gap, out=distance)
         distance[at] = 0.0
         step()

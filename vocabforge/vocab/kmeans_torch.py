@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .kmeans_backends import Ids, Rows, Search
+from .kmeans_backends import Search
+from .kmeans_rows import Ids, Rows
 
 
 class Torch:

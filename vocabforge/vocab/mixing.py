@@ -165,7 +165,11 @@ def _weights(parts: Sequence[Part]) -> list[Fraction]:
                 "a weight is not positive", got=f"{part.name}: {part.weight:g}", expected="a number above 0"
             )
         if part.table.tokens == 0:
-            raise DataError("a table without tokens cannot be mixed: it has no frequencies", got=part.name)
+            raise DataError(
+                "a table without tokens cannot be mixed: it has no frequencies",
+                got=part.name,
+                remedy="leave it out",
+            )
     exact = [Fraction(repr(float(part.weight))) for part in parts]  # 0.1 as a person means it
     return [weight / sum(exact) for weight in exact]
 

@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import form_errors, open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
 from ..corpus.tokenizer import TextTokenizer
 from .overlap_spelling import Speller
+from .select import Ids
 from .token_bytes import TokenForms, token_forms
 
 KIND = "overlap"
 LONGEST = 8
-Ids = npt.NDArray[np.int64]
 _FILE = "overlap.safetensors"
 
 

@@ -16,7 +16,8 @@ from tokenizers import Encoding, Tokenizer
 
 from ..core.errors import DataError
 from ..corpus.sources import Document
-from .overlap import Ids, Vocabulary, histogram
+from .overlap import Vocabulary, histogram
+from .select import Ids
 
 _BATCH_CHARACTERS = 1 << 18
 _SHOWN_FAILURES = 5

@@ -21,7 +21,6 @@ from .table import Tally
 
 _FORMAT = 1
 
-
 Unit = tuple[Shard, ...]
 """Consecutive shards of one domain that are counted together: what is lost at most when a run is killed."""
 

@@ -42,7 +42,11 @@ def schedule_sizes(
     function: Callable[[int, int, int, int], int] = resolve(LAWS, law, "schedule")
     if law == "constant":
         if k_min is not None and k_min != k_max:
-            raise UsageError("a constant schedule has one size only", got=f"k_min {k_min:,}, k_max {k_max:,}")
+            raise UsageError(
+                "a constant schedule has one size only",
+                got=f"k_min {k_min:,}, k_max {k_max:,}",
+                remedy="leave --k-min out",
+            )
         k_min = k_max
     if k_min is None:
         raise UsageError(f"the schedule {law} needs the size that it falls to", expected="--k-min N")
@@ -53,7 +57,7 @@ def schedule_sizes(
             expected="1 <= k_min <= k_max",
         )
     if steps < 1:
-        raise UsageError("a schedule needs at least one draft step", got=steps)
+        raise UsageError("a schedule needs at least one draft step", got=steps, expected="1 or more")
     return tuple(function(max(step, 1), k_max, k_min, steps) for step in range(steps))
 
 

@@ -49,7 +49,7 @@ def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "
         raise UsageError(
             "the size is below the number of forced ids",
             got=f"{size:,}",
-            expected=f"at least {len(must):,}, for {_shorten(must)}",
+            expected=f"at least {len(must):,}, for {shortened(must)}",
             remedy="choose a larger size, or force fewer ids",
         )
     order = np.argsort(-counts, kind="stable")  # ties keep ascending ids
@@ -67,6 +67,7 @@ def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "
     return ranked.astype(np.int64)
 
 
-def _shorten(ids: Ids) -> str:
+def shortened(ids: Ids) -> str:
+    """The first of many ids, and how many there are, for messages."""
     shown = ", ".join(map(str, ids[:12].tolist()))
     return shown + (f", … ({len(ids):,} ids)" if len(ids) > 12 else "")

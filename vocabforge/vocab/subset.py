@@ -18,8 +18,6 @@ from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import TextTokenizer
 from .select import Fill, Ids, select
 
-__all__ = ["KIND", "Fill", "Ids", "VocabSubset", "load_subset", "make_subset", "save_subset", "select"]
-
 KIND = "subset"
 _FILE = "subset.safetensors"
 
@@ -100,11 +98,6 @@ class VocabSubset:
         inside[self.ids] = True
         return inside
 
-    def step_ids(self, step: int) -> Ids:
-        """(B(t),) int64, ascending: the ids that draft step t >= 0 may use; steps past the schedule use its last."""
-        size = self.schedule[min(step, len(self.schedule) - 1)] if self.schedule else len(self.ids)
-        return np.sort(self.ranked[:size])
-
     def digest(self) -> str:
         """Hex SHA-256 over the ids, V and the fingerprint: what a drafter trained on it depends on."""
         head = f"{self.vocab_size} {self.fingerprint} ".encode()
@@ -130,17 +123,6 @@ class VocabSubset:
     ) -> VocabSubset:
         """From ids in rank order, without counts."""
         return cls(np.sort(ranked), ranked, vocab_size, fingerprint, tuple(sorted(set(forced))))
-
-    @classmethod
-    def from_d2t(cls, d2t: Ids, *, vocab_size: int, fingerprint: str) -> VocabSubset:
-        """From a drafter's offsets; the rank order is lost and replaced by the order of ids.
-
-        Raises:
-            DataError: the offsets do not give ascending ids inside the vocabulary.
-        """
-        offsets = np.asarray(d2t).astype(np.int64)
-        ids = np.arange(offsets.shape[-1], dtype=np.int64) + offsets
-        return cls(ids, ids.copy(), vocab_size, fingerprint)
 
     @classmethod
     def full(cls, vocab_size: int, fingerprint: str) -> VocabSubset:

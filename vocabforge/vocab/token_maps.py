@@ -21,8 +21,9 @@ from ..core.errors import DataError, UsageError
 from ..core.extension import resolve
 from ..core.files import atomic_write, sha256_file
 from ..corpus.tokenizer import TextTokenizer
+from .select import Ids, shortened
 from .special import SpecialTokens
-from .subset import Ids, VocabSubset
+from .subset import VocabSubset
 from .table import FrequencyTable
 
 # name -> "module:attr"; a writer gets (what, folder), writes one file, and returns its path.
@@ -66,7 +67,10 @@ def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path],
             expected="--tokenizer PATH, or a --target with a tokenizer.json",
         )
     if "counts-text" in wanted and what.counts is None:
-        raise UsageError("the export counts-text needs counts, and a list of ids has none")
+        raise UsageError(
+            "the export counts-text needs counts, and a list of ids has none",
+            remedy="choose other exports, or give --counts",
+        )
     return [partial(writer, what) for writer in writers]
 
 
@@ -154,7 +158,9 @@ def read_fr_spec(path: Path) -> Ids:
     try:
         return np.array(value, dtype=np.int64)
     except OverflowError as error:
-        raise DataError("an id of the list is no token id", got=error, source=path) from error
+        raise DataError(
+            "an id of the list is no token id", got=error, expected="ids of the tokenizer", source=path
+        ) from error
 
 
 def subset_from_list(
@@ -169,7 +175,7 @@ def subset_from_list(
     if (times > 1).any():
         raise DataError(
             "the list holds ids more than once",
-            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {_few(values[times > 1])}",
+            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
             source=source,
             remedy="make the list again; one that was padded to its size holds fewer ids than it says",
         )
@@ -177,7 +183,7 @@ def subset_from_list(
     if len(outside):
         raise DataError(
             "the list holds ids that the tokenizer does not have",
-            got=f"{len(outside):,} ids: {_few(outside)}",
+            got=f"{len(outside):,} ids: {shortened(outside)}",
             expected=f"0 to {tokenizer.vocab_size - 1:,}, of {tokenizer.source}",
             source=source,
             remedy="give the tokenizer that the list was made with",
@@ -239,7 +245,3 @@ def _refused(error: Exception) -> str:
     """What a pickle would have called; not torch's advice to open it all the same."""
     found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
     return found[0].strip() if found else "no plain list"
-
-
-def _few(ids: Ids) -> str:
-    return ", ".join(map(str, ids[:8].tolist())) + (", …" if len(ids) > 8 else "")

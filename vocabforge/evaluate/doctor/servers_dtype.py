@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...export.readers.types import Folder, TargetSide
+from ...models.target_load import dtype_name
 from .checks import Finding
 
 _HELD = ("float64", "float32", "bfloat16", "float16")
@@ -13,16 +14,12 @@ _WIDE = ("float32", "float64")
 def check_dtypes(folder: Folder, target: TargetSide) -> Finding[None]:
     """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
     kinds = sorted(
-        {
-            str(tensor.dtype).removeprefix("torch.")
-            for tensor in folder.tensors.values()
-            if tensor.is_floating_point()
-        }
+        {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
     )
     packed = [
         name
         for name, tensor in folder.tensors.items()
-        if name not in _MAPS and str(tensor.dtype).removeprefix("torch.") not in _HELD
+        if name not in _MAPS and dtype_name(tensor.dtype) not in _HELD
     ]
     if packed:
         return Finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...models.target_load import dtype_name
 from .types import Served
 
 _REMEDY = "export the drafter again: d2t holds offsets, target id = row + d2t[row]"
@@ -19,7 +20,7 @@ def check_stored(served: Served, d2t: Tensor) -> bool:
     """Whether stored offsets are whole numbers of one dimension."""
     if d2t.dim() == 1 and len(d2t) and not d2t.is_floating_point() and d2t.dtype != torch.bool:
         return True
-    kind = str(d2t.dtype).removeprefix("torch.")
+    kind = dtype_name(d2t.dtype)
     served.problem("draft tokens", "failed", f"d2t is {kind} of shape {list(d2t.shape)}", _REMEDY)
     return False
 

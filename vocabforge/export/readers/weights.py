@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...models.target_load import dtype_name
 from .forward import ServedDrafter, ServedSizes
 from .types import Effect, Folder, Gap, KeyUse, Served
 
@@ -107,7 +108,7 @@ def load(served: Served, folder: Folder, slots: Mapping[str, Slot], place: Calla
     loaded = Loaded({}, {})
     for name, tensor in folder.tensors.items():
         where, shape = place(name), tuple(tensor.shape)
-        kind = str(tensor.dtype).removeprefix("torch.")
+        kind = dtype_name(tensor.dtype)
         slot_name = where.slot or ""
         found = slots.get(slot_name)
         if found is None:
