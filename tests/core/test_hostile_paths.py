@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.core import artifact as artifacts
 from vocabforge.core.artifact import MANIFEST, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, VocabForgeError
 from vocabforge.core.files import read_json, sha256_file
+from vocabforge.core.manifest import content_hash, record_hash
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.models.checkpoint import INDEX, SINGLE, checkpoint_files, read_headers
 
@@ -25,7 +25,8 @@ def forged(folder: Path, name: str) -> Path:
         (body / "x").write_text("x")
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["files"] = {name: {"sha256": sha256_file(folder / "x"), "bytes": 1}}
-    manifest["content_hash"] = artifacts._content_hash("counts", {}, manifest["files"])
+    manifest["content_hash"] = content_hash("counts", {}, manifest["files"])
+    manifest["record_hash"] = record_hash(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 

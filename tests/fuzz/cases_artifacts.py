@@ -126,7 +126,7 @@ ARTIFACTS: list[tuple[str, str, Change, str]] = [
     ("manifest", "a file of an endless name", put("files", {"a" * 5000: {"sha256": "0", "bytes": 0}}, MANIFEST), ""),
     ("manifest", "itself", put("files", {".": {"sha256": "0", "bytes": 0}}, MANIFEST), ""),
     ("manifest", "a size of truth", put("files", {"subset.safetensors": {"sha256": "0", "bytes": True}}, MANIFEST), ""),
-    ("manifest", "a version of truth", put("schema_version", True, MANIFEST), "harmless: true is 1"),
+    ("manifest", "a version of truth", put("schema_version", True, MANIFEST), "edited"),
     ("manifest", "a kind twice", twice("kind", "counts", MANIFEST), "stands twice"),
     ("manifest", "meta of NaN", put("meta.coverage", float("nan"), MANIFEST), "finite"),
     ("manifest", "versions of a text", put("versions", "x", MANIFEST), "incomplete"),

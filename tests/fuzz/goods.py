@@ -17,8 +17,9 @@ from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
 from tests.support import ROOT
 from tests.tune.support import make_table
-from vocabforge.core.artifact import MANIFEST, _content_hash
+from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.files import sha256_file
+from vocabforge.core.manifest import content_hash, record_hash
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import Answer
@@ -213,7 +214,8 @@ def reseal(folder: Path) -> None:
         for name in body["files"]:
             path = folder / name
             body["files"][name] = {"sha256": sha256_file(path), "bytes": path.stat().st_size}
-        body["content_hash"] = _content_hash(body["kind"], body["meta"], body["files"])
+        body["content_hash"] = content_hash(body["kind"], body["meta"], body["files"])
+        body["record_hash"] = record_hash(body)
         data = json.dumps(body).encode()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return

@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact
+from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import ArtifactError, MismatchError
-from ..core.files import read_json, sha256_file
+from ..core.files import form_errors, read_json, sha256_file
 from ..models.target_load import DTYPES
 from .cache_format import FORMAT, INDEX, KIND, CaptureKey, Shard, check_finite
 from .online import CapturedBatch, Key, RowBatch

@@ -37,9 +37,10 @@ def inspect(
 
     Example: `vocabforge inspect counts/ --top 20`
     """
-    from ..core.artifact import form_errors, open_artifact
+    from ..core.artifact import open_artifact
     from ..core.errors import ArtifactError
     from ..core.extension import load_attribute
+    from ..core.files import form_errors
     from .inspection import VIEWS
     from .inspection.foreign import check_ours
     from .inspection.names import names_for

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
-from .errors import ArtifactError, DataError, UsageError, VocabForgeError
+from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
 from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
@@ -28,37 +26,8 @@ from .swap import is_vacant, leftovers, mend, put_in_place, sibling
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _RECORDED = {"parents": dict, "versions": dict, "command": list}
-_MISFITS = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    SafetensorError,
-)
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was changed or cut short after it was written; make it again"
-
-
-@contextlib.contextmanager
-def form_errors(
-    message: str, source: object, *, remedy: str | None = None, kind: type[VocabForgeError] = ArtifactError
-) -> Iterator[None]:
-    """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
-
-    Hashes say that a file is what was written, not that the writer was this program.
-
-    Args:
-        message: what cannot be read.
-        source: where it stands.
-        kind: of the error.
-    """
-    try:
-        yield
-    except _MISFITS as error:
-        got = f"no {error}" if type(error) is KeyError else f"{type(error).__name__}: {error}"
-        raise kind(message, got=got, source=source, remedy=remedy) from error
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,18 @@ from typing import Any, NoReturn
 
 from safetensors import SafetensorError
 
-from .errors import DataError, UsageError, VocabForgeError
+from .errors import ArtifactError, DataError, UsageError, VocabForgeError
 from .swap import clear_up, sibling
 
+_MISFITS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
 _CHUNK = 1 << 20
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _REMEDIES = {
@@ -230,3 +239,23 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
         ) from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
         raise DataError(f"the {what} cannot be parsed", got=error, source=path) from error
+
+
+@contextlib.contextmanager
+def form_errors(
+    message: str, source: object, *, remedy: str | None = None, kind: type[VocabForgeError] = ArtifactError
+) -> Iterator[None]:
+    """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
+
+    Hashes say that a file is what was written, not that the writer was this program.
+
+    Args:
+        message: what cannot be read.
+        source: where it stands.
+        kind: of the error.
+    """
+    try:
+        yield
+    except _MISFITS as error:
+        got = f"no {error}" if type(error) is KeyError else f"{type(error).__name__}: {error}"
+        raise kind(message, got=got, source=source, remedy=remedy) from error

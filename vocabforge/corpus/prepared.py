@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
+from ..core.files import form_errors
 from ..core.progress import say
 from ..core.swap import clear_up, take_away
 from .fingerprint import check_fingerprint

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.artifact import form_errors
 from ..core.errors import DataError
-from ..core.files import atomic_write, atomic_write_json
+from ..core.files import atomic_write, atomic_write_json, form_errors
 from .page import render_page
 from .training_cards import Results, cards, column, last_row, reduced
 from .training_plots import Curve, progress_chart, share_bars

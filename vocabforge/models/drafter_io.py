@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import Artifact, form_errors, open_artifact, write_artifact
+from ..core.artifact import Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
-from ..core.files import atomic_write_json, read_json
+from ..core.files import atomic_write_json, form_errors, read_json
 from .checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
 from .drafter import Drafter
 from .drafters import DRAFTERS, drafter_class, new_drafter

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..core.artifact import MANIFEST, Artifact, form_errors, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.extension import resolve
-from ..core.files import atomic_write_json, read_json, sha256_file
+from ..core.files import atomic_write_json, form_errors, read_json, sha256_file
 from .checkpoint import INDEX, checkpoint_files, disagreements
 from .drafter_io import WEIGHTS as DRAFTER_WEIGHTS
 from .head_types import HeadSizes

@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..core.artifact import MANIFEST, form_errors, open_artifact, write_artifact
+from ..core.artifact import MANIFEST, open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, MismatchError
-from ..core.files import read_json
+from ..core.files import form_errors, read_json
 from ..core.progress import say
 from ..core.swap import take_away
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import form_errors, open_artifact, write_artifact
+from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
+from ..core.files import form_errors
 from ..corpus.tokenizer import TextTokenizer
 from .overlap_spelling import Speller
 from .select import Ids

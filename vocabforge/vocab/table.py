@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import form_errors, open_artifact, write_artifact
+from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError
+from ..core.files import form_errors
 from .special import SpecialTokens
 
 KIND = "counts"
