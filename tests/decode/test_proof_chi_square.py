@@ -49,7 +49,7 @@ def check(count: int) -> None:
 
 
 def test_many_tokens_of_the_real_verifiers() -> None:
-    check(SEQUENCES // 4)
+    check(SEQUENCES // 16)
 
 
 @pytest.mark.proof

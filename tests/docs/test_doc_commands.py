@@ -132,3 +132,5 @@ def test_a_wrong_option_within_a_sentence_is_told() -> None:
 
 def test_a_right_key_is_taken_whatever_else_the_recipe_lacks() -> None:
     check_keys(TrainConfig, {}, ["optim.lr=1e-4", "data.train=[a.jsonl]"])
+    with pytest.raises(Wrong):
+        check_keys(TrainConfig, {}, ["optim.rl=1e-4", "data.train=[a.jsonl]"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.study.training_support import conversations, make_inputs, study_config
+from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.models.drafter_io import TargetTensors, load_trainable
@@ -48,7 +49,8 @@ def again(study: tuple[StudyConfig, Layout], tmp_path: Path, monkeypatch: pytest
 def moved(root: Path, before: Path) -> None:
     """Let the records of a copied study name the copy."""
     for path in (*root.glob("*/*.json"), *root.glob("*/*/*.json")):
-        path.write_text(path.read_text().replace(str(before), str(root)))
+        if path.name != MANIFEST:  # sealed
+            path.write_text(path.read_text().replace(str(before), str(root)))
 
 
 def made(layout: Layout) -> dict[str, str]:

@@ -108,11 +108,11 @@ def test_a_finished_run_is_not_run_again(place: Path, capsys: pytest.CaptureFixt
 
 def test_a_run_that_died_before_its_heads_were_written_is_not_finished(place: Path) -> None:
     sections = {"optim": {"steps": 2}, "heads": {"ranker": {"shortlist": 16}}}
-    trainer(place, "headless", **sections).run()
+    train(trainer(place, "headless", **sections))
     head = place / "headless" / "heads" / "ranker"
     before = open_artifact(head).content_hash
     head.rename(place / "taken")
-    trainer(place, "headless", **sections).run()
+    train(trainer(place, "headless", **sections))
     assert open_artifact(head).content_hash == before
     kinds = [row["kind"] for row in read_jsonl_log(place / "headless" / "metrics.jsonl")]
     assert kinds.count("heads") == 1, "the log has each figure once"
