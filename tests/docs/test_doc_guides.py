@@ -75,7 +75,9 @@ def test_what_is_not_executed_can_be_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    perform(command, [], docs_world, {}, "--plan")
+    kept = kept_by(command)
+    assert kept is not None
+    perform(command, [], docs_world, {}, *kept.plan)
     assert not (tmp_path / "runs").exists()
 
 
