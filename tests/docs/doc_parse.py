@@ -15,7 +15,7 @@ import typer
 import yaml
 from pydantic import ValidationError
 
-from tests.docs.doc_commands import Command
+from tests.docs.doc_commands import Command, blocks
 from tests.support import ROOT
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
@@ -64,7 +64,7 @@ def check(command: Command) -> None:
         if words[0] == "make":
             _check_make(words[1:])
         elif words[0] in ("python", "python3") and ours(words) is None:
-            _check_python(words[1:])
+            _check_python(words[1:], command.file)
         else:
             _check_launcher(words)
             arguments = ours(words)
@@ -241,8 +241,8 @@ def _check_make(words: list[str]) -> None:
             raise Wrong(f"the Makefile has no target {word!r}")
 
 
-def _check_python(words: list[str]) -> None:
-    """``python FILE``, ``python -m pytest FILE``: the files are there."""
+def _check_python(words: list[str], document: str) -> None:
+    """``python FILE``, ``python -m pytest FILE``: the files are there, or in the document: ``# FILE`` heads a block."""
     if words[:1] == ["-m"]:
         if words[1].split(".")[0] not in FOREIGN_MODULES and importlib.util.find_spec(words[1]) is None:
             raise Wrong(f"there is no module {words[1]}")
@@ -250,5 +250,12 @@ def _check_python(words: list[str]) -> None:
     else:
         files = words[:1]
     for file in files:
-        if not (ROOT / Path(file)).exists():
+        if not (ROOT / Path(file)).exists() and file not in _files_of(document):
             raise Wrong(f"there is no {file}")
+
+
+def _files_of(document: str) -> set[str]:
+    path = ROOT / document
+    text = path.read_text("utf-8") if path.is_file() else ""
+    heads = [block.lines[0] for block in blocks(text) if block.language == "python" and block.lines]
+    return {head.removeprefix("# ") for head in heads if head.startswith("# ")}

@@ -52,6 +52,7 @@ ALSO: dict[str, tuple[str, ...]] = {"recipes/tiny/bitllama.yaml": ("runs/bitllam
 # Words of the documents that are too large here, or a machine's.
 WORDS: dict[str, str] = {
     "NAME=PATH": "stories=held_out.txt",
+    "8": "4",  # tune --check
     "16384": "64",
     "32768": "128",
     "4096": "16",
@@ -90,39 +91,56 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "generate": ("--max-new-tokens", "6"),
     "tune": (
         *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
-        *("--measure-budget", "2", "--budget", "2"),
+        *("--limit", "4", "--measure-budget", "1", "--budget", "1"),
     ),
     "export": (),
-    "revocab": ("--depth", "2", "--topk", "2", "--total-nodes", "6"),
+    "revocab": (
+        *("--depth", "2", "--topk", "2", "--total-nodes", "6"),
+        *("--limit", "2", "--max-new-tokens", "6"),
+    ),
+}
+
+# Sizes that no option sets.
+CONSTANTS: dict[str, int] = {
+    "vocabforge.cli.export_fallback.NEW_TOKENS": 3,
+    "vocabforge.tune.checking.ROUNDS": 1,
 }
 
 
 class Kept(NamedTuple):
-    """Commands that are not executed here, and why; with ``plan`` their ``--plan`` is."""
+    """Commands that are not executed here, and why; with ``plan`` they are with these words."""
 
     file: str
     begins: str
     reason: str
-    plan: bool = False
+    plan: tuple[str, ...] = ()
 
 
 _ELSEWHERE = "needs GPUs, or minutes; every recipe is trained, shrunken, in tests/pipeline/test_recipes.py"
+_OF_THE_GUIDE = "of code that the guide adds; tests/contracts/test_guide_examples.py executes it"
+_PROCESSES = "several processes; tests/train/test_distributed.py"
+_MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter"
+_SHORTLIST = "heads.ranker.shortlist=16"
+_PLAN = ("--plan",)
 KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/draft-vocabulary.md", "accelerate launch --multi_gpu", "two machines"),
-    Kept(
-        "docs/guides/train-drafter.md",
-        "accelerate launch --config_file recipes/accelerate/multi",
-        _ELSEWHERE,
-        True,
+    *(
+        Kept(
+            "docs/guides/train-drafter.md",
+            f"{_MANY} --config recipes/models/{name}",
+            _ELSEWHERE,
+            (*more, "--plan"),
+        )
+        for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
     ),
     Kept(
         "docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/evaluate/test_bench_kernels*.py"
     ),
-    Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", True),
-    Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", True),
-    Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", True),
+    Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", _PLAN),
+    Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
+    Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
-    Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", True),
+    Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept(
         "docs/commands.md",
         "vocabforge bench count-freq",
@@ -135,6 +153,18 @@ KEPT: tuple[Kept, ...] = (
         "heals for minutes; test_revocab_cli.py",
     ),
     Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
+    Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
+    Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
+    Kept("docs/guides/add-a-kernel.md", "vocabforge bench kernels", _OF_THE_GUIDE),
+    *(
+        Kept(
+            "docs/guides/several-gpus.md",
+            f"accelerate launch --config_file recipes/accelerate/{name}",
+            _PROCESSES,
+        )
+        for name in ("multi_gpu", "fsdp2", "zero3", "two_machines", "cpu_two")
+    ),
+    Kept("docs/guides/several-gpus.md", "torchrun", _PROCESSES),
 )
 # Programs whose commands are held against the project's files and never started.
 PROGRAMS = {

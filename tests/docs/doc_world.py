@@ -173,7 +173,7 @@ class World:
     def recipe_without_data(self) -> Path:
         file = self.folder / "without.yaml"
         file.write_text(
-            f"target: {self.target}\noutput: {self.folder / 'of-recipe'}\n"
+            f"target: {self.target}\noutput: of-recipe\n"  # in the folder of the document
             "heads: {ranker: {rank: 4, shortlist: 16}}\noptim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
             "utf-8",
         )

@@ -15,7 +15,7 @@ import pytest
 from tests.corpus.chat_server import FakeServer
 from tests.docs.doc_commands import Command, commands, documents
 from tests.docs.doc_plan import arguments_of, category, executed, kept_by, longest, planned
-from tests.docs.doc_tables import GIVEN, KEPT, WORDS
+from tests.docs.doc_tables import CONSTANTS, GIVEN, KEPT, WORDS
 from tests.docs.doc_world import World, names_in, provide, run
 from tests.support import ROOT
 
@@ -52,6 +52,8 @@ def test_the_commands_of_a_document_work_in_their_order(
 ) -> None:
     monkeypatch.setenv("VOCABFORGE_DATA", str(docs_world.benchmarks))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for constant, smaller in CONSTANTS.items():
+        monkeypatch.setattr(constant, smaller)
     monkeypatch.chdir(tmp_path)
     done: list[Command] = []
     failed = []
@@ -73,7 +75,9 @@ def test_what_is_not_executed_can_be_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    perform(command, [], docs_world, {}, "--plan")
+    kept = kept_by(command)
+    assert kept is not None
+    perform(command, [], docs_world, {}, *kept.plan)
     assert not (tmp_path / "runs").exists()
 
 

@@ -41,7 +41,7 @@ def test_the_tutorial_works_as_it_is_printed(tmp_path: Path, monkeypatch: pytest
     plain, drafted = found["methods"]
     assert (plain["name"], drafted["name"]) == ("plain", "eagle3")
     figures = drafted["summary"]["overall"]
-    assert figures["accepted_length"]["value"] > 1.3  # 2.4 where the tutorial was written
+    assert figures["accepted_length"]["value"] > 1.3  # 2.9 where the tutorial was written
     assert figures["forwards_per_token"]["value"] < 0.9
     assert (tmp_path / "tutorial" / "served" / "README.md").is_file()
 

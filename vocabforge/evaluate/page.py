@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
 from .plots import MARKER_NAMES, METHOD_COLOURS
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 SHAPES = len(MARKER_NAMES)
@@ -20,6 +22,12 @@ def render_page(template: str, **values: Any) -> str:
     ``name``: a name that a narrow column breaks between its parts.
     ``swatch(index)``: a method's colour and marker, as the charts draw it.
     """
+    return _environment().get_template(template).render(colours=METHOD_COLOURS, **values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    """One for all pages: it keeps the compiled templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -30,7 +38,7 @@ def render_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=_number, percent=_percent, integer=_integer, swatch=_swatch, name=_name)
-    return environment.get_template(template).render(colours=METHOD_COLOURS, **values)
+    return environment
 
 
 def _swatch(index: int) -> Markup:
