@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +18,7 @@ help:
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
-	@echo "make test    the test suite"
+	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-faults  100 kills, full disks, failing writes, two writers, a wrong clock (docs/faults.md)"
@@ -106,8 +106,17 @@ emulator:
 gpu-check:
 	$(ANY_PYTHON) kernels/gpu_check.py $(GPU_CHECK)
 
+# Python 3.12 and newer watch lines at little cost; before that coverage makes the tests half as long again.
+COVERED = $(if $(filter yes,$(shell $(BIN)/python -c 'import sys; print("yes" if sys.version_info >= (3, 12) else "no")' 2>/dev/null)),yes)
+COVERAGE := --cov=vocabforge --cov-report=
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+	COVERAGE_CORE=sysmon $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(if $(COVERED),$(COVERAGE))
+	@$(if $(COVERED),$(BIN)/python .ci/coverage_table.py,echo "coverage on this Python: make coverage")
+
+coverage: $(STAMP)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(COVERAGE)
+	@$(BIN)/python .ci/coverage_table.py
 
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
