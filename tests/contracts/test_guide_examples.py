@@ -35,6 +35,8 @@ from vocabforge.models.target import HFTarget
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.setup import build_trainer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

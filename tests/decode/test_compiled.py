@@ -81,6 +81,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @needs_compiler
 def test_compiled_passes_equal_eager_ones(

@@ -18,6 +18,8 @@ from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration,
 from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
 
+pytestmark = pytest.mark.long
+
 LEVEL = 1e-6  # family-wise: one such test of a million fails by chance
 SEQUENCES = 252_000  # of four tokens
 SHARES = {"match": 8, "point": 4, "residual": 1}

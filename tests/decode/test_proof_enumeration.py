@@ -37,6 +37,8 @@ from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import ProposerParts, make_proposer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:

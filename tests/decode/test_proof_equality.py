@@ -23,6 +23,8 @@ from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.lean import LeanModel, load_target
 
+pytestmark = pytest.mark.long
+
 NAMES = sorted(OWN)
 LENGTH = 14
 

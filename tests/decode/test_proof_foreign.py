@@ -29,6 +29,8 @@ from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import FOREIGN
 
+pytestmark = pytest.mark.long
+
 BEST = ("tli, chain", "slem, static", "tli, dynamic", "slem, chain", "tli, static", "slem, dynamic")
 DRAWN = ("tli, drawn chain", "tli, drawn siblings")
 LAZY = ("slrs", "slrs, one token", "slrs, further ahead")

@@ -18,6 +18,8 @@ from tests.decode.proof_support import TRANSFORMS, exact_weights
 from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
 
+pytestmark = pytest.mark.long
+
 LEVEL = 1e-6  # family-wise
 DRAWN = ("tli, drawn chain", "slrs", "slrs, further ahead", "slrs, one token")
 SOME = ("plain", "all", "top-p")

@@ -13,6 +13,8 @@ from tests.decode.foreign_mutants import HARMLESS, MUTANTS
 from tests.decode.proof_support import exact_weights
 from vocabforge.core.errors import VocabForgeError
 
+pytestmark = pytest.mark.long
+
 NOTICED = (AssertionError, LookupError, ValueError, RuntimeError, VocabForgeError)
 CHECKS = sorted({mutant.killer for mutant in MUTANTS.values()}, key=lambda check: check.__name__)
 

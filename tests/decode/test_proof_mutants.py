@@ -14,6 +14,8 @@ from tests.decode.mutation import mistake
 from tests.decode.proof_support import exact_weights
 from vocabforge.core.errors import VocabForgeError
 
+pytestmark = pytest.mark.long
+
 # A wrong law or figure; or the package itself, or torch, refuses what the mistake leads to.
 NOTICED = (AssertionError, LookupError, ValueError, RuntimeError, VocabForgeError)
 CHECKS = sorted({mutant.killer for mutant in MUTANTS.values()}, key=lambda check: check.__name__)

@@ -23,6 +23,7 @@ def steps() -> list[Command]:
     return [command for command in commands(TUTORIAL) if category(command) == "tutorial"]
 
 
+@pytest.mark.long
 def test_the_tutorial_works_as_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")

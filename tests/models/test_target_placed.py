@@ -244,6 +244,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_tensor_parallel_over_two_processes_equals_one(folder: Path) -> None:
     """Each process has rows of its own, and both compute all of them."""
     with socket.socket() as probe:

@@ -10,6 +10,8 @@ import pytest
 from tests.cli.cli_support import invoke
 from vocabforge.core.artifact import open_artifact
 
+pytestmark = pytest.mark.long
+
 STEPS = ("texts", "target", "counts", "subset", "drafter", "export native", "export sglang-eagle3", "eval")
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.cli_support import invoke
 from vocabforge.study.results import read_results
 from vocabforge.study.stages import STAGES
+
+pytestmark = pytest.mark.long
 
 
 def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.strategy_deepspeed import deepspeed_config
 
+pytestmark = pytest.mark.long
+
 proof = pytest.mark.proof  # each strategy is launched once here: from the start, or in the middle of a run
 SECTIONS: dict[str, dict[str, Any]] = {
     "optim": {"batch_size": 4, "micro_batch_size": 1},

@@ -87,6 +87,7 @@ def test_trained_weights_differ_from_the_first_ones(place: Path, whole: dict[str
         assert not torch.equal(parameter, whole[name]), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bits(
     place: Path, whole: dict[str, torch.Tensor], name: str
@@ -136,6 +137,7 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
     assert list_checkpoints(place / "late" / "checkpoints")[-1].name == "step-00000009"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attempt", range(2))
 def test_kill_nine_at_a_random_moment_then_resume_ends_with_the_same_bits(place: Path, attempt: int) -> None:
     sections: dict[str, dict[str, Any]] = {
@@ -291,6 +293,7 @@ def test_plan_prints_and_writes_nothing(place: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_accelerate_launch_trains(place: Path) -> None:
     config = write_config(place, "launched", optim={"steps": 2}, run={"eval_every": 2})
     command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]

@@ -56,6 +56,7 @@ def test_a_second_writer_is_refused_and_the_lock_goes_away(place: Path) -> None:
     assert not (place / ".held.lock").exists()
 
 
+@pytest.mark.long
 def test_fresh_removes_a_run_only_when_the_new_one_is_sure_to_start(place: Path) -> None:
     config = write_config(place, "again", optim={"steps": 4}, run={"checkpoint_every": 2})
     assert command("--config", str(config)).exit_code == 0

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support import ROOT
 
+pytestmark = pytest.mark.long
+
 LIMIT_MB = 1024
 MEASURE = """
 import json, sys

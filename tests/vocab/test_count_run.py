@@ -218,6 +218,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
+@pytest.mark.long
 def test_killed_runs_end_in_the_identical_artefact(folder, tmp_path):
     """kill -9 at growing instants; what was finished is taken over, the artefact is the uninterrupted one."""
     slow = ("--shard-mb", "1", "--engine", "plain", "--workers", "2")
@@ -290,6 +291,7 @@ def launch(folder: Path, output: Path, *more: str, inputs: list[Path] | None = N
     return [(process.returncode, out, err) for process, (out, err) in zip(ranks, texts)]
 
 
+@pytest.mark.long
 def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
     done = launch(folder, tmp_path / "out", "--shard-mb", "1", "--json")
     assert [code for code, _, _ in done] == [0, 0], done
@@ -300,6 +302,7 @@ def test_launched_processes_give_the_table_of_one(folder, tmp_path, whole):
     assert not partial_folder(tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_accelerate_launch_starts_such_processes(folder, tmp_path, whole):
     """The documented command; without --multi_gpu accelerate would start one process on a CPU."""
     words = command(folder, tmp_path / "out", "--shard-mb", "1")[3:]
@@ -318,6 +321,7 @@ def test_accelerate_launch_starts_such_processes(folder, tmp_path, whole):
     assert equal(load_counts(tmp_path / "out"), whole.table)
 
 
+@pytest.mark.long
 def test_launched_processes_must_see_the_same_input(folder, tmp_path):
     done = launch(folder, tmp_path / "out", inputs=[folder / "in", folder / "in" / "de"])
     assert all(code for code, _, _ in done)
