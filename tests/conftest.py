@@ -23,6 +23,15 @@ def pytest_configure() -> None:
     """
     import torch
 
+    try:
+        from hypothesis import settings
+    except ImportError:  # a machine that runs the GPU tests only
+        pass
+    else:
+        # No limit on the time of an example, and the same examples for everybody; "explore" draws new ones.
+        settings.register_profile("same", deadline=None, derandomize=True)
+        settings.register_profile("explore", deadline=None)
+        settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
     torch.set_num_threads(1)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker.isdigit() and hasattr(os, "sched_setaffinity"):

@@ -33,6 +33,7 @@ from vocabforge.models.head_io import check_owner, load_head, owner_of
 from vocabforge.models.heads import HEADS, base_of, build_head
 from vocabforge.models.target import HFTarget
 from vocabforge.train.config import TrainConfig
+from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 
 pytestmark = pytest.mark.long
@@ -139,7 +140,7 @@ def test_the_drafter_is_trained_by_its_recipe_and_drafts(
     place = make_place(tmp_path / "place")
     run_it, optim = {"live": {"prompts": 0}, "trackers": [], "eval_every": 24}, {"steps": 24}
     body = settings(place, "run", drafter=recipe["drafter"], ttt=recipe["ttt"], optim=optim, run=run_it)
-    build_trainer(parse_config(TrainConfig, body, source="test")).run()
+    train(build_trainer(parse_config(TrainConfig, body, source="test")))
     assert native_sizes(place / "run" / "drafter").kind == "recurrent"
     rows = read_jsonl_log(place / "run" / "metrics.jsonl")
     losses = [row["ttt_loss"] for row in rows if row["kind"] == "train"]
