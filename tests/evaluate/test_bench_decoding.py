@@ -29,6 +29,8 @@ from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
 
+pytestmark = pytest.mark.long
+
 NEW = 12
 SMALL = [f"max_new_tokens={NEW}", "questions=2", "compile=false", "their_threads=[1]", "tune_prompts=1"]
 

@@ -23,6 +23,8 @@ from vocabforge.evaluate.bench_heads_table import cells, markdown, summarise
 from vocabforge.train.config import TrainConfig
 from vocabforge.vocab.subset import load_subset
 
+pytestmark = pytest.mark.long
+
 V = 261
 
 

@@ -21,6 +21,8 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.models.lean import load_target
 from vocabforge.models.target import HFTarget
 
+pytestmark = pytest.mark.long
+
 RECIPES = sorted((ROOT / "recipes" / "models").iterdir())
 NAMES = [file.stem for file in RECIPES]
 

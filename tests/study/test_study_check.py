@@ -27,6 +27,8 @@ from vocabforge.study.layout import Layout
 from vocabforge.study.methods import methods
 from vocabforge.study.replaying import load_replayed
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:

@@ -24,6 +24,8 @@ from vocabforge.study.methods import methods
 from vocabforge.study.run_folders import begin, publish
 from vocabforge.vocab.subset import load_subset
 
+pytestmark = pytest.mark.long
+
 RUNS = "full", "reduced", "runs/rankers", "runs/router-8", "runs/router-4"
 
 

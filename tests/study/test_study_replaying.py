@@ -27,6 +27,8 @@ from vocabforge.study.layout import Layout
 from vocabforge.study.methods import FULL, Method, methods
 from vocabforge.study.study_heads import StudyHeads
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:

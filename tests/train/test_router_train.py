@@ -39,6 +39,8 @@ from vocabforge.vocab.kmeans import KMeansOptions
 from vocabforge.vocab.kmeans_backends import choose_backend
 from vocabforge.vocab.kmeans_rows import unit_rows
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,6 +20,8 @@ from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 
+pytestmark = pytest.mark.long
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
     "hass": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 3, "feature_noise": 0.0}},
