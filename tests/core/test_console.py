@@ -17,7 +17,7 @@ from rich.text import Text
 from tests.support import ROOT
 from vocabforge.cli.app import echo, print_json
 from vocabforge.cli.generate import _Shown
-from vocabforge.core.console import open_console, spelled_out
+from vocabforge.core.console import open_console, spelled_in_json, spelled_out
 from vocabforge.core.progress import say
 
 # Clear the screen, set the title, a link, a clipboard, the 8-bit introducer, a line overwritten, text turned around.
@@ -87,3 +87,10 @@ def test_every_console_is_of_this_kind() -> None:
         ]
     assert makers == []
     assert (Path(ROOT) / "vocabforge/core/console.py").is_file()
+
+
+def test_half_a_character_can_be_printed() -> None:
+    assert spelled_out("a\ud800b") == "a\\ud800b"
+    written = spelled_in_json(json.dumps({"a": "\udfff"}, ensure_ascii=False))
+    assert written.encode("utf-8") == b'{"a": "\\udfff"}'
+    assert json.loads(written) == {"a": "\udfff"}

@@ -96,9 +96,8 @@ def main(words: Sequence[str]) -> int:
                 bar.update(1)
     print(table(counts))
     for one_wrong in wrong[:20]:
-        print(
-            f"\n{one_wrong['reader']}, number {one_wrong['number']}: {one_wrong['change']}\n{one_wrong['said']}"
-        )
+        told = f"\n{one_wrong['reader']}, number {one_wrong['number']}: {one_wrong['change']}\n{one_wrong['said']}"
+        print(told.encode("utf-8", "backslashreplace").decode())  # a half character cannot be printed
     if given.json:
         atomic_write_json(
             given.json, {"inputs": given.inputs, "seed": given.seed, "counts": counts, "wrong": wrong}

@@ -10,8 +10,9 @@ if TYPE_CHECKING:  # rich is only needed where something is shown
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-# Control characters but tab and newline, and the characters that turn the direction of writing.
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters but tab and newline, the characters that turn the direction of writing, and halves of characters,
+# which no output can encode.
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def spelled_out(text: str) -> str:
