@@ -22,6 +22,12 @@ ODD: tuple[Any, ...] = (
 """What a JSON value is replaced by."""
 
 
+_NO_STRUCTURE = (
+    ValueError, TypeError, AttributeError, LookupError, OverflowError, MemoryError, struct.error, RecursionError,
+    yaml.YAMLError,
+)  # fmt: skip
+
+
 def spoil(data: bytes, form: str, draw: Random) -> tuple[str, bytes]:
     """One to three changes to a file.
 
@@ -39,8 +45,8 @@ def spoil(data: bytes, form: str, draw: Random) -> tuple[str, bytes]:
         way = draw.choice(ways) if ways and draw.random() < 0.75 else draw.choice(BYTE_WAYS)
         try:
             data = way(data, draw)
-        except (ValueError, KeyError, IndexError, struct.error, RecursionError, yaml.YAMLError):
-            way = draw.choice(BYTE_WAYS)  # a former change left nothing that has a structure
+        except _NO_STRUCTURE:  # a former change left nothing for this one
+            way = draw.choice(BYTE_WAYS)
             data = way(data, draw)
         names.append(way.__name__)
     return "+".join(names), data
@@ -266,7 +272,7 @@ def tensor_bytes(data: bytes, draw: Random) -> bytes:
     entry = header[draw.choice([name for name in header if name != "__metadata__"])]
     start, stop = entry["data_offsets"]
     fill = draw.choice((b"\xff", b"\x00", b"\x7f", b"\x80"))
-    return _put_together(header, rest[:start] + fill * (stop - start) + rest[stop:])
+    return _put_together(header, rest[:start] + fill * len(rest[start:stop]) + rest[stop:])
 
 
 def _taken_apart(data: bytes) -> tuple[dict[str, Any], bytes]:
