@@ -43,7 +43,7 @@ def _table(title: str, overlap: Overlap) -> Table:
 def _sizes(overlap: Overlap, sides: Vocabularies | None) -> Table:
     a, b = overlap.a, overlap.b
     table = _table("Vocabularies", overlap)
-    table.add_row("how bytes are spelled", a.family, b.family)
+    table.add_row("how bytes are spelled", Text(a.family), Text(b.family))
     for label, field in (
         ("ids (highest + 1)", "vocab_size"),
         ("  tokens of text", "text_tokens"),

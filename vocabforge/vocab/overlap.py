@@ -9,8 +9,8 @@ left out but for one pair of end tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -254,14 +254,11 @@ def load_overlap(path: Path) -> Overlap:
     meta = artifact.meta
     with form_errors("the overlap cannot be read", path):
         pairs = load_file(artifact.file(_FILE))["pairs"]
-        eos = meta["eos_pair"]
-        a, b = (
-            Side(**{**meta[side], "eos": tuple(meta[side]["eos"]), "needed": tuple(meta[side]["needed"])})
-            for side in "ab"
-        )
-        overlap = Overlap(
-            pairs, a, b, int(meta["forms"]), (eos[0], eos[1]) if eos is not None else None, meta["corpus"]
-        )
+        eos, forms = meta["eos_pair"], meta["forms"]
+        if type(forms) is not int:
+            raise TypeError(f"forms {forms!r}")
+        a, b = (_read_side(meta[letter]) for letter in "ab")
+        overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None, meta["corpus"])
         valid = _valid(overlap, int(meta["pairs"]))
     if not valid:
         raise ArtifactError(
@@ -273,13 +270,25 @@ def load_overlap(path: Path) -> Overlap:
     return overlap
 
 
+def _read_side(record: Mapping[str, Any]) -> Side:
+    side = Side(**{**record, "eos": tuple(record["eos"]), "needed": tuple(record["needed"])})
+    forms: dict[Any, Callable[[Any], bool]] = {
+        "str": lambda value: type(value) is str,
+        "int": lambda value: type(value) is int,
+        "tuple[int, ...]": lambda value: all(type(one) is int for one in value),
+    }
+    for field in fields(side):
+        value = getattr(side, field.name)
+        if not forms[field.type](value):
+            raise TypeError(f"{field.name} {value!r}")
+    return side
+
+
 def _valid(overlap: Overlap, count: int) -> bool:
     pairs = overlap.pairs
     if pairs.dtype != np.int64 or pairs.shape != (count, 2):
         return False
     sizes = (overlap.a.vocab_size, overlap.b.vocab_size)
-    if any(type(size) is not int for size in sizes):
-        raise TypeError(f"vocabularies of {sizes}")
     if overlap.eos_pair is not None and not all(
         type(token) is int and 0 <= token < size for token, size in zip(overlap.eos_pair, sizes, strict=True)
     ):

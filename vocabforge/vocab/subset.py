@@ -208,7 +208,7 @@ def load_subset(path: Path) -> VocabSubset:
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
     try:
-        arrays = load_file(artifact.file(_FILE))
+        arrays, size = load_file(artifact.file(_FILE)), meta["size"]
         subset = VocabSubset(
             ids=arrays["ids"],
             ranked=arrays["ranked"],
@@ -228,11 +228,11 @@ def load_subset(path: Path) -> VocabSubset:
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error
         raise ArtifactError("the draft vocabulary cannot be read", got=got, source=path) from error
-    if len(subset) != meta["size"]:
+    if len(subset) != size:
         raise ArtifactError(
             "the draft vocabulary disagrees with its own manifest",
             got=f"{len(subset):,} ids",
-            expected=f"{meta['size']:,}",
+            expected=f"{size}",
             source=path,
         )
     return subset
