@@ -10,6 +10,7 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.proposer_eagle import EagleBackend
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.result import Generation
@@ -96,6 +97,34 @@ def test_two_decoders_may_take_turns_with_one_proposer(pair: Pair, shape: str) -
     for decoder in (first, second, first):
         results = decoder.generate_batch([Request(prompt, 20) for prompt in (PROMPT, OTHER)])
         assert [one.token_ids for one in results] == [alone(pair, PROMPT, 20), alone(pair, OTHER, 20)]
+
+
+def test_a_stream_whose_proposer_another_decoder_takes_ends_with_an_error(pair: Pair) -> None:
+    proposer = pair.proposer(SHAPES["tree"])
+    first, second = Decoder(pair.lean, proposer), Decoder(pair.lean, proposer, rows=2)
+    stream = first.stream(Request(PROMPT, 30), Generation())
+    next(stream)
+    assert second.generate(OTHER, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, OTHER)
+    with pytest.raises(UsageError, match="or with its proposer"):
+        next(stream)
+    assert first.generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, PROMPT)
+
+
+def test_a_decoder_that_finds_no_memory_leaves_its_proposer_to_the_former_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposer = pair.proposer(SHAPES["tree"])
+    first = Decoder(pair.lean, proposer)
+
+    def half(rows: int, positions: int, scratch: int) -> None:
+        EagleBackend.allocate(proposer.backend, rows, positions, scratch)
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proposer.backend, "allocate", half)
+        with pytest.raises(MemoryError):
+            Decoder(pair.lean, proposer, rows=2)
+    assert first.generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids == alone(pair, PROMPT)
 
 
 def test_a_damaged_draft_state_costs_speed_alone(pair: Pair) -> None:

@@ -152,15 +152,15 @@ class Layer:
             module.serialize_file = wrapped  # type: ignore[attr-defined]
 
     def _wrap_steps(self) -> None:
-        from vocabforge.train.loop import Trainer
+        from vocabforge.train import loop
 
-        real = Trainer.step
+        real = loop.take_step
 
-        def step(trainer: Any, *args: Any) -> int:
+        def step(*args: Any) -> int:
             self.meet("step")
-            return real(trainer, *args)
+            return real(*args)
 
-        Trainer.step = step  # type: ignore[method-assign]
+        loop.take_step = step
 
 
 class Watched:

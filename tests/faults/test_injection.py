@@ -55,6 +55,25 @@ def test_an_error_strikes_once(tmp_path: Path) -> None:
     assert (folder / "a").read_text() == "whole"
 
 
+def test_a_kill_strikes_at_a_training_step(tmp_path: Path) -> None:
+    """A rank that writes nothing can be struck there alone."""
+    from vocabforge.train import loop
+
+    assert "take_step" in loop._run_steps.__code__.co_names, "the training loop takes its steps by this name"
+
+    folder = tmp_path / "w"
+
+    def train() -> None:
+        loop.take_step = lambda *_: 0
+        Layer(folder, Strike(2, steps=True)).install()
+        loop.take_step(None, 0, None)
+        (tmp_path / "first").write_text("done")
+        loop.take_step(None, 1, None)
+
+    assert in_child(train) == -signal.SIGKILL
+    assert (tmp_path / "first").exists()
+
+
 def bench(tmp_path: Path) -> tuple[Bench, Path]:
     work = tmp_path / "work"
     work.mkdir()

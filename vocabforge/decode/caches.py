@@ -50,11 +50,12 @@ class Caches:
             self._capture.forget()
         self._side.allocate(positions, self._scratch)
         if self._proposer is not None:
+            # Before anything of it changes: what is made by half is not the former owner's any more.
+            _OWNERS[self._proposer] = ref(self)
             if self._capture is not None and isinstance(self._proposer, WrapsPasses):
                 # The proposer may have been another decoder's, with that one's passes.
                 self._proposer.wrap(self._capture)
             self._proposer.allocate(self._side.rows, positions, self._side.cache)
-            _OWNERS[self._proposer] = ref(self)
         self._positions, self._damaged = positions, False
 
     def reserve(self, positions: int) -> None:
@@ -62,8 +63,7 @@ class Caches:
         size = self._positions
         if min(positions, self._context) > size:
             size = min(self._context, 1 << (positions - 1).bit_length())
-        taken = self._proposer is not None and _OWNERS[self._proposer]() is not self
-        if size > self._positions or self._damaged or taken:
+        if size > self._positions or self._damaged or self._taken():
             with torch.inference_mode(False):  # as in the decoder's constructor: usable in both modes
                 self.allocate(size)
 
@@ -74,8 +74,12 @@ class Caches:
         return self._claims
 
     def holds(self, claim: int) -> bool:
-        """Whether the caches still hold what was put there under this claim."""
-        return claim == self._claims
+        """Whether the caches, the proposer's memory among them, still hold what was put there under this claim."""
+        return claim == self._claims and not self._taken()
+
+    def _taken(self) -> bool:
+        """Whether the proposer's memory is another decoder's by now."""
+        return self._proposer is not None and _OWNERS[self._proposer]() is not self
 
     def distrust(self) -> None:
         """Half a cycle may be in them, or NaN: the next claim makes new ones."""

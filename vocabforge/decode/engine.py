@@ -162,7 +162,7 @@ class Decoder:
 
         Raises:
             UsageError: a prompt as in :meth:`generate`, another number of results, or another request began on this
-                decoder while this one was being streamed.
+                decoder, or on another one with the same proposer, while this one was being streamed.
         """
         for request in requests:
             check_request(request, self.context, self.target.config.vocab_size)
@@ -183,8 +183,9 @@ class Decoder:
                 yield number, tokens
                 if not self._caches.holds(claim):
                     raise UsageError(
-                        "another request began on this decoder while this one was being streamed",
-                        remedy="use a decoder for each stream, or stream_batch with several rows",
+                        "another request began on this decoder, or with its proposer, while this one was streamed",
+                        remedy="use a decoder with a proposer of its own for each stream, or stream_batch with "
+                        "several rows",
                     )
         except GeneratorExit:  # left between two cycles
             raise
