@@ -146,6 +146,11 @@ def test_a_foreign_folder_is_named_with_the_command_that_reads_it(made, tmp_path
     (tmp_path / "tuned" / "tune.json").write_text("{}", "utf-8")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text("[", "utf-8")
+    (tmp_path / "mamba").mkdir()
+    (tmp_path / "mamba" / "config.json").write_text(
+        '{"architectures": ["MambaForCausalLM"], "time_step_limit": [0.0, Infinity]}', "utf-8"
+    )
+    (tmp_path / "cache.partial").mkdir()
     (tmp_path / "in.jsonl").touch()
     (tmp_path / "empty").mkdir()
     served = tmp_path / "served"
@@ -160,6 +165,8 @@ def test_a_foreign_folder_is_named_with_the_command_that_reads_it(made, tmp_path
         (tmp_path / "run", "a training run", "what it made (drafter); vocabforge report-training"),
         (tmp_path / "tuned", "a run of tune", "eval --recipe"),
         (tmp_path / "odd", "a model of Hugging Face", "doctor --target"),
+        (tmp_path / "mamba", "a model of Hugging Face (MambaForCausalLM)", "doctor --target"),
+        (tmp_path / "cache.partial", "what an interrupted run left", "given again, goes on from here"),
         (tmp_path / "in.jsonl", "a file of texts or rows", "prepare-data --input"),
         (made / "counts" / "manifest.json", "the manifest of an artefact", "give its folder"),
         (tmp_path / "empty", "no manifest.json in it", "check the path"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import pytest
 import typer
@@ -146,3 +147,26 @@ def test_every_command_takes_few_parameters_and_no_option_twice(name: str) -> No
     given = typer.main.get_command(build_app({name: command}, [name]))
     options = [word for one in given.params for word in (*one.opts, *one.secondary_opts)]
     assert len(set(options)) == len(options)
+
+
+def test_options_of_the_command_itself_stay_options_on_python_3_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There get_type_hints makes Optional[Annotated[...]] of what has the default None: typer sees no option in it."""
+    real = typing.get_type_hints
+
+    def as_3_10(owner: Any, **settings: Any) -> dict[str, Any]:
+        hints = real(owner, **settings)
+        defaults = {} if isinstance(owner, type) else inspect.signature(owner).parameters
+        return {
+            name: Optional[hint] if name in defaults and defaults[name].default is None else hint  # noqa: UP045
+            for name, hint in hints.items()
+        }
+
+    def sign(
+        words: Annotated[list[str] | None, typer.Argument(metavar="WORD")] = None,
+        out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
+    ) -> None:
+        """Sign something."""
+
+    monkeypatch.setattr(typing, "get_type_hints", as_3_10)
+    made = inspect.signature(flattened(sign)).parameters
+    assert [typing.get_origin(one.annotation) for one in made.values()] == [Annotated, Annotated]

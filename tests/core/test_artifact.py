@@ -120,6 +120,17 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: str) -> None:
     assert str(path) in str(caught.value)
 
 
+def test_a_failing_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(file: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error")  # as of a read: without a name
+
+    path = write(tmp_path / "x")
+    monkeypatch.setattr("vocabforge.core.artifact.sha256_file", fail)
+    with pytest.raises(ArtifactError, match="cannot be read") as caught:
+        open_artifact(path)
+    assert caught.value.source == path
+
+
 def test_without_hashing_only_sizes_are_compared(tmp_path: Path) -> None:
     path = write(tmp_path / "x")
     (path / "a.txt").write_text("tezt")

@@ -73,7 +73,13 @@ def test_resolve_names_the_rows_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [("print(' 12.4 ')", "12.4"), ("", None), ("print('no'); raise SystemExit(3)", None)]
+    ("code", "told"),
+    [
+        ("print(' 12.4 ')", "12.4"),
+        ("", None),
+        ("print('no'); raise SystemExit(3)", None),
+        (r"import sys; sys.stdout.buffer.write(b'caf\xff 12')", "caf\ufffd 12"),
+    ],
 )
 def test_what_a_program_says(code: str, told: str | None) -> None:
     assert program_output([sys.executable, "-S", "-c", code]) == told

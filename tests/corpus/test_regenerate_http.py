@@ -60,6 +60,14 @@ def test_packed_answers_are_not_unpacked() -> None:
         ask(server.url)
 
 
+def test_a_list_of_models_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChatServer, "_exchange", lambda *_: b"[" * 200_000)
+    generation = Generation(backend={"kind": "server"}, model="tiny")
+    server = ChatServer("http://host", generation, key=None, timeout=1.0)
+    assert server.models() is None
+    server.close()
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("place", ["{other}/v1/chat/completions", "file:///etc/passwd"])
 def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: str) -> None:

@@ -24,7 +24,7 @@ from vocabforge.models.drafter_io import (
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.eagle3_layers import RMSNorm
 from vocabforge.models.lean import load_target
-from vocabforge.models.rope import RopeSettings, inverse_frequencies, rope_at
+from vocabforge.models.rope import RopeSettings, inverse_frequencies, parse_rope, rope_at
 from vocabforge.models.target import HFTarget
 
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
@@ -97,9 +97,21 @@ def test_strictness(target: HFTarget) -> None:
         assert words in str(error.value)
     with pytest.raises(MismatchError, match="no matching list of target ids"):
         assemble(drafter.config, good, IDS[:-1], shared(target), source="somewhere")
+    for ids in (IDS[:0], IDS.clamp(max=40), IDS + 10):
+        with pytest.raises(ArtifactError, match="no ids of the vocabulary"):
+            assemble(drafter.config, good, ids, shared(target), source="somewhere")
     other = TargetTensors(target.embedding[:60], target.head_weight[:60])
     with pytest.raises(MismatchError, match="does not fit the drafter"):
         assemble(drafter.config, good, IDS, other, source="somewhere")
+
+
+def test_positions_that_a_target_writes_as_8192_0_are_read_back() -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = {"rope_scaling": {**scaling, "original_max_position_embeddings": 8192.0}}
+    sizes = Eagle3Config(8, 16, 2, 1, 4, 9, None, (1,), 16, rope=parse_rope(config, 10_000.0))
+    body = json.loads(json.dumps(sizes.to_dict()))
+    assert Eagle3Config.from_dict(body) == sizes
+    assert body["rope"]["original_positions"] == 8192
 
 
 def test_unknown_kinds_and_keys_are_refused(target: HFTarget, tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ def option_names(group: type) -> list[str]:
 
 def _members(owner: Callable[..., Any]) -> list[Parameter]:
     """Parameters of a command, or fields of a group, with their types resolved."""
-    hints = typing.get_type_hints(owner, include_extras=True)
+    if isinstance(owner, type):
+        hints = typing.get_type_hints(owner, include_extras=True)
+    else:  # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
+        hints = inspect.get_annotations(owner, eval_str=True)
     return [
         one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(one.name, one.annotation))
         for one in inspect.signature(owner).parameters.values()

@@ -220,7 +220,9 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
     except (OSError, RuntimeError) as error:  # also a link to itself
         raise ArtifactError(
-            "a file of the artefact cannot be read", got=error, source=getattr(error, "filename", path)
+            "a file of the artefact cannot be read",
+            got=error,
+            source=getattr(error, "filename", None) or path,
         ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 

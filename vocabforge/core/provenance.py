@@ -16,7 +16,9 @@ from .. import __version__
 def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
     """What a program says, without blanks at its ends; None where it is absent, fails, takes longer or says nothing."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

@@ -121,7 +121,7 @@ class ChatServer:
         try:
             reply = json.loads(self._exchange("GET", f"{self.url}/models", None))
             return [str(entry["id"]) for entry in reply["data"]]
-        except (ValueError, KeyError, TypeError, Refused):
+        except (ValueError, KeyError, TypeError, RecursionError, Refused):
             return None
         except Unusable as error:
             if str(error).startswith(("401", "403")):

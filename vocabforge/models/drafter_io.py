@@ -187,6 +187,7 @@ def _check_stored(
     if target_ids is not None and (
         target_ids.dtype not in (torch.int64, torch.int32)
         or target_ids.dim() != 1
+        or not len(target_ids)
         or len(target_ids.unique()) != len(target_ids)
         or not 0 <= int(target_ids.min()) <= int(target_ids.max()) < sizes.vocab_size
     ):

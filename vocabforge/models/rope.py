@@ -84,6 +84,8 @@ def parse_rope(config: Mapping[str, Any], default_theta: float, source: object =
                 source=source,
                 remedy="correct config.json",
             )
+    if kind == "llama3":  # some files write 8192.0
+        values["original_positions"] = int(values["original_positions"])
     return RopeSettings(kind=kind, **values)
 
 

@@ -65,7 +65,7 @@ def _folder(path: Path) -> tuple[str, str] | None:
             inside = sorted(one.parent.name for one in path.glob(f"*/{MANIFEST}"))
             return what, remedy.format(path, ", ".join(inside) or "nothing yet")
     if path.name.endswith(".partial"):
-        return "what an interrupted count-freq left", "the same vocabforge count-freq goes on from here"
+        return "what an interrupted run left", "the command that wrote it, given again, goes on from here"
     config = _config(path)
     if config is not None:
         return _model(path, config)
@@ -100,7 +100,7 @@ def _config(path: Path) -> dict[str, Any] | None:
     if not (path / "config.json").is_file():
         return None
     try:
-        body = read_json(path / "config.json", "config.json")
+        body = read_json(path / "config.json", "config.json", finite=False)
     except DataError:
         return {}
     return body if isinstance(body, dict) else {}
