@@ -93,6 +93,7 @@ def method_options(
         sampled=sampled,
         overlaps=() if method.overlap is None else (method.overlap,),
         drafter_tokenizer=method.drafter_tokenizer,
+        verifier=method.verifier,
     )
 
 
