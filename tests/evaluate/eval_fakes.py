@@ -139,6 +139,8 @@ class FakeMethod:
     description: str = "for tests"
     head: str | None = None
     vocabulary: DraftVocabulary | None = None
+    verifier: str | None = None
+    lossless: bool = True
 
 
 def make_benchmark(rows: Sequence[tuple[int, str, tuple[str, ...]]]) -> Benchmark:

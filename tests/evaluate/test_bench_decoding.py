@@ -110,13 +110,15 @@ def test_a_drafter_with_another_tokenizer(folders: list[str], tmp_path: Path) ->
 
 def test_drawn_tokens_are_measured_on_one_side(folders: list[str], tmp_path: Path) -> None:
     drafter = foreign(tmp_path, ["th", "the", "\u0120t", "an"])
-    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slrs]", "temperature=1"]
+    asked = [folders[0], drafter, *SMALL, "modes=[plain,tli,slrs]", "temperature=1", "verifier=residual"]
     rows = {row["mode"]: row for row in bench_decoding(asked, repeats=1)["modes"]}
     for row in rows.values():
         assert row["theirs"] is None
         assert "as_plain" not in row
         assert row["over_plain"]["median"] > 0
     assert rows["slrs"]["ours"]["counts"]["psi"] > 0
+    settings = rows["tli"]["ours"]["settings"]
+    assert (settings["verifier"], settings["lossless"]) == ("residual", True)
     app = build_app({"bench": bench}, ["bench"])
     done = CliRunner().invoke(
         app, ["bench", "decoding", *asked, "modes=[slrs]", "--repeats", "1"], terminal_width=240
@@ -211,6 +213,8 @@ def test_command(folders: list[str], tmp_path: Path) -> None:
         (["modes=[tli]"], UsageError, "foreign_drafter=DIR"),
         (["draft_tokens.slim=3"], UsageError, "no such mode"),
         (["temperature=-1"], ConfigError, "temperature"),
+        (["verifier=mach", "temperature=1"], UsageError, "no verifier of this name"),
+        (["verifier=point"], UsageError, "takes the best ones"),
         (["max_new_tokens=250"], UsageError, "does not fit"),
         (["speed=11"], ConfigError, "speed"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.docs.doc_formats import keys
 from tests.train.run_support import make_place, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
@@ -26,6 +27,7 @@ from vocabforge.vocab.subset import load_subset
 pytestmark = pytest.mark.long
 
 V = 261
+TITLE = "Comparison of draft heads"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,12 @@ def test_every_method_is_compared_and_lossless(result: dict[str, Any]) -> None:
         assert row["identical"] == row["outputs"] == 3, key
         assert row["accepted_length"]["deviation"] is None  # one seed
         assert 1.0 <= row["accepted_length"]["mean"] <= 7.0, key  # tree depth 5: six drafts and the target's
+
+
+def test_the_formats_name_every_key(result: dict[str, Any]) -> None:
+    assert set(result) == keys(TITLE)
+    assert set(result["table"][0]) == keys(TITLE, 1)
+    assert set(result["seeds"]["0"][0]) == keys(TITLE, 2)
 
 
 def test_what_leaves_nothing_out_is_the_full_head(result: dict[str, Any]) -> None:

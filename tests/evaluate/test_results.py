@@ -37,7 +37,7 @@ def plain(schema: Any) -> Any:
 def test_the_schema_beside_the_models_is_theirs() -> None:
     written = json.loads(SCHEMA.read_text("utf-8"))
     assert plain(written) == plain(json.loads(schema_text()))
-    assert written["properties"]["schema_version"]["const"] == module.SCHEMA_VERSION
+    assert max(written["properties"]["schema_version"]["enum"]) == module.SCHEMA_VERSION
     assert set(written["required"]) == set(written["properties"])
 
 
@@ -113,13 +113,21 @@ def test_other_readers_of_the_schema_agree(content: dict[str, Any]) -> None:
         assert validator.is_valid(spoiled) == (spoil is no_number)
 
 
-@pytest.mark.parametrize("version", [1, 3, None, "2", [2]])
+@pytest.mark.parametrize("version", [1, 4, None, "2", [2]])
 def test_other_versions_are_refused(tmp_path: Path, content: dict[str, Any], version: object) -> None:
     file = tmp_path / RESULTS
     file.write_text(json.dumps({**content, "schema_version": version}), "utf-8")
     with pytest.raises(DataError, match="another version") as caught:
         read_results(file)
-    assert caught.value.expected == 2
+    assert caught.value.expected == 3
+
+
+def test_the_version_before_verifiers_is_read_as_lossless(tmp_path: Path, content: dict[str, Any]) -> None:
+    old = json.loads(json.dumps({**content, "schema_version": 2}))
+    for method in old["methods"]:
+        del method["verifier"], method["lossless"]
+    (tmp_path / RESULTS).write_text(json.dumps(old), "utf-8")
+    assert {(one.verifier, one.lossless) for one in read_results(tmp_path).methods} == {(None, True)}
 
 
 def test_what_is_no_results_file_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.docs.doc_formats import keys, keys_by_kind, written
 from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
 from vocabforge.cli.report_training import report_training
@@ -64,6 +65,15 @@ def test_series_are_those_of_the_log(run: Path) -> None:
     for step in range(3):
         shares = (results["heldout"][name][-1][step] for name in ("accuracy", "drafter_wrong"))
         assert sum(shares) == pytest.approx(1.0), "the draft vocabulary is whole"
+
+
+def test_the_formats_name_every_key(run: Path) -> None:
+    rows = read_jsonl_log(run / "metrics.jsonl")
+    assert written(rows) == keys_by_kind("Rows of train-drafter")
+    results = read_run(run)
+    assert set(results) == keys("Report of a training run")
+    report = results["heads"]["heads"]["ranker"]
+    assert set(report["overall"]) | set(report["steps"][0]) == keys("Report of draft heads")
 
 
 def test_the_page_stands_alone_and_shows_the_figures(run: Path) -> None:

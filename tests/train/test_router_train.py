@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.docs.doc_formats import keys_by_kind, written
 from tests.support import tiny_drafter, tiny_target
 from tests.train.run_support import make_place
 from vocabforge.cli.app import build_app
@@ -197,6 +198,7 @@ def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     assert after["shortlist_share"] < 0.6
     losses = [row["loss"] for row in lines(place, "learns", "train")]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    assert written(read_jsonl_log(place / "learns" / "metrics.jsonl")) == keys_by_kind("Rows of train-router")
     names = set(report["heads"])
     assert {"full", "router", "constant:2", "constant:8", "decay:8:2"} <= names
     wide, narrow = (report["heads"][name]["overall"] for name in ("constant:8", "constant:2"))

@@ -142,7 +142,12 @@ def bench(
 
     run = resolve(BENCHMARKS, name, "benchmark")
     if heads.config is not None and name != "draft-heads":
-        raise UsageError(f"{name} takes no recipe", got=f"--config {heads.config}")
+        raise UsageError(
+            f"{name} takes no recipe",
+            got=f"--config {heads.config}",
+            expected="draft-heads, which alone reads one",
+            remedy="leave --config out",
+        )
     if name == "count-freq":
         result = _run_counting(run, settings or [], rounds)
     elif name == "draft-heads":
@@ -165,7 +170,12 @@ def _run_counting(run: Any, settings: list[str], rounds: RoundOptions) -> Any:
     if rounds.tokenizer is None or not rounds.inputs:
         raise UsageError("count-freq needs a tokenizer and inputs", expected="--tokenizer and --input")
     if settings:
-        raise UsageError("count-freq takes options only", got=" ".join(settings))
+        raise UsageError(
+            "count-freq takes options only",
+            got=" ".join(settings),
+            expected="--tokenizer, --input, --repeats, --workers, --text-unit",
+            remedy="leave the key=value settings out",
+        )
     if rounds.text_unit not in ("file", "line", "paragraph"):
         raise UsageError("there is no such unit", got=rounds.text_unit, expected="file, line or paragraph")
     return run(

@@ -126,7 +126,12 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
     """(i, n): what --part says, or this process's place among the launched ones."""
     if together:
         if text is not None:
-            raise UsageError("--part and capture.tp_plan exclude each other: all processes share every shard")
+            raise UsageError(
+                "--part and capture.tp_plan exclude each other: all processes share every shard",
+                got=f"--part {text}",
+                source="capture.tp_plan",
+                remedy="leave --part out",
+            )
         return 1, 1
     if text is None:
         return rank() + 1, world_size()
@@ -180,7 +185,9 @@ def _ask(job: CaptureJob, todo: list[Shard], options: Options) -> None:
             remedy="pass --yes",
         )
     if not typer.confirm("Write them?", err=True):
-        raise UsageError("not agreed: nothing was captured")
+        raise UsageError(
+            "not agreed: nothing was captured", got="no", expected="yes", remedy="answer y, or pass --yes"
+        )
 
 
 def _load(settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer) -> HFTarget:

@@ -59,6 +59,15 @@ ControlOption = Annotated[
         help="fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing where nothing does.",
     ),
 ]
+VerifierOption = Annotated[
+    str | None,
+    typer.Option(
+        "--verifier",
+        metavar="NAME",
+        help="Row of the verifiers' table that decides, above temperature 0, which drafts are kept: match, point or "
+        "residual [default: residual for drawn drafts, else match].",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +180,7 @@ class DraftingOptions:
     )
     drafter_tokenizer: DrafterTokenizerOption = None
     control: ControlOption = ControlName.fixed
+    verifier: VerifierOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +191,7 @@ class OneDraftingOptions:
     overlap: Annotated[Path | None, typer.Option("--overlap", help=_OVERLAP_HELP)] = None
     drafter_tokenizer: DrafterTokenizerOption = None
     control: ControlOption = ControlName.fixed
+    verifier: VerifierOption = None
 
     def as_many(self) -> DraftingOptions:
         """The same for several drafters."""
@@ -189,6 +200,7 @@ class OneDraftingOptions:
             overlap=[self.overlap] if self.overlap else None,
             drafter_tokenizer=self.drafter_tokenizer,
             control=self.control,
+            verifier=self.verifier,
         )
 
 
@@ -238,6 +250,7 @@ def build_options(
         sampled=sampled,
         overlaps=drafting.overlap or [],
         drafter_tokenizer=drafting.drafter_tokenizer,
+        verifier=drafting.verifier,
     )
 
 

@@ -148,7 +148,10 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     if is_draft_model(path):
         if asked.server or asked.prompts:
             raise UsageError(
-                "--server and --prompts are about drafters", got=f"{path}, a language model of its own"
+                "--server and --prompts are about drafters",
+                got=f"{path}, a language model of its own",
+                expected="a drafter that is trained for its target",
+                remedy="leave --server and --prompts out",
             )
         check_draft_model(report, path, facts)
         return None

@@ -68,6 +68,8 @@ def facts_of(options: BuildOptions) -> dict[str, str]:
         ]
         if given:
             facts[name] = ", ".join(given)
+    if options.verifier is not None:
+        facts["verifier"] = options.verifier
     if options.draft.tree_file is not None:
         facts["tree file hash"] = sha256_file(options.draft.tree_file)[:16]
     if options.drafter_tokenizer is not None:
@@ -119,7 +121,7 @@ def print_tables(results: Results, output: Path) -> None:
     """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
 
     from ..core.progress import console
-    from ..evaluate.report_text import divergence_line, headline, headline_method
+    from ..evaluate.report_text import divergence_line, headline, headline_method, law_line
     from ..evaluate.terminal import category_table, count_lines, fault_methods, overview_table, quality_table
 
     out = stdout_console()
@@ -140,6 +142,9 @@ def print_tables(results: Results, output: Path) -> None:
         if line := divergence_line(method):
             style = "red" if method.name in faulty else "yellow"
             console().print(line, style=style, soft_wrap=True, markup=False)
+    for method in results.methods[1:]:
+        if line := law_line(method):
+            console().print(line, style="yellow", soft_wrap=True, markup=False)
     out.print(headline(results), style="bold", soft_wrap=True, markup=False)
     if len(results.methods) > 2:
         one = headline_method(results).name

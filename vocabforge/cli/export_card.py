@@ -121,12 +121,12 @@ def _row(method: MethodResults, results: Results, same: bool) -> Measured:
     answered = results.answered
     return Measured(
         benchmark=f"{results.benchmark.name}, {answered:,} question{'' if answered == 1 else 's'}",
-        decoding=method.description.split(",")[0] + f", {_nodes(method)}{law}",
+        decoding=f"{method.description.split(',')[0]}, {_nodes(method)}{law}{_verifier(method)}",
         vocabulary="–" if found is None else f"{found.size:,} of {found.of:,} ({found.kind})",
         accepted=_with(overall.accepted_length),
         speedup=_with(overall.speedup),
         tokens_per_s=_with(overall.tokens_per_s, 1),
-        outputs=_outputs(method.summary.outputs),
+        outputs=_outputs(method.summary.outputs) if method.lossless else "not lossless",
         made=f"{machine}, {results.target.dtype}, {results.created[:10]}, VocabForge {results.vocabforge}",
         same=same,
     )
@@ -136,6 +136,10 @@ def _nodes(method: MethodResults) -> str:
     """``60 nodes on 6 levels, `` of a method's description; empty where it does not say so."""
     parts = method.description.split(", ")
     return f"{parts[1]}, " if len(parts) > 1 and " nodes on " in parts[1] else ""
+
+
+def _verifier(method: MethodResults) -> str:
+    return "" if method.verifier is None else f", verifier {method.verifier}"
 
 
 def _with(figure: Figure, digits: int = 2) -> str:

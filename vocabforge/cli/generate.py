@@ -240,6 +240,8 @@ def _facts(method: Method, result: Generation, text: str) -> dict[str, Any]:
         "method": method.name,
         "description": method.description,
         "head": method.head,
+        "verifier": method.verifier,
+        "lossless": method.lossless,
         "text": text,
         "token_ids": result.token_ids,
         "finish": result.finish,
@@ -268,5 +270,9 @@ def _say_figures(method: Method, result: Generation) -> None:
         f"accepted length {result.mean_accepted_length:.2f} | {result.target_forwards} target forwards | "
         f"ended by {'a full context' if result.finish == 'cache' else result.finish}"
     )
+    if not method.lossless:
+        say(
+            f"[{method.name}] not lossless: the verifier {method.verifier} keeps other drafts than the target would"
+        )
     if counted := phrase_of(result.counts):
         say(f"[{method.name}] {counted}")

@@ -45,5 +45,10 @@ def key_values(items: Sequence[str] | None, option: str, form: str = "KEY=VALUE"
         try:
             found[key.strip()] = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError) as error:
-            raise UsageError(f"cannot read a value of {option}", got=repr(item), source=error) from error
+            raise UsageError(
+                f"cannot read a value of {option}",
+                got=f"{item!r}: {error}",
+                expected="a YAML value",
+                source=option,
+            ) from error
     return found

@@ -234,5 +234,10 @@ def _variables(given: list[str] | None) -> dict[str, Any]:
     found = key_values(given, "--template", "NAME=VALUE")
     for name in found:
         if not name.isidentifier():
-            raise UsageError("this is no name of a template's variable", got=name, source="--template")
+            raise UsageError(
+                "this is no name of a template's variable",
+                got=name,
+                expected="a name such as date_string",
+                source="--template",
+            )
     return found

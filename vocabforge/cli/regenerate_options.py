@@ -63,7 +63,9 @@ class AnswererOptions:
 
         if (self.target is None) == (not self.server):
             raise UsageError(
-                "give the target once: as --target, or as --server", got="both" if self.server else "neither"
+                "give the target once: as --target, or as --server",
+                got="both" if self.server else "neither",
+                expected="one of --target DIR and --server URL",
             )
 
 

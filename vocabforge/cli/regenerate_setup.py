@@ -64,7 +64,12 @@ def local_side(
 
     check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
-        raise UsageError("--body is for servers", got="--body with --target")
+        raise UsageError(
+            "--body is for servers",
+            got="--body with --target",
+            expected="--body with --server URL",
+            remedy="leave --body out, or ask a server",
+        )
     tokenizer = load_tokenizer(options.tokenizer or path)
     device = str(choose_device(options.device))
     backend = {

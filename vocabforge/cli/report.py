@@ -90,7 +90,12 @@ def _check_output(output: Path | None) -> None:
     if output is None:
         return
     if output.suffix.lower() not in (".html", ".htm") or output.is_dir():
-        raise UsageError("the page needs the name of an HTML file", got=output, source="--output FILE.html")
+        raise UsageError(
+            "the page needs the name of an HTML file",
+            got=output,
+            expected="a name that ends with .html, and no folder",
+            source="--output FILE.html",
+        )
     check_writable(output.resolve().parent, output)
 
 

@@ -66,7 +66,12 @@ class RevocabRequest:
             if value is not None:
                 check_known(value, DTYPES, "dtype", source=name)
         if self.measure.prompts is not None and not self.measure.prompts.is_file():
-            raise UsageError("there is no such file", got=self.measure.prompts, source="--prompts")
+            raise UsageError(
+                "there is no such file",
+                got=self.measure.prompts,
+                expected="a file of prompts",
+                source="--prompts",
+            )
         if self.head.missing is Missing.states and self.measure.prompts is None:
             raise UsageError(
                 "states are read on prompts",

@@ -78,7 +78,12 @@ class Inputs:
                 expected=" or ".join(sources),
             )
         if self.domains and not self.counts:
-            raise UsageError(f"{given[0]} has no domains", got=f"--domain {self.domains[0]}")
+            raise UsageError(
+                f"{given[0]} has no domains",
+                got=f"--domain {self.domains[0]}",
+                expected="--domain beside --counts",
+                remedy="leave --domain out",
+            )
         if not self.counts and self.tokenizer is None:
             raise UsageError(
                 f"{given[0]} needs the tokenizer of its ids",
@@ -140,7 +145,12 @@ class Choice:
         ]
         if inputs.from_list is not None:
             if asked:
-                raise UsageError("an imported list has its size already", got=", ".join(asked))
+                raise UsageError(
+                    "an imported list has its size already",
+                    got=", ".join(asked),
+                    expected="--from-list without them",
+                    remedy="leave them out",
+                )
         elif not asked:
             raise UsageError(
                 "the size of the draft vocabulary is missing",

@@ -53,5 +53,8 @@ class DocumentOptions:
 
         if self.separator is not None and self.text_unit is not TextUnit.file:
             raise UsageError(
-                "--separator and --text-unit exclude each other", got=f"--text-unit {self.text_unit.value}"
+                "--separator and --text-unit exclude each other",
+                got=f"--text-unit {self.text_unit.value}",
+                expected="one of them",
+                remedy="leave --text-unit out: the separator parts documents",
             )

@@ -216,13 +216,11 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     try:
         _verify_files(path, manifest, hashes=verify)
-    except ValueError as error:  # a NUL byte in a name
-        raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
-    except (OSError, RuntimeError) as error:  # also a link to itself
+    except (OSError, RuntimeError, ValueError) as error:  # also a link to itself, a NUL byte in a name
+        where = getattr(error, "filename", None) or path
+        remedy = "check its permissions and the disk" if isinstance(error, OSError) else _REMEDY
         raise ArtifactError(
-            "a file of the artefact cannot be read",
-            got=error,
-            source=getattr(error, "filename", None) or path,
+            "a file of the artefact cannot be read", got=error, source=where, remedy=remedy
         ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 
@@ -274,7 +272,8 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
     for name, entry in manifest["files"].items():
         file = path / name
         if path.resolve() not in file.resolve().parents:
-            raise ArtifactError("the manifest names a file outside its folder", got=name, source=path)
+            problem = "the manifest names a file outside its folder"
+            raise ArtifactError(problem, got=name, source=path, remedy=_REMEDY)
         if not file.is_file():
             raise ArtifactError(
                 "a file of the artefact is missing", expected=file, source=path, remedy=_REMEDY

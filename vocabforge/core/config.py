@@ -66,7 +66,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
             "cannot read the configuration", got=got, source=path, remedy="check the path"
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
-        raise ConfigError("the configuration is not valid YAML", got=error, source=path) from error
+        raise ConfigError(
+            "the configuration is not valid YAML", got=error, source=path, expected="key: value lines"
+        ) from error
     if not isinstance(value, dict):
         raise ConfigError(
             "the configuration is not a mapping",
@@ -103,7 +105,12 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         try:
             node[leaf] = yaml.load(text, Loader=_UniqueKeyLoader)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ConfigError("cannot read an override's value", got=repr(item), source=error) from error
+            raise ConfigError(
+                "cannot read an override's value",
+                got=f"{item!r}: {error}",
+                expected="a YAML value",
+                source=key,
+            ) from error
     return values
 
 

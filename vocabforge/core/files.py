@@ -227,9 +227,19 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise DataError(f"the {what} is missing", expected=path, remedy="check the path") from error
     except OSError as error:
-        raise DataError(f"the {what} cannot be read", got=error.strerror or error, source=path) from error
+        raise DataError(
+            f"the {what} cannot be read",
+            got=error.strerror or error,
+            source=path,
+            remedy="check the path, its permissions and the disk",
+        ) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"the {what} is not UTF-8 text", got=error, source=path) from error
+        raise DataError(
+            f"the {what} is not UTF-8 text",
+            got=error,
+            source=path,
+            remedy="the file may be damaged; make or fetch it again",
+        ) from error
     except json.JSONDecodeError as error:
         raise DataError(
             f"the {what} is not valid JSON",
@@ -238,7 +248,12 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
             remedy="the file may be truncated; make or fetch it again",
         ) from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-        raise DataError(f"the {what} cannot be parsed", got=error, source=path) from error
+        raise DataError(
+            f"the {what} cannot be parsed",
+            got=error,
+            source=path,
+            remedy="the file may be damaged; make or fetch it again",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -103,14 +103,30 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise DataError("the log cannot be read", got=error.strerror or error, source=path) from error
+        raise DataError(
+            "the log cannot be read",
+            got=error.strerror or error,
+            expected="a log of JSON lines",
+            source=path,
+            remedy="check the path",
+        ) from error
     rows = []
     for number, line in enumerate(lines[:-1], 1):  # behind the last line break: nothing, or a cut line
         try:
             row = parse_json(line)
         except (ValueError, RecursionError) as error:
-            raise DataError("a line of the log is not JSON", got=error, source=f"{path}:{number}") from error
+            raise DataError(
+                "a line of the log is not JSON",
+                got=error,
+                expected="a JSON object a line",
+                source=f"{path}:{number}",
+            ) from error
         if not isinstance(row, dict):
-            raise DataError("a line of the log is no JSON object", got=row, source=f"{path}:{number}")
+            raise DataError(
+                "a line of the log is no JSON object",
+                got=row,
+                expected="an object",
+                source=f"{path}:{number}",
+            )
         rows.append(row)
     return rows

@@ -14,7 +14,9 @@ from .files import read_json
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def read_versioned(file: Path, model: type[ModelT], version: int, *, what: str, remedy: str) -> ModelT:
+def read_versioned(
+    file: Path, model: type[ModelT], version: int, *, what: str, remedy: str, older: tuple[int, ...] = ()
+) -> ModelT:
     """Read a JSON file whose ``schema_version`` says which schema it follows.
 
     Args:
@@ -23,6 +25,7 @@ def read_versioned(file: Path, model: type[ModelT], version: int, *, what: str, 
         version: the one that can be read.
         what: name of the file for messages.
         remedy: what to do with a file of another version.
+        older: versions that the schema still reads.
 
     Raises:
         DataError: missing or broken file, another version, or a value that the schema does not allow (the first one
@@ -30,7 +33,7 @@ def read_versioned(file: Path, model: type[ModelT], version: int, *, what: str, 
     """
     content = read_json(file, what)
     found = content.get("schema_version") if isinstance(content, dict) else None
-    if found != version:
+    if found not in (version, *older):
         raise DataError(
             f"the {what} is of another version",
             got=f"schema_version {found!r}",

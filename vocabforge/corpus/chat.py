@@ -64,7 +64,7 @@ class ChatOptions:
 
     def __post_init__(self) -> None:
         if not all(self.thinking_tags):
-            raise UsageError("a thinking tag is empty", got=self.thinking_tags)
+            raise UsageError("a thinking tag is empty", got=self.thinking_tags, expected="two texts")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,11 @@ def mask_tokens(
             start, end = next(spans)
         mask[index] = int(start <= at < end)
     if not any(mask):
-        raise DataError("the loss mask is all zero: the assistant's turns are empty", got=roles_of(messages))
+        raise DataError(
+            "the loss mask is all zero: the assistant's turns are empty",
+            got=roles_of(messages),
+            expected="a turn of the assistant with text",
+        )
     if all(mask):
         raise DataError(
             "the loss mask is all one: the chat template writes nothing but the assistant's text",
@@ -162,12 +166,21 @@ def render_chats(
     called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
     listed = read_tools(tools)
     if options.tools == "skip" and (called or listed):
-        raise DataError("the conversation uses tools, which are to be skipped", got=roles_of(messages))
+        raise DataError(
+            "the conversation uses tools, which are to be skipped",
+            got=roles_of(messages),
+            expected="no tool list, no tool call and no tool result",
+        )
     if tokenizer.chat_template is None:
         tokenizer.render(messages)  # raises
     names = template_facts(tokenizer.chat_template or "")
     if any(message.get("tool_calls") for message in messages) and "tool_calls" not in names.attributes:
-        raise DataError("the chat template does not write tool calls", got=roles_of(messages))
+        raise DataError(
+            "the chat template does not write tool calls",
+            got=roles_of(messages),
+            expected="a template that reads tool_calls",
+            source=tokenizer.source.parent,
+        )
     variables: dict[str, Any] = {"tools": listed} if listed else {}
     opened, closed = options.thinking_tags
     known = closed in (tokenizer.chat_template or "") or has_thinking(messages, opened)
@@ -233,12 +246,14 @@ def _rendered(
         raise DataError(
             "the conversation has no assistant turn that answers, so its loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
+            expected="a turn of the assistant behind another turn",
         )
     learnt = [at for at, message in enumerate(messages) if _is_learnt(message)]
     if not any(at >= first for at in learnt):
         raise DataError(
             "every turn of the assistant has loss weight 0 or is dropped thinking, so the loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
+            expected="a turn of the assistant that is to be learnt",
         )
     marked = marked_spans(rendering)
     if marked is not None:

@@ -64,7 +64,7 @@ def parse_conversation(row: Mapping[str, Any]) -> list[Message] | None:
 
 def _turns(turns: Sequence[Any], *, system: Any = None) -> list[Message]:
     if not turns:
-        raise DataError("the conversation is empty")
+        raise DataError("the conversation is empty", got="no turn", expected="one turn or more")
     messages = [_message(turn) for turn in turns]
     if isinstance(system, str) and system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
@@ -77,7 +77,9 @@ def _pair(row: Mapping[str, Any], ask: str, reply: str) -> list[Message]:
         return _turns([*question, *answer], system=row.get("system"))
     if not isinstance(question, str) or not isinstance(answer, str):
         kinds = f"{type(question).__name__} and {type(answer).__name__}"
-        raise DataError(f"{ask} and {reply} are not both texts", got=kinds)
+        raise DataError(
+            f"{ask} and {reply} are not both texts", got=kinds, expected="two texts, or two lists of turns"
+        )
     if ask == "instruction" and isinstance(extra := row.get("input"), str) and extra:
         question = f"{question}\n{extra}"
     return _turns(
@@ -88,12 +90,18 @@ def _pair(row: Mapping[str, Any], ask: str, reply: str) -> list[Message]:
 
 def _message(turn: Any) -> Message:
     if not isinstance(turn, Mapping):
-        raise DataError("a turn of the conversation is not an object", got=type(turn).__name__)
+        raise DataError(
+            "a turn of the conversation is not an object",
+            got=type(turn).__name__,
+            expected="an object with role and content, or from and value",
+        )
     check_nesting(turn, "a turn of the conversation")
     name = turn.get("role", turn.get("from"))
     role = _ROLES.get(str(name).lower())
     if role is None:
-        raise DataError("a turn of the conversation has an unknown role", got=name)
+        raise DataError(
+            "a turn of the conversation has an unknown role", got=name, expected=", ".join(_ROLES)
+        )
     content = turn.get("content", turn.get("value"))
     message: Message = {"role": role, "content": ""}
     message |= {key: turn[key] for key in _KEPT if turn.get(key) is not None}
@@ -108,7 +116,11 @@ def _message(turn: Any) -> Message:
     elif isinstance(content, str):
         message["content"] = content
     elif content is not None or "tool_calls" not in message:
-        raise DataError("a turn of the conversation has no text", got=f"{role}: {type(content).__name__}")
+        raise DataError(
+            "a turn of the conversation has no text",
+            got=f"{role}: {type(content).__name__}",
+            expected="a text, a list of parts, or tool_calls",
+        )
     if role == "function_call":
         message |= {"role": "assistant", "content": "", "tool_calls": [_tool_call(message["content"])]}
     return message
@@ -121,7 +133,11 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
         kind = part.get("type") if isinstance(part, Mapping) else None
         value = part.get("text", part.get("value")) if isinstance(part, Mapping) else part
         if not isinstance(value, str):
-            raise DataError("a part of a turn is not text", got=kind or type(part).__name__)
+            raise DataError(
+                "a part of a turn is not text",
+                got=kind or type(part).__name__,
+                expected="parts of type text, reasoning or tool_call",
+            )
         if kind in ("text", None):
             texts.append(value)
         elif kind == "reasoning":
@@ -129,7 +145,11 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
         elif kind == "tool_call":
             message["tool_calls"] = [*message.get("tool_calls", []), _tool_call(value)]
         else:
-            raise DataError("a part of a turn is not text", got=kind)
+            raise DataError(
+                "a part of a turn is not text",
+                got=kind,
+                expected="parts of type text, reasoning or tool_call",
+            )
     message["content"] = "".join(texts)
 
 
@@ -137,21 +157,33 @@ def _tool_call(text: str) -> dict[str, Any]:
     try:
         call = load_nested(text, "a tool call")
     except ValueError as error:
-        raise DataError("a tool call is not valid JSON", got=error) from error
+        raise DataError(
+            "a tool call is not valid JSON", got=error, expected="an object with a name, and arguments"
+        ) from error
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise DataError("a tool call has no name", got=text[:80])
+        raise DataError(
+            "a tool call has no name", got=text[:80], expected="an object with a name, and arguments"
+        )
     return {"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", {})}}
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
     """Tool calls as serving engines hand them to templates: arguments as an object, not as its JSON text."""
     if not isinstance(calls, list):
-        raise DataError("the tool calls of a turn are not a list", got=type(calls).__name__)
+        raise DataError(
+            "the tool calls of a turn are not a list",
+            got=type(calls).__name__,
+            expected="a list of objects with a name each",
+        )
     found = []
     for call in calls:
         body = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
-            raise DataError("a tool call has no name", got=str(call)[:80])
+            raise DataError(
+                "a tool call has no name",
+                got=str(call)[:80],
+                expected="a name, alone or in an object function",
+            )
         arguments = body.get("arguments")
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):
@@ -182,12 +214,18 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
         try:
             value = load_nested(value, "the row's tool list")
         except ValueError as error:
-            raise DataError("the row's tool list is not valid JSON", got=error) from error
+            raise DataError(
+                "the row's tool list is not valid JSON", got=error, expected="a list of tools"
+            ) from error
     if value is None:
         return None
     check_nesting(value, "the row's tool list")
     if not isinstance(value, list):
-        raise DataError("the row's tool list is not a list", got=type(value).__name__)
+        raise DataError(
+            "the row's tool list is not a list",
+            got=type(value).__name__,
+            expected="a list of tools, or the JSON text of one",
+        )
     return [_tool(entry) for entry in value] or None
 
 
@@ -196,9 +234,15 @@ def _tool(entry: Any) -> dict[str, Any]:
         try:
             entry = load_nested(entry, "a tool of the row")
         except ValueError as error:
-            raise DataError("a tool of the row is not valid JSON", got=error) from error
+            raise DataError(
+                "a tool of the row is not valid JSON", got=error, expected="an object with a name"
+            ) from error
     if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
         return entry
     if isinstance(entry, dict) and isinstance(entry.get("name"), str):
         return {"type": "function", "function": entry}
-    raise DataError("a tool of the row has no name", got=str(entry)[:80])
+    raise DataError(
+        "a tool of the row has no name",
+        got=str(entry)[:80],
+        expected="a name, alone or in an object function",
+    )

@@ -150,7 +150,7 @@ def _conversations(
             try:
                 mask = mask_tokens(chat, row.offsets, document.messages or ())
             except DataError as error:
-                problems.add(error.message, document.source, document.line, error.got)
+                problems.take(error, document.source, document.line)
                 continue
             found[-1].append(TrainingSequence(row.ids, mask, document))
         if found[-1]:
@@ -175,5 +175,5 @@ def _rendered(
     try:
         return list(render_chats(tokenizer, messages, options, tools=document.tools))
     except DataError as error:
-        problems.add(error.message, document.source, document.line, error.got)
+        problems.take(error, document.source, document.line)
         return []

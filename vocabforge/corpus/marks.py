@@ -31,6 +31,7 @@ def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
         raise DataError(
             "the chat template's generation tags enclose nothing, so the loss mask is all zero",
             got=f"roles: {roles_of(rendering.messages)}",
+            expected="{% generation %} around the assistant's text",
             source=source,
         )
     return marked

@@ -104,7 +104,7 @@ def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> 
 
 def _check_length(length: int) -> None:
     if length < 1:
-        raise UsageError("rows need at least one token", got=length)
+        raise UsageError("rows need at least one token", got=length, expected="1 or more")
 
 
 def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:

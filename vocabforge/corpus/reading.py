@@ -42,7 +42,17 @@ class Problems:
         """Problems of all kinds."""
         return sum(self.kinds.values())
 
-    def add(self, kind: str, source: Path, line: int | str, detail: object = None) -> None:
+    def take(self, error: DataError, source: Path, line: int | str) -> None:
+        """Record what is wrong with one row.
+
+        Raises:
+            DataError: ``strict`` is on.
+        """
+        self.add(error.message, source, line, error.got, error.expected)
+
+    def add(
+        self, kind: str, source: Path, line: int | str, detail: object = None, expected: object = None
+    ) -> None:
         """Record one problem; ``line`` is a number, or the place in words.
 
         Raises:
@@ -53,6 +63,7 @@ class Problems:
             raise DataError(
                 kind,
                 got=detail,
+                expected=expected,
                 source=where,
                 remedy="mend the input, or leave --strict out to skip such lines",
             )

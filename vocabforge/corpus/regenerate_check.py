@@ -19,22 +19,38 @@ def check_message(message: Any) -> None:
         DataError: no message, or its tool calls are malformed.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        raise DataError("its answer is no message")
+        raise DataError(
+            "its answer is no message",
+            got=type(message).__name__,
+            expected="an object whose content is a text",
+        )
     if message.get("role") != "assistant" or not isinstance(message.get("reasoning_content", ""), str):
-        raise DataError("its answer is no message of the assistant")
+        raise DataError(
+            "its answer is no message of the assistant",
+            got=f"role {message.get('role')!r}",
+            expected="role assistant, and reasoning_content a text or absent",
+        )
     calls = message.get("tool_calls")
     if calls is None:
         return
     check_nesting(calls, "a tool call of its answer")
     if not isinstance(calls, list):
-        raise DataError("its answer holds malformed tool calls")
+        raise DataError("its answer holds malformed tool calls", got=type(calls).__name__, expected="a list")
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise DataError("its answer holds malformed tool calls")
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=type(call).__name__,
+                expected="an object function with a name",
+            )
         arguments = function.get("arguments")
         if not isinstance(arguments, (str, Mapping, type(None))):
-            raise DataError("its answer holds malformed tool calls")
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=f"arguments: {type(arguments).__name__}",
+                expected="an object, or its JSON text",
+            )
         if isinstance(arguments, str):
             with contextlib.suppress(ValueError):  # what is no JSON is the target's own mistake, and stays
                 load_nested(arguments, "a tool call of its answer")

@@ -229,9 +229,16 @@ def read_answer(reply: Any, seed: int) -> Answer:
         content = said.get("content")
         usage = reply.get("usage") or {}
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise DataError("its answer is no chat completion") from error
+        raise DataError(
+            "its answer is no chat completion",
+            got=repr(error),
+            expected="choices, and in the first one a message",
+        ) from error
     if not isinstance(usage, dict) or not (content is None or isinstance(content, str)):
-        raise DataError("its answer is no chat completion")
+        raise DataError(
+            "its answer is no chat completion",
+            expected="a content that is a text or null, a usage that is an object",
+        )
     message: Message = {"role": "assistant", "content": content or ""}
     reasoning = said.get("reasoning_content") or said.get("reasoning")  # newer servers leave the suffix out
     if isinstance(reasoning, str):

@@ -42,7 +42,7 @@ class Work:
             try:
                 conversation = conversation_of(document)
             except DataError as error:
-                problems.add(error.message, document.source, document.line, error.got)
+                problems.take(error, document.source, document.line)
                 continue
             yield conversation
 

@@ -35,7 +35,7 @@ def row_document(
     try:
         messages = _conversation(conversation)
     except DataError as error:
-        problems.add(error.message, source, place, error.got)
+        problems.take(error, source, place)
         return None
     if text is None and messages is None:
         fields = ", ".join(map(str, row)) or "none"

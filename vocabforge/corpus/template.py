@@ -249,5 +249,6 @@ def render_template(
         raise DataError(
             "the chat template refuses this conversation",
             got=f"{type(error).__name__}: {error} (roles: {roles})",
+            expected="a conversation that the template takes",
             source=source,
         ) from error

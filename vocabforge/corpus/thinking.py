@@ -65,7 +65,11 @@ def refuse_half_tags(
         thought = thoughts.get(index)
         rest = str(message["content"]) if thought is None else thought[2]
         if opened in rest or (closed in rest and (thought is not None or expects(index))):
-            raise DataError("an answer holds a thinking tag without its other half, so thinking stays in it")
+            raise DataError(
+                "an answer holds a thinking tag without its other half, so thinking stays in it",
+                got=f"turn {index + 1}",
+                expected=f"{opened} and {closed}, once each",
+            )
 
 
 def without_thinking(message: Message, thought: Thought | None) -> Message:

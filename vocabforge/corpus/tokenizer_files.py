@@ -113,7 +113,9 @@ def _read_side_file(path: Path) -> dict[str, Any]:
         return {}
     value = read_json(path, path.name, finite=False)
     if not isinstance(value, dict):
-        raise DataError(f"{path.name} is not a JSON object", got=type(value).__name__, source=path)
+        raise DataError(
+            f"{path.name} is not a JSON object", got=type(value).__name__, source=path, expected="an object"
+        )
     return value
 
 

@@ -28,6 +28,7 @@ from .proposer_draft_model import head_base
 from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
 from .recipe import PLAIN
 from .result import Generator
+from .verifiers import chosen_verifier
 
 __all__ = [
     "DTYPES",
@@ -51,6 +52,7 @@ class Method:
     Attributes:
         head: describes its draft head where that is an artefact of its own.
         vocabulary: what its draft head scores; None where it has none.
+        verifier: that was asked for by name. lossless: whether its outputs have the target's law.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Method:
     description: str
     head: str | None = None
     vocabulary: DraftVocabulary | None = None
+    verifier: str | None = None
+    lossless: bool = True
 
 
 def build_methods(
@@ -205,7 +209,10 @@ class MethodMaker:
             )
         bridge = None if way is None else way.bridge
         proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft, bridge))
-        decoder = Decoder(self.model, proposer, control=self.options.control, wrap=self.options.wrap)
+        options = self.options
+        decoder = Decoder(
+            self.model, proposer, control=options.control, verifier=options.verifier, wrap=options.wrap
+        )
         plan = proposer.plan
         parts = [f"{proposer.label}, {plan.nodes} nodes on {plan.levels} levels"]
         if way is not None:
@@ -221,11 +228,16 @@ class MethodMaker:
             parts.append("drawn drafts")
         if self.options.control != "fixed":
             parts.append(f"{self.options.control} control")
+        lossless = True
+        if options.verifier is not None:
+            lossless = chosen_verifier(options.verifier, sampled=options.sampled).lossless
+            parts.append(f"verifier {options.verifier}{'' if lossless else ' (not lossless)'}")
         scoring = head or proposer.head
         rows = self.model.config.vocab_size
         vocabulary = None if scoring is None else draft_vocabulary(scoring, plan.levels, rows)
         extra = built.text if built is not None and built.extra else None
-        return Method(method, decoder, ", ".join(parts), extra, vocabulary)
+        said = ", ".join(parts)
+        return Method(method, decoder, said, extra, vocabulary, options.verifier, lossless)
 
     def heads(self, drafters: Sequence[Path]) -> dict[Path, list[NamedHead]]:
         """The draft heads of each drafter's folder, checked against what they were trained for."""

@@ -10,6 +10,7 @@ from ..core.errors import UsageError
 from .build_heads import HeadRequest
 from .draft import Wrap
 from .proposers import ALONE, FITTING, FOREIGN, PROPOSERS, DraftOptions
+from .verifiers import chosen_verifier
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class BuildOptions:
         sampled: the temperature is above 0; it decides between proposers where none is named.
         overlaps: saved comparisons of the target's tokenizer with those of draft models.
         drafter_tokenizer: folder, for draft models without a tokenizer of their own.
+        verifier: name of ``VERIFIERS`` for what is drawn; None chooses by tree.
     """
 
     tokenizer: Path | None = None
@@ -40,6 +42,7 @@ class BuildOptions:
     sampled: bool = False
     overlaps: Sequence[Path] = ()
     drafter_tokenizer: Path | None = None
+    verifier: str | None = None
 
 
 def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
@@ -52,6 +55,8 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
         UsageError: one of these.
     """
     _check_names(options.proposers)
+    if options.verifier is not None:
+        chosen_verifier(options.verifier, sampled=options.sampled)
     for name in options.proposers:
         if name not in ALONE and not any(name in FITTING[kind] for kind in kinds):
             raise UsageError(
@@ -74,6 +79,7 @@ def check_options(options: BuildOptions, kinds: Sequence[str]) -> None:
     drafts = bool(kinds) or any(name in ALONE for name in options.proposers)
     given = [option_of(name) for name, value in vars(options.draft).items() if is_given(value)]
     given += ["--control"] if options.control != "fixed" else []
+    given += ["--verifier"] if options.verifier is not None else []
     if given and not drafts:
         raise UsageError(
             "an option of drafting means nothing here",

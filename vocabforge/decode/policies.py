@@ -26,7 +26,12 @@ def choose_policy(options: DraftOptions, default_tree: str, most_levels: int | N
     """
     tree = options.tree or ("static" if options.tree_file else default_tree)
     if options.tree_file is not None and tree != "static":
-        raise UsageError("only a static tree is read from a file", got=f"--tree {tree} with --tree-file")
+        raise UsageError(
+            "only a static tree is read from a file",
+            got=f"--tree {tree} with --tree-file",
+            expected="--tree static",
+            remedy="leave --tree or --tree-file out",
+        )
     if tree == "dynamic":
         if options.sample:
             raise UsageError(
@@ -50,7 +55,13 @@ def _shape(options: DraftOptions, tree: str, most_levels: int | None) -> TreeSha
         sizes = {"depth": options.depth, "topk": options.topk, "total-nodes": options.total_nodes}
         given = [f"--{name} {value}" for name, value in sizes.items() if value is not None]
         if given:
-            raise UsageError("the file of a static tree holds its whole shape", got=", ".join(given))
+            raise UsageError(
+                "the file of a static tree holds its whole shape",
+                got=", ".join(given),
+                expected="--tree-file without sizes",
+                source=options.tree_file,
+                remedy="leave them out",
+            )
         return read_shape(options.tree_file, most_levels)
     settings = tree_settings(options.depth, options.topk, options.total_nodes, most_levels)
     return default_shape(settings.levels, settings.topk, settings.total_nodes)

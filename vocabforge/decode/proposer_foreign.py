@@ -252,7 +252,12 @@ def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
             expected="no --vocab, --head, --dynamic",
         )
     if not len(parts.bridge.drafter.text_ids):
-        raise DataError("the draft model has no token that stands for text", got="special tokens only")
+        raise DataError(
+            "the draft model has no token that stands for text",
+            got="special tokens only",
+            expected="a tokenizer with tokens of text",
+            remedy="check the draft model's tokenizer",
+        )
     return parts.bridge, drafter
 
 

@@ -30,6 +30,7 @@ class MethodRecipe(StrictModel):
         draft_sampling: draw drafts instead of taking the best.
         exit_layers, ngram, look_ahead, single_token: of one proposer each, as on the command line.
         overlap, drafter_tokenizer: of a draft model with another vocabulary.
+        verifier: row of the verifiers' table, for temperatures above 0.
     """
 
     drafter: Path | None = None
@@ -54,6 +55,7 @@ class MethodRecipe(StrictModel):
     overlap: Path | None = None
     drafter_tokenizer: Path | None = None
     control: Literal["fixed", "adaptive"] = "fixed"
+    verifier: str | None = None
 
     @field_validator("budget", "ngram", mode="before")
     @classmethod

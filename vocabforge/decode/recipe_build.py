@@ -93,6 +93,7 @@ def method_options(
         sampled=sampled,
         overlaps=() if method.overlap is None else (method.overlap,),
         drafter_tokenizer=method.drafter_tokenizer,
+        verifier=method.verifier,
     )
 
 
@@ -105,7 +106,12 @@ def _check(method: MethodRecipe, options: BuildOptions) -> None:
             expected="one of them",
         )
     if method.vocab is not None and method.proposer == "n-gram":
-        raise UsageError("vocab restricts a draft head", got="proposer n-gram, which has none")
+        raise UsageError(
+            "vocab restricts a draft head",
+            got="proposer n-gram, which has none",
+            expected="a drafter, or proposer early-exit",
+            remedy="leave vocab out",
+        )
     if options.draft.tree in (None, "dynamic"):
         tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
 

@@ -110,7 +110,9 @@ def from_paths(
     for path in paths:
         one = _checked(path, source)
         if one in found:
-            raise DataError("a path of the tree is there twice", got=list(one), source=source)
+            raise DataError(
+                "a path of the tree is there twice", got=list(one), source=source, expected="each path once"
+            )
         if most_levels is not None and len(one) > most_levels:
             raise DataError(
                 "a path of the tree is deeper than the drafter can draft",
@@ -120,7 +122,12 @@ def from_paths(
             )
         found.add(one)
     if not found:
-        raise DataError("a tree needs at least one path", got="none", source=source)
+        raise DataError(
+            "a tree needs at least one path",
+            got="none",
+            expected="a list such as [[0], [1], [0, 0]]",
+            source=source,
+        )
     for one in found:
         if one[:-1] and one[:-1] not in found:
             raise DataError(
@@ -159,7 +166,9 @@ def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError("the tree file cannot be read", got=error, source=file) from error
+        raise DataError(
+            "the tree file cannot be read", got=error, source=file, expected="JSON such as [[0], [1], [0, 0]]"
+        ) from error
     if not isinstance(values, list):
         raise DataError(
             "the tree file holds no list of paths",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
-from ..core.extension import resolve
+from ..core.extension import check_known, resolve
 from .chance import Chance
 from .request import SamplingParams
 from .row_tree import RowTree, Verifier, children_of
@@ -24,6 +24,40 @@ VERIFIERS: dict[str, str] = {
     "point": "vocabforge.decode.verify_sampling:POINT",
     "residual": "vocabforge.decode.verify_residual:RESIDUAL",
 }
+
+
+def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
+    """The verifier that a user asked for, where it has a part in the run.
+
+    Args:
+        sampled: the temperature is above 0.
+
+    Raises:
+        UsageError: no such verifier, or one that would never be asked at this temperature.
+    """
+    check_known(name, VERIFIERS, "verifier", source="--verifier")
+    found: Verifier = resolve(VERIFIERS, name, "verifier")
+    if found.samples and not sampled:
+        raise UsageError(
+            "a verifier decides where tokens are drawn, and this run takes the best ones",
+            got=f"{name} at temperature 0",
+            expected="a temperature above 0",
+            source="--verifier",
+            remedy="leave --verifier out: greedy outputs are verified by argmax",
+        )
+    if sampled and not found.samples:
+        raise no_draws(name)
+    return found
+
+
+def no_draws(name: str, temperature: float | None = None) -> UsageError:
+    """The error for a verifier that takes the best token where tokens are drawn."""
+    return UsageError(
+        f"the verifier {name!r} takes the best token, but the request samples",
+        got="a temperature above 0" if temperature is None else f"temperature {temperature:g}",
+        expected="temperature 0, or a verifier that samples: "
+        + ", ".join(other for other in VERIFIERS if other != name),
+    )
 
 
 @dataclass
@@ -156,10 +190,5 @@ def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Ver
         name = "residual" if drawn else "match"
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if not sampling.greedy and not found.samples:
-        raise UsageError(
-            f"the verifier {name!r} takes the best token, but the request samples",
-            got=f"temperature {sampling.temperature:g}",
-            expected="temperature 0, or a verifier that samples: "
-            + ", ".join(other for other in VERIFIERS if other != name),
-        )
+        raise no_draws(name, sampling.temperature)
     return found

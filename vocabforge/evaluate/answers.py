@@ -151,7 +151,13 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("cannot read the answer file", got=error, source=path) from error
+        raise DataError(
+            "cannot read the answer file",
+            got=error,
+            expected="JSON lines in UTF-8",
+            source=path,
+            remedy="check the path and its permissions",
+        ) from error
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line:
@@ -160,16 +166,34 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
         try:
             row = parse_json(line, finite=False)  # which value it is, is said below
         except json.JSONDecodeError as error:
-            raise DataError("an answer row is not valid JSON", got=error.msg, source=source) from error
+            raise DataError(
+                "an answer row is not valid JSON",
+                got=error.msg,
+                source=source,
+                remedy="the file may be damaged; evaluate again",
+            ) from error
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-            raise DataError("an answer row cannot be read", got=error, source=source) from error
+            raise DataError(
+                "an answer row cannot be read",
+                got=error,
+                source=source,
+                remedy="the file may be damaged; evaluate again",
+            ) from error
         _require(row, keys, source)
         if type(row["question_id"]) is not int:
             raise DataError(
-                "question_id of an answer row is no number", got=repr(row["question_id"])[:80], source=source
+                "question_id of an answer row is no number",
+                got=repr(row["question_id"])[:80],
+                expected="a whole number",
+                source=source,
             )
         if not isinstance(row["choices"], list) or not row["choices"]:
-            raise DataError("an answer row has no choice", source=source)
+            raise DataError(
+                "an answer row has no choice",
+                got=repr(row["choices"])[:80],
+                expected="a list with one choice or more",
+                source=source,
+            )
         for choice in row["choices"]:
             _require(choice, choice_keys, source)
             _check_values(choice, source)

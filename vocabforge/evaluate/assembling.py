@@ -105,6 +105,8 @@ def _methods(
                 description=method.description,
                 head=method.head,
                 vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
+                verifier=method.verifier,
+                lossless=method.lossless,
                 answers=files["answers"][method.name],
                 details=files["details"][method.name],
                 summary=summary.model_copy(update=found),

@@ -13,6 +13,7 @@ from ..decode.build import DTYPES
 from ..decode.compiled import PassCompiler, compile_passes
 from ..decode.engine import Decoder
 from ..decode.proposers import FOREIGN, DraftOptions, ProposerParts, make_proposer
+from ..decode.verifiers import chosen_verifier
 from ..export.formats import load_drafter
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Drafter
@@ -114,6 +115,7 @@ class Sizes(Protocol):
     draft_tokens: int | dict[str, int] | None
     layers: int | None
     widen: int
+    verifier: str | None
 
 
 class OurRun:
@@ -173,7 +175,11 @@ class OurSide:
         proposer = make_proposer(mode.proposer, parts)
         if tokens is None:
             settings["levels"] = proposer.plan.levels
-        return OurRun(Decoder(self.model, proposer, wrap=compiler), settings, compiler, config.temperature)
+        if config.verifier is not None:
+            found = chosen_verifier(config.verifier, sampled=config.temperature > 0)
+            settings |= {"verifier": config.verifier, "lossless": found.lossless}
+        decoder = Decoder(self.model, proposer, verifier=config.verifier, wrap=compiler)
+        return OurRun(decoder, settings, compiler, config.temperature)
 
     def _bridge(self, mode: Mode) -> Bridge | None:
         """Between the tokenizers, where the mode drafts over another vocabulary."""

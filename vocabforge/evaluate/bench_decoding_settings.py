@@ -11,6 +11,7 @@ from pydantic import Field
 from ..core.config import StrictModel
 from ..core.errors import UsageError, did_you_mean
 from ..corpus.tokenizer import load_tokenizer
+from ..decode.verifiers import chosen_verifier
 from ..models.lean import LeanModel
 from .bench_decoding_modes import MODES
 from .benchmarks import load_benchmark
@@ -51,6 +52,7 @@ class DecodingBenchConfig(StrictModel):
         their_threads: transformers gets the fastest of these.
         compile: VocabForge's passes.
         temperature: above 0 VocabForge alone is measured; every round draws the same tokens.
+        verifier: VocabForge's, where the temperature is above 0; None chooses by tree.
         draft_tokens: VocabForge's chains, where the mode's own length is not wanted; one number, or one a mode
             (``draft_tokens.slem=8``). Of a draft model with another tokenizer they are its own tokens.
         layers: of an early exit of VocabForge.
@@ -72,6 +74,7 @@ class DecodingBenchConfig(StrictModel):
     their_threads: tuple[Positive, ...] = (1, 2)
     compile: bool = True
     temperature: Annotated[float, Field(ge=0)] = 0.0
+    verifier: str | None = None
     draft_tokens: Positive | dict[str, Positive] | None = None
     layers: Positive | None = None
     widen: Positive = 1
@@ -84,6 +87,8 @@ def modes_of(config: DecodingBenchConfig) -> tuple[str, ...]:
     Raises:
         UsageError: an unknown mode, or one whose folder is not given.
     """
+    if config.verifier is not None:
+        chosen_verifier(config.verifier, sampled=config.temperature > 0)
     folders = {
         "draft_model": config.draft_model,
         "drafter": config.drafter,

@@ -59,7 +59,8 @@ def bench_draft_heads(
         MismatchError: the folder holds runs with other settings.
     """
     if world_size() > 1:
-        raise UsageError("this benchmark runs in one process", got=f"{world_size()} processes")
+        got, remedy = f"{world_size()} processes", "start it without a launcher"
+        raise UsageError("this benchmark runs in one process", got=got, remedy=remedy)
     config = load_config(TrainConfig, recipe, overrides)
     check(config, options)
     return _Bench(config, options, output).run()

@@ -92,9 +92,16 @@ def check(config: TrainConfig, options: HeadBenchOptions) -> None:
         ("--budget", options.budget_texts()),
     ):
         if not numbers or len(set(numbers)) != len(numbers):
-            raise UsageError(f"{name} needs one or more values, each once", got=list(numbers))
+            raise UsageError(
+                f"{name} needs one or more values, each once",
+                got=list(numbers),
+                expected="one or more, each once",
+                source=name,
+            )
     if min(options.seeds) < 0:
-        raise UsageError("a seed is not negative", got=min(options.seeds))
+        raise UsageError(
+            "a seed is not negative", got=min(options.seeds), expected="0 or more", source="--seeds"
+        )
     for size in (*options.draft_vocabs, *options.shortlists):
         if not options.topk <= size <= vocab:
             raise UsageError(

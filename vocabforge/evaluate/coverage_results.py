@@ -120,7 +120,12 @@ def texts_of(counts: Part, heldout: Sequence[Part]) -> list[Text]:
     texts = []
     for part, role in [(counts, COUNTED), *((one, HELD_OUT) for one in heldout)]:
         if part.table.tokens == 0:
-            raise DataError("the frequency table has no tokens, so there is no coverage", got=part.name)
+            raise DataError(
+                "the frequency table has no tokens, so there is no coverage",
+                got=part.name,
+                expected="a table with tokens",
+                remedy="check what it was counted from",
+            )
         mixed = part.table.mode == "mixture"
         whole = "all counted" if role == COUNTED else part.name
         texts.append(Text(whole, role, False, part.table.counts, mixed))

@@ -127,7 +127,10 @@ def _place(
         prompt = conversation.ask(question.turns[turn + 1])
     was = details["prompt_tokens"][row.turn]
     if len(prompt) != was:
-        raise DataError(f"its prompt has {len(prompt)} tokens now and had {was} then")
+        raise DataError(
+            f"its prompt has {len(prompt)} tokens now and had {was} then",
+            expected="the tokenizer and chat template that it was asked with",
+        )
     return Place(tuple(prompt), tuple(details["token_ids"][row.turn][: row.position]))
 
 

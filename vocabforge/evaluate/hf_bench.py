@@ -118,7 +118,12 @@ def read_hf_bench(path: Path) -> list[HfRow]:
     try:
         lines = list(csv.reader(io.StringIO(path.read_text("utf-8"), newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError("cannot read the CSV file", got=error, source=path) from error
+        raise DataError(
+            "cannot read the CSV file",
+            got=error,
+            expected="a CSV file in UTF-8, as hf-bench writes it",
+            source=path,
+        ) from error
     if not lines or tuple(lines[0]) != HEADER:
         got = ",".join(lines[0]) if lines else "an empty file"
         raise DataError("the file is not one of hf-bench", got=got, expected=",".join(HEADER), source=path)

@@ -62,8 +62,8 @@ def live_acceptance(
         model = _decoder_of(target, folder if config.load_target else None)
         prompts = read_prompts(prompts_file, tokenizer, config, model.config.max_positions)
     except VocabForgeError as error:
-        found = "" if error.got is None else f" ({error.got})"
-        say(f"Live acceptance is off: {error.message}{found}.")
+        found = "; ".join(str(one) for one in (error.got, error.remedy) if one is not None)
+        say(f"Live acceptance is off: {error.message}{f' ({found})' if found else ''}.")
         return None
     steps = chain_steps if config.chain else 0
     return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
@@ -77,7 +77,8 @@ def _decoder_of(target: HFTarget | TargetHead | LeanModel, folder: Path | None) 
     if folder is None:
         raise UsageError(
             "training from a cache holds the target's head only",
-            got="run.live.load_target=true loads the rest",
+            got="no layers",
+            remedy="run.live.load_target=true loads the rest",
         )
     return load_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
 

@@ -224,9 +224,15 @@ def _check(draftings: Sequence[Drafting], levels: int, width: int, rows: int) ->
     names = [name for one in draftings for name in one.heads]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError("two draft heads have one name", got=", ".join(twice))
+        raise UsageError(
+            "two draft heads have one name", got=", ".join(twice), expected="a name of its own for each"
+        )
     if not all(one.heads for one in draftings):
-        raise UsageError("a drafter is replayed for its heads", got="no heads")
+        raise UsageError(
+            "a drafter is replayed for its heads",
+            got="no heads",
+            expected="one head or more for each drafter",
+        )
     if levels < 1 or rows < 1 or not 1 <= width < MISSED:
         raise UsageError(
             "a replay needs levels, ranks and rows",

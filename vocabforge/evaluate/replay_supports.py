@@ -133,7 +133,11 @@ class LowRank:
     def __init__(self, head: LowRankHead, parts: Parts) -> None:
         self._head, self._all = head, parts.table(head.target_ids)
         if not self._all.all():
-            raise MismatchError("the low-rank head does not score every token of its drafter's head")
+            raise MismatchError(
+                "the low-rank head does not score every token of its drafter's head",
+                got=f"{int((~self._all).sum()):,} tokens without a score",
+                expected="a score for each",
+            )
 
     def place(self, block: Block) -> Placed:
         scores = self._head.scores(block.hidden, 1, block.state)[0]  # (B, R)

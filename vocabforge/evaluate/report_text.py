@@ -102,6 +102,8 @@ def headline(results: Results) -> str:
     if overall.accepted_length.value is not None:
         said += f", at {_with(overall.accepted_length)} tokens per verification"
     outputs = best.summary.outputs
+    if not best.lossless:
+        return f"{said}; NOT lossless: the verifier {best.verifier} writes other texts than the target would."
     if outputs is None:
         return f"{said}; outputs are sampled and were not compared."
     return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{_but(outputs)}."
@@ -139,6 +141,13 @@ def divergence_line(method: MethodResults) -> str:
         f"{outputs.compared:,} outputs ({judgements(outputs)}), first at question {first.question_id}, "
         f"turn {first.turn + 1}, token {first.position + 1}"
     )
+
+
+def law_line(method: MethodResults) -> str:
+    """That a method's outputs have not the target's law; empty where they have."""
+    if method.lossless:
+        return ""
+    return f"{method.name} is not lossless: the verifier {method.verifier} changes the law of the target's outputs"
 
 
 def worst_first(outputs: Outputs) -> list[DivergenceRow]:

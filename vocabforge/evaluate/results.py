@@ -53,7 +53,8 @@ __all__ = [
     "schema_text",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_OLDER = (2,)  # had no verifiers: all was lossless
 RESULTS = "results.json"
 ARTIFACT_KIND = "evaluation"
 
@@ -62,6 +63,8 @@ class MethodResults(Strict):
     """One way of decoding.
 
     Attributes:
+        verifier: that was asked for by name; None: by the drafts, and lossless.
+        lossless: whether its outputs have the law that the target alone would give them.
         answers, details: its files, one a run, relative to the folder.
     """
 
@@ -69,6 +72,8 @@ class MethodResults(Strict):
     description: str
     head: str | None
     vocabulary: Vocabulary | None
+    verifier: str | None = None
+    lossless: bool = True
     answers: list[str]
     details: list[str]
     summary: Summary
@@ -143,7 +148,7 @@ class Results(Strict):
         methods: plain decoding first.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[2, 3] = 3
     vocabforge: str
     created: str
     target: Target
@@ -173,6 +178,7 @@ def read_results(path: Path) -> Results:
         SCHEMA_VERSION,
         what="results file",
         remedy="evaluate again, or read it with the version that wrote it",
+        older=_OLDER,
     )
 
 

@@ -54,9 +54,16 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
-            raise UsageError("there must be at least one repeat", got=self.repeats, source="--repeats")
+            raise UsageError(
+                "there must be at least one repeat",
+                got=self.repeats,
+                expected="1 or more",
+                source="--repeats",
+            )
         if len(set(self.seeds)) != len(self.seeds):
-            raise UsageError("a seed stands twice", got=list(self.seeds), source="--seed")
+            raise UsageError(
+                "a seed stands twice", got=list(self.seeds), source="--seed", expected="each seed once"
+            )
         if len(self.seeds) > 1 and self.sampling.greedy:
             raise UsageError(
                 "greedy decoding draws nothing: seeds change nothing",

@@ -135,6 +135,11 @@ def sample_windows(
     whole = [window for window in pool if len(window) == room]
     pool = whole if len(whole) >= wanted else [window for window in pool if window]
     if not pool:
-        raise DataError("the text has no tokens to run the target over", got=", ".join(map(str, files)))
+        raise DataError(
+            "the text has no tokens to run the target over",
+            got=", ".join(map(str, files)),
+            expected="files with text",
+            remedy="check the files: all their documents are empty",
+        )
     chosen = sorted(random.Random(seed).sample(range(len(pool)), min(wanted, len(pool))))
     return [[*tokenizer.prefix_ids, *pool[index]] for index in chosen]

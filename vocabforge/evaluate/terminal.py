@@ -29,6 +29,7 @@ def overview_table(results: Results) -> Table:
     for place, method in enumerate(results.methods):
         figures, outputs = method.summary.overall, method.summary.outputs
         same = "–" if outputs is None else f"{outputs.identical} of {outputs.compared}"
+        same = same if method.lossless else "not lossless"
         table.add_row(
             Name(method.name),
             figure_cell(figures.accepted_length),

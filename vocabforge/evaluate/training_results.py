@@ -44,10 +44,13 @@ def read_run(folder: Path) -> dict[str, Any]:
         kind: _last_of_step(rows, kind) for kind in ("train", "heldout", "live", "heads", "start", "end")
     }
     if not kinds["train"] and not kinds["heldout"]:
-        raise DataError("the training run has no figures yet", source=folder / LOG)
-    config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
-    if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
-        raise DataError("the run's config.json is no configuration", source=folder / CONFIG)
+        raise DataError(
+            "the training run has no figures yet",
+            expected="a row of training or of held-out figures",
+            source=folder / LOG,
+            remedy="wait for the first logged step",
+        )
+    config = _config(folder)
     step = _last_step(folder, rows)
     steps = config.get("optim", {}).get("steps")
     finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)
@@ -73,6 +76,18 @@ def read_run(folder: Path) -> dict[str, Any]:
     }
     results["facts"] = _facts(results, rows)
     return results
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The run's resolved configuration; empty where it was not kept."""
+    config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
+    if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
+        raise DataError(
+            "the run's config.json is no configuration",
+            expected="the JSON object that train-drafter writes, with a section optim",
+            source=folder / CONFIG,
+        )
+    return config
 
 
 def _last_step(folder: Path, rows: Rows) -> int:

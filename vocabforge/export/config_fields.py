@@ -195,5 +195,10 @@ def flag(body: Mapping[str, Any], name: str, absent: bool, source: object) -> bo
     if value is None:
         return absent
     if not isinstance(value, bool):
-        raise DataError(f"the drafter's {name} is neither true nor false", got=repr(value), source=source)
+        raise DataError(
+            f"the drafter's {name} is neither true nor false",
+            got=repr(value),
+            expected="true or false",
+            source=source,
+        )
     return value

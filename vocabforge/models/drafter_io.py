@@ -182,7 +182,11 @@ def _check_stored(
         wide.append(f"max_position_embeddings {sizes.max_position_embeddings:,}")
     if wide:
         raise ArtifactError(
-            "the drafter's sizes are larger than its tensors", got=", ".join(wide), source=source
+            "the drafter's sizes are larger than its tensors",
+            got=", ".join(wide),
+            expected="no size above a tensor's number of elements",
+            source=source,
+            remedy="the folder is damaged or put together from several drafters; export or train it again",
         )
     if target_ids is not None and (
         target_ids.dtype not in (torch.int64, torch.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -146,7 +146,11 @@ def attention_problem(sizes: AttentionSizes) -> str | None:
 def refuse(problem: str | None) -> None:
     """Raises: ConfigError: there is a problem."""
     if problem is not None:
-        raise ConfigError("the drafter's sizes do not go together", got=problem)
+        raise ConfigError(
+            "the drafter's sizes do not go together",
+            got=problem,
+            remedy="change these sizes: the section drafter of a recipe, the configuration of a folder",
+        )
 
 
 def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
@@ -168,7 +172,9 @@ def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Siz
         return sizes_type(**body)
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            "the drafter's configuration is incomplete or has unknown keys", got=error
+            "the drafter's configuration is incomplete or has unknown keys",
+            got=error,
+            expected=", ".join(one.name for one in fields(cast(Any, sizes_type))),
         ) from error
 
 

@@ -165,10 +165,20 @@ def load_head(
     try:
         tensors = load_file(artifact.file(WEIGHTS))
     except SafetensorError as error:
-        raise ArtifactError("the draft head's weights cannot be read", got=error, source=path) from error
+        raise ArtifactError(
+            "the draft head's weights cannot be read",
+            got=error,
+            source=path,
+            remedy="train it again with train-drafter or train-router",
+        ) from error
     module = resolve(HEADS, kind, "draft head").new_module(sizes)
     if module is None:
-        raise ArtifactError("this kind of draft head has nothing to load", got=kind, source=path)
+        raise ArtifactError(
+            "this kind of draft head has nothing to load",
+            got=kind,
+            expected="a kind with weights: a ranker, a low-rank head or a router",
+            source=path,
+        )
     _fill(module, tensors, path)
     return LoadedHead(kind, module.to(device, dtype).eval().requires_grad_(False), artifact)
 
@@ -184,7 +194,10 @@ def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
             problems.append(f"clusters {low} to {high} of {module.clusters}")
     if problems:
         raise ArtifactError(
-            "the draft head's tensors are not those of its sizes", got="; ".join(problems[:5]), source=path
+            "the draft head's tensors are not those of its sizes",
+            got="; ".join(problems[:5]),
+            source=path,
+            remedy="train it again with train-drafter or train-router",
         )
     with torch.no_grad():
         for name, tensor in wanted.items():
@@ -204,7 +217,11 @@ def owner_of(artifact: Artifact) -> HeadOwner:
         )
     except KeyError as error:
         raise ArtifactError(
-            "the draft head does not say what it belongs to", got=f"no {error}", source=artifact.path
+            "the draft head does not say what it belongs to",
+            got=f"no {error}",
+            expected="drafter_digest, target_fingerprint and tokenizer_fingerprint",
+            source=artifact.path,
+            remedy="train it again with train-drafter or train-router",
         ) from error
 
 

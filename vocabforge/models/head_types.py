@@ -98,7 +98,12 @@ class HeadSizes:
             if not (value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0))
         ]
         if bad or None in (values.get("hidden_size"), values.get("vocab_size")):
-            raise ArtifactError("the draft head's sizes cannot be read", got=dict(values), source=source)
+            raise ArtifactError(
+                "the draft head's sizes cannot be read",
+                got=dict(values),
+                expected=f"{', '.join(names)}: null or a positive number, hidden_size and vocab_size never null",
+                source=source,
+            )
         return cls(**values)
 
 

@@ -188,7 +188,9 @@ def new_scorer(sizes: HeadSizes) -> LowRankScorer:
         ConfigError: no rank.
     """
     if sizes.rank is None:
-        raise ConfigError("a low-rank scorer has no size without its rank", got=sizes.to_dict())
+        raise ConfigError(
+            "a low-rank scorer has no size without its rank", got=sizes.to_dict(), expected="rank: 1 or more"
+        )
     return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank)
 
 

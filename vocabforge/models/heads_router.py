@@ -139,7 +139,11 @@ class RouterHead(nn.Module):
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> Router:
         if sizes.clusters is None:
-            raise ConfigError("a router has no size without its number of clusters", got=sizes.to_dict())
+            raise ConfigError(
+                "a router has no size without its number of clusters",
+                got=sizes.to_dict(),
+                expected="clusters: 1 or more",
+            )
         blank = torch.arange(sizes.vocab_size) % sizes.clusters
         return Router(sizes.hidden_size, blank, sizes.clusters, sizes.width, sizes.depth or 1)
 

@@ -58,7 +58,12 @@ class LeanConfig:
             source = config / "config.json" if config.is_dir() else config
             config = read_json(source, "model configuration", finite=False)
         if not isinstance(config, Mapping):
-            raise DataError("the model configuration is not a JSON object", source=source)
+            raise DataError(
+                "the model configuration is not a JSON object",
+                got=type(config).__name__,
+                expected="an object",
+                source=source,
+            )
         name, family = find_family(config, source)
         _refuse_unsupported(config, source)
         return _build(_Reader(config, source), name, family)

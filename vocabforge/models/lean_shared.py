@@ -82,7 +82,10 @@ def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
         problem = f"weights in {', '.join(dtypes)}"
     if problem is not None:
         raise DataError(
-            "the lean decoder needs the whole target on one device, in one dtype", got=problem, source=source
+            "the lean decoder needs the whole target on one device, in one dtype",
+            got=problem,
+            source=source,
+            remedy="load the target on one device, in one dtype",
         )
 
 

@@ -87,7 +87,10 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
         )
     except Exception as error:  # transformers raises many kinds; all mean the same to a user
         raise DataError(
-            "the target cannot be loaded", got=f"{type(error).__name__}: {error}", source=path
+            "the target cannot be loaded",
+            got=f"{type(error).__name__}: {error}",
+            expected="a causal language model of Transformers, in safetensors, without code of its own",
+            source=path,
         ) from error
     missing = [key for key in info["missing_keys"] if "rotary" not in key]
     if missing:
@@ -172,7 +175,10 @@ def read_target_config(path: Path) -> dict[str, Any]:
     value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):
         raise DataError(
-            "the target's config.json is not a JSON object", got=type(value).__name__, source=file
+            "the target's config.json is not a JSON object",
+            got=type(value).__name__,
+            expected="an object",
+            source=file,
         )
     layers = value.get("num_hidden_layers")
     if isinstance(layers, int) and layers > _MOST_LAYERS:  # making them all would never end

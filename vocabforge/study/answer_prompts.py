@@ -169,10 +169,20 @@ def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
             row = json.loads(text)
         except ValueError as error:
             raise DataError(
-                "a line of the training conversations is not JSON", got=error, source=f"{path}:{line}"
+                "a line of the training conversations is not JSON",
+                got=error,
+                expected="an object a line",
+                source=f"{path}:{line}",
+                remedy="run the stage data",
             ) from error
         if not isinstance(row, dict):
-            raise DataError("a training conversation is no object", got=text[:80], source=f"{path}:{line}")
+            raise DataError(
+                "a training conversation is no object",
+                got=text[:80],
+                expected="an object a line",
+                source=f"{path}:{line}",
+                remedy="run the stage data",
+            )
         yield line, str(row.get("source", "")), row
 
 

@@ -138,7 +138,9 @@ def load_answers(layout: Layout, which: Which) -> list[Answer]:
             for row in rows
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError("the target's answers cannot be read", got=error, source=file) from error
+        raise ArtifactError(
+            "the target's answers cannot be read", got=error, source=file, remedy="run the stage answers"
+        ) from error
 
 
 def question_sets(config: StudyConfig, layout: Layout) -> list[str]:

@@ -81,7 +81,10 @@ def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed
         return _unpacked(artifact.file(_file(which)), artifact.meta["figures"][which])
     except (SafetensorError, zlib.error, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
-            "the ranks of a replay cannot be read", got=error, source=artifact.path
+            "the ranks of a replay cannot be read",
+            got=error,
+            source=artifact.path,
+            remedy="run the stage replay",
         ) from error
 
 

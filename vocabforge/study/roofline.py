@@ -76,7 +76,7 @@ def head_bytes(
         UsageError: fewer than one row.
     """
     if rows < 1:
-        raise UsageError("a draft step has one hidden row or more", got=rows)
+        raise UsageError("a draft step has one hidden row or more", got=rows, expected="1 or more")
     scored = min(head.at(step), sizes.rows)
     fixed = float(WEIGHT * rows * sizes.hidden)
     if head.rank:

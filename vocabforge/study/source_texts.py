@@ -131,7 +131,11 @@ def _members(reading: Reading) -> Iterator[tuple[str, str]]:
                     reading.problems.add("the file is not UTF-8", reading.path, info.filename)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise DataError(
-            "the archive is damaged or of an unknown kind", got=error, source=reading.path
+            "the archive is damaged or of an unknown kind",
+            got=error,
+            expected="a zip archive",
+            source=reading.path,
+            remedy="fetch it again",
         ) from error
     except OSError as error:
         raise unreadable(reading.path, error) from error

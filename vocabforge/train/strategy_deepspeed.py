@@ -44,7 +44,9 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
         body = read_json(Path(file), "DeepSpeed configuration")
         if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
             raise ConfigError(
-                "the DeepSpeed configuration is no table, or its zero_optimization is none", source=file
+                "the DeepSpeed configuration is no table, or its zero_optimization is none",
+                expected="a JSON object; zero_optimization in it an object too",
+                source=file,
             )
     division = divide(config.optim, 0, size)
     fixed = {

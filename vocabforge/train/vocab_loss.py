@@ -49,7 +49,9 @@ class LossOptions:
             )
         if self.chunk_mb < 1:
             raise ConfigError(
-                "the workspace of the vocabulary loss must be positive", got=f"{self.chunk_mb} MiB"
+                "the workspace of the vocabulary loss must be positive",
+                got=f"{self.chunk_mb} MiB",
+                expected="1 MiB or more",
             )
 
 
@@ -148,4 +150,8 @@ def _check(x: Inputs) -> None:
     elif x.offset is not None and x.offset.shape != (len(x.target_head),):
         problem = f"{x.offset.numel()} offsets, {len(x.target_head)} target tokens"
     if problem is not None:
-        raise MismatchError("the vocabulary loss was given sizes that do not go together", got=problem)
+        raise MismatchError(
+            "the vocabulary loss was given sizes that do not go together",
+            got=problem,
+            expected="sizes as train.vocab_loss.Inputs has them",
+        )

@@ -68,7 +68,7 @@ def random_heads(base: HeadBase, grid: HeadGrid, *, seed: int = 0) -> list[Draft
     rows, hidden = base.weight.shape
     for sizes in vars(grid).values():
         if any(size < 1 for entry in sizes for size in (entry if isinstance(entry, tuple) else (entry,))):
-            raise UsageError("sizes of draft heads are 1 or more", got=sizes)
+            raise UsageError("sizes of draft heads are 1 or more", got=sizes, expected="1 or more")
     found = [build_head("static", _part(base, size)) for size in sorted(set(grid.static)) if size < rows]
     for rank, size in sorted(set(grid.rankers)):
         if size < rows:

@@ -63,7 +63,12 @@ class Bench:
         self.settings = [setting_of(head) for head in heads]
         self._text = [token for prompt in prompts for token in prompt]
         if not self._text:
-            raise UsageError("cycles are timed on the prompts' tokens, and there is none", got="no prompt")
+            raise UsageError(
+                "cycles are timed on the prompts' tokens, and there is none",
+                got="no prompt",
+                expected="a prompt with tokens",
+                remedy="check the prompts' file",
+            )
 
     def proposer(self, head: int, tree: TreeSetting) -> ModelProposer:
         """A proposer of its own.

@@ -75,10 +75,20 @@ class TuneOptions:
 
     def __post_init__(self) -> None:
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) != len(self.batches):
-            raise UsageError("batch sizes stand once each, from 1 up", got=self.batches, source="--batch")
+            raise UsageError(
+                "batch sizes stand once each, from 1 up",
+                got=self.batches,
+                expected="numbers from 1 up, each once",
+                source="--batch",
+            )
         if self.check and 1 not in self.batches:
             raise UsageError(
                 "eval runs one request at a time", got=self.batches, expected="--batch 1", source="--check"
             )
         if self.check and self.check < 4:
-            raise UsageError("a check compares four configurations or more", got=self.check, source="--check")
+            raise UsageError(
+                "a check compares four configurations or more",
+                got=self.check,
+                expected="4 or more, or 0 for no check",
+                source="--check",
+            )

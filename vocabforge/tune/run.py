@@ -78,7 +78,12 @@ def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> Late
         VocabForgeError: see :func:`tune`.
     """
     if inputs.what_if is not None:
-        raise UsageError("nothing is measured with --what-if", got="--measure-only and --what-if")
+        raise UsageError(
+            "nothing is measured with --what-if",
+            got="--measure-only and --what-if",
+            expected="one of them",
+            remedy="leave --what-if out to measure, or --measure-only to predict",
+        )
     _check_folder(output)
     with only_writer(output):
         return latency_of(Loaded(output, inputs, options), fresh=True, usual=True)

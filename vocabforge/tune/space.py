@@ -81,7 +81,12 @@ class TreeGrid:
         for name in ("chains", "levels", "topk", "nodes"):
             sizes = getattr(self, name)
             if len(set(sizes)) != len(sizes) or any(size < 1 for size in sizes):
-                raise UsageError("sizes of draft trees stand once each, from 1 up", got=sizes, source=name)
+                raise UsageError(
+                    "sizes of draft trees stand once each, from 1 up",
+                    got=sizes,
+                    expected="numbers from 1 up, each once",
+                    source=name,
+                )
 
 
 def trees_of(grid: TreeGrid, most_levels: int | None = None) -> list[TreeSetting]:

@@ -226,7 +226,9 @@ def load_clusters(path: Path) -> Clusters:
         )
         problem = disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError("the clusters cannot be read", got=error, source=path) from error
+        raise ArtifactError(
+            "the clusters cannot be read", got=error, source=path, remedy="make them again with cluster-vocab"
+        ) from error
     if problem is not None:
         raise ArtifactError(
             "the clusters' arrays do not belong together",

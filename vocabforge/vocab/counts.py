@@ -167,7 +167,7 @@ class TokenCounter:
             try:
                 ids, mask = render_with_mask(self._tokenizer, document.messages)
             except DataError as error:
-                problems.add(error.message, document.source, document.line, error.got)
+                problems.take(error, document.source, document.line)
                 continue
             chosen = np.asarray(ids, dtype=np.int64)[np.asarray(mask, dtype=np.bool_)]
             yield np.bincount(chosen, minlength=len(self._counts)).astype(np.int64), [document]

@@ -69,7 +69,12 @@ def choose_backend(name: str = AUTO) -> tuple[Backend, list[str]]:
         if (reason := backend.missing()) is None:
             return backend, reasons
         reasons.append(f"{row}: {reason}")
-    raise VocabForgeError("no k-means backend can be used here", got="; ".join(reasons))
+    raise VocabForgeError(
+        "no k-means backend can be used here",
+        got="; ".join(reasons),
+        expected=", ".join(BACKENDS),
+        remedy="pip install 'vocabforge[cpu]' (faiss) or 'vocabforge[sklearn]'",
+    )
 
 
 def absent(module: str, package: str) -> str | None:

@@ -50,7 +50,11 @@ class VocabSubset:
     def __post_init__(self) -> None:
         problem = self._problem()
         if problem is not None:
-            raise DataError("this is no valid draft vocabulary", got=problem)
+            raise DataError(
+                "this is no valid draft vocabulary",
+                got=problem,
+                expected="distinct ascending ids of the vocabulary, and a rank order of the same ids",
+            )
 
     def _problem(self) -> str | None:
         if (
@@ -227,7 +231,12 @@ def load_subset(path: Path) -> VocabSubset:
             raise ValueError(f"coverage {subset.coverage!r}")
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error
-        raise ArtifactError("the draft vocabulary cannot be read", got=got, source=path) from error
+        raise ArtifactError(
+            "the draft vocabulary cannot be read",
+            got=got,
+            source=path,
+            remedy="make it again with select-vocab",
+        ) from error
     if len(subset) != size:
         raise ArtifactError(
             "the draft vocabulary disagrees with its own manifest",

@@ -58,7 +58,12 @@ def head_view(artifact: Artifact, request: Request) -> View:
     """Kind, sizes, owner and parameters of a ranker, a low-rank head or a router."""
     sizes = _json(artifact, "head.json").get("sizes")
     if not isinstance(sizes, Mapping):
-        raise ArtifactError("the draft head's sizes cannot be read", source=artifact.path / "head.json")
+        raise ArtifactError(
+            "the draft head's sizes cannot be read",
+            got=type(sizes).__name__,
+            expected="a mapping under sizes",
+            source=artifact.path / "head.json",
+        )
     tensors = _tensors(artifact, "head.safetensors")
     facts = {
         "parameters": _parameters({name: entry for name, entry in tensors.items() if name != "assignment"}),
@@ -101,7 +106,12 @@ def checkpoint_view(artifact: Artifact, request: Request) -> View:
 def _json(artifact: Artifact, name: str) -> dict[str, Any]:
     value = read_json(artifact.file(name), "configuration")
     if not isinstance(value, dict):
-        raise ArtifactError("the configuration is not a mapping", source=artifact.path / name)
+        raise ArtifactError(
+            "the configuration is not a mapping",
+            got=type(value).__name__,
+            expected="a JSON object",
+            source=artifact.path / name,
+        )
     return value
 
 
@@ -115,7 +125,12 @@ def _tensors(artifact: Artifact, name: str) -> Tensors:
             slices = {key: handle.get_slice(key) for key in sorted(handle.keys())}
             return {key: (one.get_dtype(), tuple(one.get_shape())) for key, one in slices.items()}
     except SafetensorError as error:
-        raise ArtifactError("the weights cannot be read", got=error, source=file) from error
+        raise ArtifactError(
+            "the weights cannot be read",
+            got=error,
+            source=file,
+            remedy="the file may be damaged; make the artefact again",
+        ) from error
 
 
 def _parameters(tensors: Tensors) -> int:

@@ -44,7 +44,7 @@ def load_benchmark(
         DataError: the named benchmark's file is absent, a row is wrong, or the format cannot be told.
     """
     if limit is not None and limit < 1:
-        raise UsageError("the limit must be at least 1", got=limit, source="--limit")
+        raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
     if format is not None:
         check_format(format)
     row = BENCHMARKS.get(name_or_path)

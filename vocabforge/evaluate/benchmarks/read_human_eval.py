@@ -39,7 +39,12 @@ def read_human_eval(path: Path) -> list[Question]:
         seen.add(int(found[1]), source)
         entry_point = text_of(row, "entry_point", source)
         if not entry_point.isidentifier():
-            raise DataError("the entry_point is no name of a function", got=entry_point[:80], source=source)
+            raise DataError(
+                "the entry_point is no name of a function",
+                got=entry_point[:80],
+                expected="the name of the function under test",
+                source=source,
+            )
         solution = row.get("canonical_solution")
         questions.append(
             Question(

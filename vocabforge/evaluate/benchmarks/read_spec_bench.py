@@ -49,7 +49,12 @@ def _number(row: Row, source: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise DataError("question_id has the wrong type", got=repr(value), expected="int", source=source)
     if not -(2**63) <= value < 2**63:
-        raise DataError("question_id is no number of 64 bits", got=str(value)[:40], source=source)
+        raise DataError(
+            "question_id is no number of 64 bits",
+            got=str(value)[:40],
+            expected="a number from -2^63 to 2^63 - 1",
+            source=source,
+        )
     return value
 
 

@@ -114,7 +114,12 @@ def _parsed(content: bytes, source: str) -> Any:
     try:
         return parse_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DataError("a question is not UTF-8 text", got=error, source=source) from error
+        raise DataError(
+            "a question is not UTF-8 text",
+            got=error,
+            source=source,
+            remedy="save the file as UTF-8, or fetch it again",
+        ) from error
     except json.JSONDecodeError as error:
         raise DataError(
             "a question is not valid JSON",
@@ -123,12 +128,22 @@ def _parsed(content: bytes, source: str) -> Any:
             remedy="the file may be truncated; fetch or make it again",
         ) from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-        raise DataError("a question cannot be parsed", got=error, source=source) from error
+        raise DataError(
+            "a question cannot be parsed",
+            got=error,
+            source=source,
+            remedy="the file may be damaged; fetch or make it again",
+        ) from error
 
 
 def _object(value: Any, source: str) -> Row:
     if not isinstance(value, Mapping):
-        raise DataError("a question is not a JSON object", got=type(value).__name__, source=source)
+        raise DataError(
+            "a question is not a JSON object",
+            got=type(value).__name__,
+            expected="an object for each question",
+            source=source,
+        )
     return value
 
 
@@ -148,7 +163,12 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
                         raise _too_large(path)
                     yield row
     except UnicodeDecodeError as error:  # Arrow does not check texts when it reads them
-        raise DataError("a question is not UTF-8 text", got=error, source=path) from error
+        raise DataError(
+            "a question is not UTF-8 text",
+            got=error,
+            source=path,
+            remedy="write the table again with texts in UTF-8",
+        ) from error
     except (arrow.ArrowException, OSError) as error:
         raise DataError(
             "the Parquet file is damaged or not Parquet",

@@ -169,7 +169,12 @@ def _right(verdicts: Sequence[Mapping[int, bool]], ids: Sequence[int]) -> Array:
     """(Q, R) of 0 and 1."""
     missing = next((number for number in ids for run in verdicts if number not in run), None)
     if missing is not None:
-        raise DataError("the verdicts leave out an answered question", got=f"none for question {missing}")
+        raise DataError(
+            "the verdicts leave out an answered question",
+            got=f"none for question {missing}",
+            expected="a verdict for each answered question, in every run",
+            remedy="evaluate it again",
+        )
     return np.array([[run[number] for run in verdicts] for number in ids], dtype=np.float64)
 
 

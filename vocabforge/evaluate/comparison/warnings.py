@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..report_text import law_line
 from . import checks
 from .results import RunRow
 from .runs import EvaluationRun
@@ -28,6 +29,12 @@ def run_warnings(
     for row, run in zip(run_rows, runs, strict=True):
         if row.label != reference:
             found += _pair_warnings((runs[at], run), (run_rows[at], row), across_machines)
+    found += [
+        f"{row.label}: {line}; figures of methods that keep that law are not comparable with its own"
+        for row, run in zip(run_rows, runs, strict=True)
+        for method in run.results.methods
+        if (line := law_line(method))
+    ]
     asked = max(run.results.benchmark.questions for run in runs)
     if questions < asked:
         found.append(

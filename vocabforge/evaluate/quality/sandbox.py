@@ -182,7 +182,12 @@ class Sandbox:
             process = start(send, self._folder.name)
         except OSError as error:
             os.close(receive)
-            raise VocabForgeError("cannot start a process", got=error, source=sys.executable) from error
+            raise VocabForgeError(
+                "cannot start a process",
+                got=error,
+                source=sys.executable,
+                remedy="check the limits on processes and memory (ulimit -a)",
+            ) from error
         finally:
             os.close(send)
         job = self._job | {
