@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.faults_world import Job, litter, whole_artefacts
 from tests.faults.forking import Conditions, Ended, run
+from tests.faults.injection import Strike
 from vocabforge.core.errors import VocabForgeError
 
 NEIGHBOURS = {"neighbour/notes.txt": "keep", "out.notes": "keep", ".out.tmp-notes": "keep"}
@@ -107,6 +109,13 @@ def check_remains(bench: Bench, work: Path) -> None:
         whole_artefacts(bench.job, work)
     except VocabForgeError as error:
         raise Wrong(f"half-written under a final name: {error}") from error
+
+
+def check_killed(ended: Ended, strike: Strike) -> None:
+    """Killed, or at its end before so many operations; a strike that never falls shows nothing."""
+    missed = ended.code == 0 and len(ended.operations) < strike.at
+    if ended.code != -signal.SIGKILL and not missed:
+        raise Wrong(f"was not killed (code {ended.code}):\n{ended.text[-1500:]}")
 
 
 def check_error(ended: Ended) -> None:

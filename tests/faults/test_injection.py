@@ -109,6 +109,14 @@ def test_what_is_no_clear_error_is_wrong(code: int, text: str) -> None:
         judging.check_error(Ended(code, text, 0.0))
 
 
+def test_a_kill_that_never_fell_is_wrong() -> None:
+    for ended in (Ended(0, "", 0.0, ("write",) * 3), Ended(1, "Error: x", 0.0)):
+        with pytest.raises(Wrong, match="was not killed"):
+            judging.check_killed(ended, Strike(3))
+    judging.check_killed(Ended(-signal.SIGKILL, "", 0.0), Strike(3))
+    judging.check_killed(Ended(0, "", 0.0, ("write",) * 2), Strike(3))  # it had fewer operations this time
+
+
 def test_another_result_or_something_left_is_wrong(tmp_path: Path) -> None:
     made, work = bench(tmp_path)
     assert judging.judge(made, work, Ended(0, "", 0.0), "middle") == "identical"

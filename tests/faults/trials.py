@@ -18,6 +18,7 @@ from tests.faults.judging import (
     Bench,
     Wrong,
     check_error,
+    check_killed,
     check_remains,
     differences,
     go_on,
@@ -54,8 +55,7 @@ def kill_at(bench: Bench, work: Path, at: int, then: int | None = None) -> tuple
         if one is None:
             continue
         ended = run(bench.words(work), work, Conditions(Strike(one)))
-        if ended.code not in (0, -signal.SIGKILL):
-            raise Wrong(f"was not killed (code {ended.code}):\n{ended.text[-1500:]}")
+        check_killed(ended, Strike(one))
         check_remains(bench, work)
         phase = phase_of(bench, work)
         if phase == "after":
@@ -154,6 +154,7 @@ def clock(bench: Bench, work: Path, at: int, way: str) -> tuple[str, str]:
         ended = run(bench.words(work), work, Conditions(backwards=7.0))
         return "after", judge(bench, work, ended, "middle")
     ended = run(bench.words(work), work, Conditions(Strike(at)))
+    check_killed(ended, Strike(at))
     check_remains(bench, work)
     phase = phase_of(bench, work)
     now = time.time()
@@ -181,8 +182,7 @@ def one_rank(bench: Bench, work: Path, victim: int, strike: Strike) -> tuple[str
     """One of two processes is killed; the other one ends by itself, and both go on when started again."""
     strikes = (strike, Strike()) if victim == 0 else (Strike(), strike)
     ends = [child.ended() for child in launch(bench, work, strikes)]
-    if ends[victim].code not in (0, -signal.SIGKILL):
-        raise Wrong(f"was not killed (code {ends[victim].code}):\n{ends[victim].text[-1500:]}")
+    check_killed(ends[victim], strike)
     survivor = ends[1 - victim]
     check_remains(bench, work)
     if survivor.code:

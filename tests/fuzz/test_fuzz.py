@@ -96,15 +96,27 @@ def test_the_watchdog_sees_what_it_is_for(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / ".out.tmp-1").write_text("x")
         raise VocabForgeError("a clear error")
 
+    def removes_it() -> None:
+        (tmp_path / ".out.tmp-1").unlink()
+        raise VocabForgeError("a clear error")
+
     def clear() -> None:
         raise VocabForgeError("a clear error")
 
-    tasks = [endless, lambda: bytearray(1 << 50), lambda: {}["x"], leaves_a_file, clear, lambda: None]
+    tasks = [
+        endless,
+        lambda: bytearray(1 << 50),
+        lambda: {}["x"],
+        leaves_a_file,
+        removes_it,
+        clear,
+        lambda: None,
+    ]
     found = list(watched([(tmp_path, task) for task in tasks]))
-    assert [one.verdict for one in found] == ["wrong"] * 4 + ["rejected", "accepted"]
+    assert [one.verdict for one in found] == ["wrong"] * 5 + ["rejected", "accepted"]
     for one, words in zip(found, ("processor time", "MemoryError", "KeyError")):
         assert words in one.said
-    assert found[3].left == (".out.tmp-1",)
+    assert found[3].left == found[4].left == (".out.tmp-1",)
 
 
 ANYTHING = st.recursive(

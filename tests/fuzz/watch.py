@@ -33,7 +33,7 @@ class Outcome:
     Attributes:
         verdict: ``rejected`` (one clear error), ``accepted`` (a value came back) or ``wrong``.
         said: the error's text, the traceback's end, or what killed the child.
-        left: paths that were not there before.
+        left: paths that were not there before, or are there no more.
     """
 
     verdict: str
@@ -113,7 +113,7 @@ def _outcome(folder: Path, task: Callable[[], Any]) -> Outcome:
         verdict, said = "rejected", str(error)
     except BaseException:  # noqa: BLE001 (a reader may raise anything, panics of native code included)
         verdict, said = "wrong", traceback.format_exc(limit=-6)
-    left = tuple(sorted(_listing(folder) - before))
+    left = tuple(sorted(_listing(folder) ^ before))
     return Outcome("wrong" if left and verdict == "rejected" else verdict, said, left)
 
 

@@ -146,6 +146,12 @@ def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_page")
+def test_a_run_killed_in_its_first_write_goes_on(place: Path, tmp_path: Path) -> None:
+    (tmp_path / ".latency.json.tmp-00000000-1-0").write_text("{", "utf-8")
+    assert tune(tmp_path, inputs_of(place), options_of()).recommendations
+
+
+@pytest.mark.usefixtures("no_page")
 def test_vocabularies_are_cut_into_the_folder(place: Path, tmp_path: Path) -> None:
     inputs = inputs_of(place, heads=HeadInputs(), ranking=place / "v", sizes=(20, 40))
     results = tune(tmp_path / "out", inputs, options_of())

@@ -149,15 +149,15 @@ def _usual_heads(own: DraftHead, loaded: Loaded) -> list[DraftHead]:
 
 def _check_folder(output: Path) -> None:
     check_run_folder(output)
-    if output.is_dir() and any(output.iterdir()):
-        known = {LATENCY, MEASURED_FOR, "acceptance", "vocab"}
-        if not known & {item.name for item in output.iterdir()}:
-            raise UsageError(
-                "the folder holds something else",
-                got=output,
-                expected="an empty folder, or one of an earlier tune",
-                remedy="choose another --output",
-            )
+    # Temporary files of a killed write are hidden.
+    names = {item.name for item in output.iterdir() if item.name[0] != "."} if output.is_dir() else set()
+    if names and not names & {LATENCY, MEASURED_FOR, "acceptance", "vocab"}:
+        raise UsageError(
+            "the folder holds something else",
+            got=output,
+            expected="an empty folder, or one of an earlier tune",
+            remedy="choose another --output",
+        )
 
 
 class _Bars:
