@@ -203,15 +203,15 @@ def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
 
 def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:
     import shlex
-    import sys
     import time
 
     from ..core.artifact import write_artifact
     from ..core.files import atomic_write, atomic_write_json
+    from ..core.provenance import command_line
     from ..evaluate.coverage_report import report_files
 
     results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    results["command"] = shlex.join(["vocabforge", *sys.argv[1:]])
+    results["command"] = shlex.join(command_line())
     results["facts"] = {f"{role} hash": digest[:16] for role, digest in parents.items()} | {
         "tokenizer fingerprint": results["fingerprint"][:16],
         "forced ids first": ", ".join(map(str, results["forced"])) or "none",
