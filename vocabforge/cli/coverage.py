@@ -164,11 +164,11 @@ def _ceilings(
         return None
     from ..corpus.fingerprint import check_fingerprint
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build_models import DTYPES
     from ..evaluate.target_ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target
     from ..models.target import check_tokenizer_fits
+    from ..models.target_load import DTYPES
     from ..vocab.coverage import rank_all
 
     check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
