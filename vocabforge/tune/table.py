@@ -52,11 +52,6 @@ class LatencyTable(StrictModel):
     rounds: Positive = 1
     seconds: Time = 0.0
 
-    @property
-    def validation(self) -> tuple[Check, ...]:
-        """Real cycles that nothing was fitted to, beside their predictions."""
-        return tuple(check for check in self.checks if not check.fitted)
-
     def cycle(self, setting: CycleSetting) -> Seconds:
         """Mean seconds of one cycle (draft, verify, commit) of all requests of a batch.
 
