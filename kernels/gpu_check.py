@@ -26,10 +26,11 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the package need not be installed
 from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
+from vocabforge.core.markdown import markdown_table  # noqa: E402
 from vocabforge.evaluate import bench_kernels as kernels  # noqa: E402
 from vocabforge.evaluate.bench_kernels_isolated import run_isolated  # noqa: E402
 from vocabforge.evaluate.bench_kernels_machine import machine_facts, no_device  # noqa: E402
-from vocabforge.evaluate.bench_kernels_table import markdown, table  # noqa: E402
+from vocabforge.evaluate.bench_kernels_table import markdown  # noqa: E402
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")
@@ -201,7 +202,7 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
             if report.get("cpu")
             else []
         ),
-        *table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
+        *markdown_table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
         "",
     ]
     for name, part in report["parts"].items():

@@ -34,6 +34,7 @@ from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
+from vocabforge.study.results import RESULTS, MethodFigures, Shape, StudyClaim, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
@@ -132,6 +133,42 @@ def make_responses(path: Path) -> None:
     regenerate(Work([file], SourceOptions(), generation), echo, path)
 
 
+def make_study_report(path: Path) -> None:
+    """A study of one method and one claim."""
+    way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768", "dynamic": False}
+    figures = {"scored": [None], "exact": 0.2, "coverage": {}, "conditional": {}, "cells": {}}
+    claim = {
+        "source": "a paper",
+        "claim": "it helps",
+        "compared": "",
+        "published": "1.1 times",
+        "threshold": 1.0,
+    }
+    results = StudyResults(
+        vocabforge="0",
+        created="now",
+        size="ci",
+        seeds=[0],
+        command="vocabforge study report",
+        vocab_size=64,
+        columns=[],
+        shapes=[Shape(key="chain", nodes=5, levels=4, width=1)],
+        temperatures=["greedy"],
+        groups=[],
+        coverage_texts=[],
+        methods=[MethodFigures(**way, **figures)],
+        goals=[],
+        claims=[StudyClaim(**claim, value=None, found="", held=None)],
+        recommended=None,
+        checked=None,
+        facts={},
+        missing=[],
+        config={},
+    )
+    with write_artifact(path, "study-report", {"seeds": [0]}) as inside:
+        (inside / RESULTS).write_text(results.model_dump_json(), "utf-8")
+
+
 def make_every_kind(folder: Path) -> Path:
     """One artefact of every kind under its kind's name, and the tokenizer ``tokenizer`` of most."""
     tokenizer = byte_tokenizer(folder / "tokenizer")
@@ -169,7 +206,8 @@ def make_every_kind(folder: Path) -> Path:
     save_checkpoint(folder / "run", 7, state, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
     (folder / "run" / "step-00000007").rename(folder / "checkpoint")
     make_evaluation(folder / "evaluation")
-    for part in ("data", "answers", "replay", "report"):
+    make_study_report(folder / "study-report")
+    for part in ("data", "answers", "replay"):
         with write_artifact(folder / f"study-{part}", f"study-{part}", {"questions": 3}) as inside:
             (inside / "rows.jsonl").write_text("{}\n", "utf-8")
     make_prepared(folder / "prepared-data", tokenizer)

@@ -23,6 +23,7 @@ from vocabforge.core.errors import (
     did_you_mean,
 )
 from vocabforge.core.extension import load_attribute, resolve
+from vocabforge.core.markdown import markdown_table
 from vocabforge.core.metrics_log import MetricsLog, read_jsonl_log
 from vocabforge.core.progress import ProgressBar, human_rate, say
 from vocabforge.core.provenance import program_output
@@ -240,3 +241,11 @@ def test_say_prints_one_line_of_plain_text_to_stderr(capsys) -> None:
     say(text)
     out, err = capsys.readouterr()
     assert (out, err) == ("", text + "\n")
+
+
+def test_markdown_escapes_bars_and_ends_of_lines_and_aligns_numbers() -> None:
+    assert markdown_table(["name", "what", "n"], [["a|b", "c\nd", "1"]], text=2) == [
+        "| name | what | n |",
+        "| --- | --- | ---: |",
+        "| a\\|b | c d | 1 |",
+    ]

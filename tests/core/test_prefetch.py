@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from vocabforge.core import prefetch
 from vocabforge.core.prefetch import prefetched
 
 
@@ -46,3 +47,25 @@ def test_it_runs_ahead_by_the_depth_only_and_stops_when_left():
     source.close()
     assert len(made) <= 5
     assert threads() == 0
+
+
+def test_leaving_does_not_wait_for_an_item_that_never_comes(monkeypatch):
+    monkeypatch.setattr(prefetch, "_CLOSE_S", 0.0)
+    hangs, returns, went_on = threading.Event(), threading.Event(), []
+
+    def items():
+        yield 1
+        hangs.set()
+        returns.wait(60)
+        yield 2
+        went_on.append(3)
+
+    source = prefetched(items())
+    assert next(source) == 1
+    hangs.wait()
+    source.close()
+    (thread,) = (one for one in threading.enumerate() if one.name == "prefetch")
+    assert thread.daemon, "the program ends without it"
+    returns.set()
+    thread.join()
+    assert not went_on

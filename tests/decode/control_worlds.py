@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tests.decode.theory_formulas import expected_tokens
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.control_adaptive import AdaptiveControl
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
-from vocabforge.decode.theory import expected_tokens
 
 STEP = 0.01  # seconds of a plain cycle
 

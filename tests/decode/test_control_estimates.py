@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decode.theory_formulas import expected_tokens
 from vocabforge.decode.control_estimates import (
     CostEstimates,
     TokenEstimates,
@@ -16,7 +17,6 @@ from vocabforge.decode.control_estimates import (
     isotonic,
 )
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
-from vocabforge.decode.theory import expected_tokens
 
 CHAINS = [PLAIN_PLAN, *(Plan(n, n + 1) for n in range(1, 5))]
 

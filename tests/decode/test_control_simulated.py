@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.decode.control_worlds import STEP, World, chain_plans, flat, linear_cost, random_world
+from tests.decode.theory_formulas import expected_tokens
 from vocabforge.decode.control_adaptive import AdaptiveControl, AdaptiveOptions
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
-from vocabforge.decode.theory import expected_tokens
 
 
 @pytest.mark.parametrize("chunk", range(4))

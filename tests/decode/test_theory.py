@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.decode import theory
+from tests.decode import theory_formulas as theory
 
 shares = st.integers(1, 11).map(lambda n: F(n, 12))
 chains = st.lists(shares, min_size=1, max_size=6)

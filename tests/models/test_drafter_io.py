@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaForCausalLM
 
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.artifact import write_artifact
@@ -26,6 +30,7 @@ from vocabforge.models.eagle3_layers import RMSNorm
 from vocabforge.models.lean import load_target
 from vocabforge.models.rope import RopeSettings, inverse_frequencies, parse_rope, rope_at
 from vocabforge.models.target import HFTarget
+from vocabforge.models.target_head import TargetHead
 
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
 
@@ -158,6 +163,38 @@ def test_shared_tensors_without_the_layers_equal_the_lean_models(tmp_path: Path,
     assert torch.equal(found.head, lean.lm_head_weight)
     assert torch.equal(found.embedding, found.head) == tied
     assert (found.embedding is found.head) == tied
+
+
+class Sizes(TorchDispatchMode):
+    """The most elements of one tensor that was made, by dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: Counter[torch.dtype] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.most[made.dtype] = max(self.most[made.dtype], made.numel())
+        return made
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_target_without_layers_is_read_in_the_wanted_dtype(
+    tmp_path: Path, stored: torch.dtype, wanted: torch.dtype, tied: bool
+) -> None:
+    folder = tiny_target(tmp_path / "t", tie_word_embeddings=tied)
+    LlamaForCausalLM.from_pretrained(folder, dtype=stored).save_pretrained(folder)
+    rounded = load_target_tensors(folder)
+    with Sizes() as sizes:
+        head = TargetHead.load(folder, dtype=wanted)
+    assert torch.equal(head.head_weight, rounded.head.to(wanted))
+    assert torch.equal(head.embedding, rounded.embedding.to(wanted))
+    assert (head.embedding is head.head_weight) == tied
+    others = {torch.float32, torch.bfloat16, torch.float16} - {stored, wanted}
+    assert all(sizes.most[dtype] < rounded.head.numel() for dtype in others), "read by way of a third dtype"
 
 
 @pytest.mark.parametrize(

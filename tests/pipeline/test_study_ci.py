@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import invoke
-from vocabforge.study.results import read_results
+from vocabforge.study.results import RESULTS, read_study
 from vocabforge.study.stages import STAGES
 
 pytestmark = pytest.mark.long
@@ -25,7 +25,7 @@ def test_every_stage_runs_and_nothing_is_made_twice(tmp_path: Path) -> None:
     checked = json.loads((output / "check.json").read_text())
     assert checked["lossless"]
     assert checked["as_replayed"]
-    results = read_results(output / "report")
+    results = read_study(output / "report" / RESULTS)
     assert {
         "full",
         "fr",

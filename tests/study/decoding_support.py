@@ -25,7 +25,12 @@ def study_config(root: Path, **sections: Any) -> StudyConfig:
         "seeds": (3,),
         "device": "cpu",
         "data": {"sources": [{"name": "a", "kind": "sample"}], "benchmarks": {"spec": 0}},
-        "target": {"optim": {"steps": 1}, "max_position_embeddings": 256, "rows": VOCAB},
+        "target": {
+            "optim": {"steps": 1},
+            "max_position_embeddings": 256,
+            "sequence_length": 256,
+            "rows": VOCAB,
+        },
         "answers": {"train_prompts": 6, "train_tokens": 5, "tokens": 8, "prompt_tokens": 60, "rows": 3},
         "drafters": {
             "aux_layers": (0, 2, 3),

@@ -30,7 +30,6 @@ def table() -> list[Row]:
         values = {
             "predicted": {SHAPE: found, ROOFLINE: speed(1.0)},
             "scored": (float(tokens),),
-            "accepted_sd": 0.01,
         }
         return row(family, name, setting, accepted, tokens / V, **values)
 

@@ -36,7 +36,7 @@ from vocabforge.study.layout import Layout
 from vocabforge.study.plots import Panel, study_panels
 from vocabforge.study.report import KIND, render_study, run, write_report
 from vocabforge.study.report_inputs import OWN_TEXT, read_check, read_inputs
-from vocabforge.study.results import RARE, StudyResults, read_results
+from vocabforge.study.results import RARE, RESULTS, StudyResults, read_study
 from vocabforge.study.verdict import verdict
 
 
@@ -246,16 +246,16 @@ class TestResults:
         assert 'id="lossless"' not in page
 
     def test_the_file_is_read_back(self, results: StudyResults, tmp_path: Path) -> None:
-        file = tmp_path / "results.json"
+        file = tmp_path / RESULTS
         file.write_text(results.model_dump_json(), "utf-8")
-        assert read_results(tmp_path) == results
+        assert read_study(file) == results
         content = json.loads(file.read_text("utf-8"))
         file.write_text(json.dumps(content | {"schema_version": 7}), "utf-8")
         with pytest.raises(DataError, match="another version"):
-            read_results(file)
+            read_study(file)
         file.write_text(json.dumps(content | {"seeds": "all"}), "utf-8")
         with pytest.raises(DataError, match="schema"):
-            read_results(file)
+            read_study(file)
 
 
 def _greedy_only(inputs: Inputs) -> Any:
@@ -274,7 +274,7 @@ class TestReport:
         write_report(results, study[0], layout, panels)
         made = open_artifact(layout.report, KIND)
         assert {"results.json", "table.md", "report.html", "plots/share.svg"} <= set(made.manifest["files"])
-        assert read_results(layout.report) == results
+        assert read_study(layout.report / RESULTS) == results
         write_report(results, study[0], layout, panels)  # and again, in its place
 
     def test_the_stage_reads_what_others_left(
@@ -286,7 +286,7 @@ class TestReport:
         layout = Layout(config.output)
         write_stages(layout, config, inputs)
         run(config, layout)
-        found = read_results(layout.report)
+        found = read_study(layout.report / RESULTS)
         assert found.methods[0].cells == results.methods[0].cells
         assert [one.held for one in found.claims] == [one.held for one in results.claims]
         filled = found.method("vocabtrim-r-32-768")

@@ -12,7 +12,7 @@ from vocabforge.evaluate.results_figures import Figure
 from vocabforge.study.assembling import assemble
 from vocabforge.study.chosen import looks, main_methods, main_shape, static_of
 from vocabforge.study.results import Cell, StudyResults
-from vocabforge.study.table_parts import Part, length, markdown_table, percent, points, share
+from vocabforge.study.table_parts import length, percent, points, share
 from vocabforge.study.tables import category_part, main_part, markdown, rare_part, speed_part, study_parts
 from vocabforge.study.tables_checked import checked_part, claim_part, decoded_part, goal_part
 from vocabforge.study.terminal import study_tables
@@ -46,15 +46,6 @@ def test_figures_in_cells() -> None:
     assert points(None, cell(1.0)) == "–"
     assert listed(["a", "b", "c"]) == "a; b and c"
     assert listed(["a"]) == "a"
-
-
-def test_markdown_escapes_bars_and_aligns_numbers() -> None:
-    part = Part("x", "X", "", ["name", "what", "n"], [["a|b", "c", "1"]], 2)
-    assert markdown_table(part).splitlines() == [
-        "| name | what | n |",
-        "| --- | --- | ---: |",
-        "| a\\|b | c | 1 |",
-    ]
 
 
 def test_every_table_is_whole(results: StudyResults) -> None:

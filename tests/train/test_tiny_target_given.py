@@ -292,6 +292,7 @@ def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp
     for changes, said in (
         ({"vocab_size": 500}, "give rows"),
         ({"max_position_embeddings": 32}, "longer than max_position"),
+        ({"num_heads": 3}, "multiple of num_heads"),
         ({"heldout": (place / "train.jsonl", tmp_path / "train.jsonl")}, "names of their own"),
     ):
         with pytest.raises(ValueError, match=said):

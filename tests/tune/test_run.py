@@ -13,7 +13,7 @@ from vocabforge.decode.recipe import PLAIN, read_recipe
 from vocabforge.decode.recipe_build import recipe_methods
 from vocabforge.tune.acceptance import AcceptanceSource
 from vocabforge.tune.options import TuneInputs, TuneOptions
-from vocabforge.tune.outcome import read_tune
+from vocabforge.tune.outcome import TUNE, TuneResults
 from vocabforge.tune.proposing import HeadInputs
 from vocabforge.tune.run import tune
 from vocabforge.tune.space import HeadChoice, TreeGrid
@@ -51,7 +51,7 @@ def options_of(**more: Any) -> TuneOptions:
 def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = tune(out, inputs_of(place), options_of(batches=(1, 4)))
-    assert read_tune(out) == results
+    assert TuneResults.model_validate_json((out / TUNE).read_text("utf-8"), strict=True) == results
     assert len(results.candidates) == 2 * 3
     assert [one.batch for one in results.recommendations] == [1, 4]
     assert results.prompts == {"measured": 4, "checking": 3, "left_out": 0}

@@ -235,7 +235,7 @@ def test_the_file_gives_the_same_table(tmp_path: Path) -> None:
         again = read_latency(path)
         assert again == table
         assert again.cycle(setting) == table.cycle(setting)
-    assert again.validation[0].error == pytest.approx(0.1)
+    assert again.checks[0].error == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,12 @@ def test_padded_rows():
         subset.t2d(3)
 
 
+def full(size, fingerprint):
+    return VocabSubset.from_ranked(np.arange(size), vocab_size=size, fingerprint=fingerprint)
+
+
 def test_full_vocabulary_is_the_identity():
-    subset = VocabSubset.full(5, "f")
+    subset = full(5, "f")
     assert subset.t2d().all()
     assert not subset.d2t().any()
 
@@ -143,14 +147,14 @@ def test_schedule_round_trip_and_refusals(tmp_path):
             VocabSubset(subset.ids, subset.ranked, 5, "f", schedule=schedule)
     with pytest.raises(DataError, match="lack some of the forced"):
         VocabSubset(subset.ids, np.array([1, 3, 4]), 5, "f", forced=(4,), schedule=(3, 2))
-    assert VocabSubset.full(5, "f").schedule == ()
+    assert full(5, "f").schedule == ()
 
 
 def test_another_tokenizer_is_refused(tmp_path):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
-    VocabSubset.full(261, tokenizer.fingerprint).check_tokenizer(tokenizer, source="here")
+    full(261, tokenizer.fingerprint).check_tokenizer(tokenizer, source="here")
     with pytest.raises(MismatchError, match="different tokenizers"):
-        VocabSubset.full(261, "f").check_tokenizer(tokenizer, source="here")
+        full(261, "f").check_tokenizer(tokenizer, source="here")
 
 
 def table_of(tokenizer) -> FrequencyTable:

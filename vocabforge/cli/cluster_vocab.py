@@ -215,10 +215,10 @@ def _capture(target: Path, tokenizer: TextTokenizer, asked: RecallOptions) -> np
     from ..core.extension import check_known
     from ..core.progress import ProgressBar
     from ..corpus.sources import SourceOptions, iter_documents
-    from ..decode.build_models import DTYPES
     from ..evaluate.cluster_recall import hidden_states, text_windows
     from ..models.device import choose_device
     from ..models.target import HFTarget
+    from ..models.target_load import DTYPES
 
     check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
     place = choose_device(asked.device)

@@ -164,11 +164,11 @@ def _ceilings(
         return None
     from ..corpus.fingerprint import check_fingerprint
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build_models import DTYPES
     from ..evaluate.target_ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target
     from ..models.target import check_tokenizer_fits
+    from ..models.target_load import DTYPES
     from ..vocab.coverage import rank_all
 
     check_known(asked.dtype, DTYPES, "dtype", source="--dtype")
@@ -203,15 +203,15 @@ def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
 
 def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:
     import shlex
-    import sys
     import time
 
     from ..core.artifact import write_artifact
     from ..core.files import atomic_write, atomic_write_json
+    from ..core.provenance import command_line
     from ..evaluate.coverage_report import report_files
 
     results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    results["command"] = shlex.join(["vocabforge", *sys.argv[1:]])
+    results["command"] = shlex.join(command_line())
     results["facts"] = {f"{role} hash": digest[:16] for role, digest in parents.items()} | {
         "tokenizer fingerprint": results["fingerprint"][:16],
         "forced ids first": ", ".join(map(str, results["forced"])) or "none",

@@ -238,9 +238,9 @@ def _write_dynamic(
 ) -> None:
     """The drafter with its own head, the dynamic head bound to it, and the static vocabulary as an artefact."""
     from ..core.artifact import MANIFEST, open_artifact
-    from ..decode.build_models import DTYPES
     from ..models.drafter_io import save_drafter
     from ..models.head_io import drafter_digest, load_head, save_head
+    from ..models.target_load import DTYPES
     from ..vocab.subset import save_subset
 
     assert asked.head is not None

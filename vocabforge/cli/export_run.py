@@ -14,7 +14,6 @@ from ..core.files import check_apart
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
-from ..decode.build_models import DTYPES
 from ..export.card import CardFacts, Measured, model_card
 from ..export.checked import write_checked
 from ..export.eagle import SERVERS
@@ -25,6 +24,7 @@ from ..models.drafter import Drafter
 from ..models.drafter_io import load_target_tensors
 from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
+from ..models.target_load import DTYPES
 from ..vocab.subset import load_subset
 from .export_card import digests_of, measured_in, recipe_of
 from .export_fallback import Asked, Chosen, check_fallback, choose, try_layout

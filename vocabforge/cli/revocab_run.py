@@ -13,7 +13,6 @@ from ..core.extension import check_known
 from ..core.files import check_apart
 from ..core.progress import ProgressBar, console, say
 from ..corpus.tokenizer import load_tokenizer
-from ..decode.build import DTYPES
 from ..evaluate.acceptance import AcceptanceMeter
 from ..evaluate.live_prompts import LivePrompts, read_prompts
 from ..evaluate.prompts import resolve_format
@@ -40,6 +39,7 @@ from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits, read_target_config
+from ..models.target_load import DTYPES
 from ..train.config import LiveConfig
 from .export_run import trained_with
 from .revocab_heal import HealRequest, heal, heal_config

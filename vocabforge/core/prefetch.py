@@ -9,13 +9,16 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 _POLL_S = 0.1
+_CLOSE_S = 5.0  # an item takes less, unless a read hangs
 
 
 def prefetched(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
     """The items in their order, made by a thread that is at most ``depth`` items ahead.
 
     It pays where the consumer releases the interpreter's lock. What making an item raises is raised here in its
-    turn; the thread ends when the iteration is left.
+    turn. When the iteration is left, the thread makes the item that it is at to its end and no other. Leaving waits for
+    that, but only seconds: a read may never return. The thread then stays behind; what it makes is dropped, and the
+    program's end does not wait for it.
     """
     ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
     left = threading.Event()
@@ -50,4 +53,4 @@ def prefetched(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
             yield item  # type: ignore[misc]  # None only together with an error or the end
     finally:
         left.set()
-        thread.join()
+        thread.join(_CLOSE_S)

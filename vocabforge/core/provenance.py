@@ -13,6 +13,11 @@ from pathlib import Path
 from .. import __version__
 
 
+def command_line() -> list[str]:
+    """The words of this command as one types them, however the program was started."""
+    return ["vocabforge", *sys.argv[1:]]
+
+
 def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
     """What a program says, without blanks at its ends; None where it is absent, fails, takes longer or says nothing."""
     try:

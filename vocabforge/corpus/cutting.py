@@ -42,8 +42,6 @@ from .cut_parts import (
 from .cut_places import Places, join_places, read_added
 from .tokenizer import TextTokenizer
 
-_FIRST_WINDOW = 256  # characters; texts have a cut within a few words
-
 
 @dataclass(frozen=True)
 class NoCut:
@@ -79,18 +77,6 @@ class CutRule:
         """The smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``."""
         found = self._cut.search(text, max(start, 1))
         return None if found is None else found.start()
-
-    def last(self, text: str) -> int | None:
-        """The largest proven cut ``p`` with ``0 < p < len(text)``."""
-        size, stop = _FIRST_WINDOW, len(text)
-        while stop > 0:
-            start = max(len(text) - size, 1)
-            # Ends are searched whole again: a place needs what stands behind it.
-            places = [found.start() for found in self._cut.finditer(text, start)]
-            if places:
-                return places[-1]
-            size, stop = size * 4, start - 1
-        return None
 
     def pieces(self, text: str) -> list[str]:
         """The text in pieces, cut at all places before a space or newline; joined they are the text."""

@@ -18,7 +18,7 @@ from ..models.heads import HeadBase, base_of, base_of_model
 from ..models.lean import LeanModel
 from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import NamedHead, heads_of, load_heads
-from .build_models import DTYPES, Models, is_draft_model, trained_for
+from .build_models import Models, is_draft_model, trained_for
 from .build_options import BuildOptions, check_options, fitting, left_out, options_of
 from .build_vocab_heads import BuiltHead, heads_for, read_subset
 from .draft_vocabulary import DraftVocabulary, draft_vocabulary
@@ -31,7 +31,6 @@ from .result import Generator
 from .verifiers import chosen_verifier
 
 __all__ = [
-    "DTYPES",
     "Make",
     "Method",
     "MethodMaker",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from ..core.artifact import MANIFEST, Artifact
 from ..core.errors import DataError, UsageError
 from ..core.progress import say
@@ -20,9 +18,8 @@ from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
+from ..models.target_load import DTYPES
 from .build_vocab_heads import BuiltHead
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Models:

@@ -8,14 +8,26 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
 from .draft import Plan
-from .theory import expected_by_length
 
 SECONDS = (1e-9, 1e9)  # what a cycle may take
 OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
+
+
+def expected_by_length(conditional: Sequence[float]) -> list[float]:
+    """Expected committed tokens of the chains of 0, 1, .. g draft tokens: ``1 + R_1 + .. + R_j``, R the products.
+
+    docs/speculation-theory.md, equation 1; no independence is used.
+
+    Args:
+        conditional: (g,) P(position j is accepted | the ones before it are); floats, or ``Fraction`` for exact sums.
+    """
+    return list(accumulate(accumulate(conditional, mul), initial=1))
 
 
 class TokenEstimates:

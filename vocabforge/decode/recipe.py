@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from ..core.config import StrictModel, parse_config, read_yaml
+from ..core.config import Positive, StrictModel, parse_config, read_yaml
 from ..core.errors import ConfigError
 from ..core.files import atomic_write
 
-Size = Annotated[int, Field(gt=0)]
 _HEAD_SETTINGS = ("shortlist", "budget")
 PLAIN = "plain"  # the method that every run has: decoding without drafts
 
@@ -37,18 +36,18 @@ class MethodRecipe(StrictModel):
     proposer: str | None = None
     vocab: Path | None = None
     head: Path | None = None
-    shortlist: Size | None = None
+    shortlist: Positive | None = None
     budget: str | None = None
     rows: Literal["own", "shared"] | None = None
     fp8: bool | None = None
     dynamic: str | None = None
     tree: Literal["dynamic", "chain", "static"] | None = None
     depth: Annotated[int, Field(ge=0)] | None = None
-    topk: Size | None = None
+    topk: Positive | None = None
     total_nodes: Annotated[int, Field(ge=2)] | None = None
     tree_file: Path | None = None
     draft_sampling: bool = False
-    exit_layers: Size | None = None
+    exit_layers: Positive | None = None
     ngram: str | None = None
     look_ahead: Annotated[int, Field(ge=0)] | None = None
     single_token: bool = False

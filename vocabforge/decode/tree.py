@@ -44,16 +44,6 @@ class TreeSettings:
                 remedy="change --total-nodes, --depth or --topk",
             )
 
-    def check_width(self, size: int) -> None:
-        """Raises: UsageError: a draft vocabulary of ``size`` tokens cannot fill a node's children."""
-        if self.topk > size:
-            raise UsageError(
-                "the draft tree is wider than the draft vocabulary",
-                got=f"topk {self.topk}",
-                expected=f"at most {size}",
-                remedy="lower --topk",
-            )
-
     @property
     def levels(self) -> int:
         """Levels below the root."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 from ..core.errors import UsageError
 from ..corpus.tokenizer import load_tokenizer
-from ..decode.build import DTYPES
 from ..decode.compiled import PassCompiler, compile_passes
 from ..decode.engine import Decoder
 from ..decode.proposers import FOREIGN, DraftOptions, ProposerParts, make_proposer
@@ -18,6 +17,7 @@ from ..export.formats import load_drafter
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Drafter
 from ..models.lean import LeanModel, load_target
+from ..models.target_load import DTYPES
 from ..vocab.bridge import Bridge, make_bridge
 from .widen import widen_drafter, widen_target
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..core.errors import UsageError, did_you_mean
 from ..corpus.tokenizer import load_tokenizer
 from ..decode.verifiers import chosen_verifier
@@ -16,8 +16,6 @@ from ..models.lean import LeanModel
 from .bench_decoding_modes import MODES
 from .benchmarks import load_benchmark
 from .prompts import Conversation, resolve_format
-
-Positive = Annotated[int, Field(gt=0)]
 
 # Openings in the manner of TinyStories, for small models trained on it; others continue them too.
 PROMPTS = (

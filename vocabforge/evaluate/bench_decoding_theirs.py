@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..core.errors import UsageError
-from ..decode.build import DTYPES
 from ..decode.proposers import FOREIGN
+from ..models.target_load import DTYPES
 from .bench_decoding_modes import MODES, Done, Sizes
 
 # Settings that transformers reads from the assistant's own configuration.

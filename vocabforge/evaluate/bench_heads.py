@@ -17,11 +17,11 @@ from ..core.errors import UsageError
 from ..core.files import atomic_write, atomic_write_json
 from ..core.progress import say
 from ..corpus.tokenizer import load_tokenizer
-from ..decode.build import DTYPES
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits
+from ..models.target_load import DTYPES
 from ..train.basis import identity_of
 from ..train.config import OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.markdown import markdown_table
+
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
 FULL = "full head"
 
@@ -63,5 +65,4 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The table for a document."""
-    lines = [COLUMNS, ("---", "---", "---:", "---:", "---:"), *map(cells, rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "\n".join(markdown_table(COLUMNS, map(cells, rows), text=2)) + "\n"

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core.markdown import markdown_table
+
 Row = Mapping[str, Any]
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column left, the others right."""
-    marks = ["---", *["---:"] * (len(columns) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (columns, marks, *rows)]
 
 
 def ceilings_lines(ceilings: Mapping[str, Any]) -> list[str]:
@@ -24,7 +20,7 @@ def ceilings_lines(ceilings: Mapping[str, Any]) -> list[str]:
 
 def goal_lines(goals: Sequence[Row]) -> list[str]:
     """``goal, measured, reached or open``."""
-    return table(
+    return markdown_table(
         ("goal", "where", "wanted", "measured", "state"),
         (
             (
@@ -42,7 +38,7 @@ def goal_lines(goals: Sequence[Row]) -> list[str]:
 def op_lines(rows: Iterable[Row]) -> list[str]:
     """Ops: times, floor, baselines."""
     columns = ("case", "us", "10-90%", "calls, us", "floor, us", "share", "GB/s", "other ways (times ours)")
-    return table(columns, (_op_cells(row) for row in rows))
+    return markdown_table(columns, (_op_cells(row) for row in rows))
 
 
 def _op_cells(row: Row) -> tuple[str, ...]:
@@ -74,7 +70,7 @@ def head_lines(rows: Sequence[Row]) -> list[str]:
         _place(row): row["timing"]["us"] for row in rows if row["op"] == "head static" and "timing" in row
     }
     columns = ("head", "V", "N", "us", "10-90%", "calls, us", "floor, us", "share", "of static")
-    return table(columns, (_head_cells(row, static.get(_place(row))) for row in rows))
+    return markdown_table(columns, (_head_cells(row, static.get(_place(row))) for row in rows))
 
 
 def _place(row: Row) -> tuple[int, int]:
@@ -111,7 +107,7 @@ def drafting_lines(rows: Iterable[Row]) -> list[str]:
         shown = (f"{row['parts'][part]:.1f} ({row['parts'][part] / without:.0%})" for part in parts)
         return (row["name"], f"{row['with_us']:.1f}", f"{without:.1f}", *shown)
 
-    return table(columns, map(cells, rows))
+    return markdown_table(columns, map(cells, rows))
 
 
 def cycle_lines(rows: Iterable[Row]) -> list[str]:
@@ -129,7 +125,7 @@ def cycle_lines(rows: Iterable[Row]) -> list[str]:
             f"{row['bytes'] / 1e6:,.0f}",
         )
 
-    return table(columns, map(cells, rows))
+    return markdown_table(columns, map(cells, rows))
 
 
 def speed_lines(rows: Iterable[Row]) -> list[str]:
@@ -146,7 +142,7 @@ def speed_lines(rows: Iterable[Row]) -> list[str]:
         for row in rows
         for one in row.get("follows", ())
     ]
-    return table(columns, lines)
+    return markdown_table(columns, lines)
 
 
 def open_lines(open_figures: Mapping[str, Mapping[str, str]], *, brief: bool = False) -> list[str]:

@@ -12,14 +12,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from ..capture.online import CapturedBatch
-from ..core.config import StrictModel, apply_overrides, parse_config
+from ..core.config import Positive, StrictModel, apply_overrides, parse_config
 from ..core.progress import ProgressBar
 from ..models.device import choose_device
 from ..models.drafters import drafter_sizes, new_drafter
@@ -33,7 +32,6 @@ from ..train.vocab_loss_fused import Inputs
 from .tensor_memory import TensorMemory
 from .training_shapes import CPU_SHAPES, CUDA_SHAPES, Shape, find_shape, random_rows, random_target
 
-Positive = Annotated[int, Field(gt=0)]
 _MB = 1e6
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..core.artifact import check_output, write_artifact
 from ..core.files import atomic_write, atomic_write_json
-from ..core.provenance import git_revision
+from ..core.provenance import command_line, git_revision
 from .answers import write_rows
 from .asking import Asking
 from .assembling import build_results
@@ -48,7 +47,7 @@ class Provenance:
     tokenizer: str | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-    command: Sequence[str] = field(default_factory=lambda: ("vocabforge", *sys.argv[1:]))
+    command: Sequence[str] = field(default_factory=command_line)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..core.markdown import markdown_table
 from .acceptance import Accepted
 from .fallback import Fallback
 from .results import Figure
@@ -109,6 +110,9 @@ def _row(table: Table, label: str, rows: int | None, figures: Mapping[str, Any])
 def card_section(facts: Mapping[str, Any]) -> str:
     """The section of a model card, in Markdown."""
     tree, prompts = facts["tree"], facts["prompts"]
+    sizes = {"own": f"{facts['own_rows']:,}", "static": f"{facts['size']:,}"}
+    measured = facts["measured"]
+    rows = [(label, sizes.get(name, "–"), _between(measured[name])) for name, label in _MEASURED.items()]
     lines = [
         "## Draft vocabulary in place of a dynamic head",
         "",
@@ -117,13 +121,7 @@ def card_section(facts: Mapping[str, Any]) -> str:
         f"among {len(facts['candidates'])} candidates: tokens ranked by `{facts['ranking']}`, "
         f"{len(facts['forced'])} end and control tokens always inside.",
         "",
-        "| head | tokens | accepted length (95% interval) |",
-        "| --- | ---: | ---: |",
-    ]
-    for name, label in _MEASURED.items():
-        rows = {"own": f"{facts['own_rows']:,}", "static": f"{facts['size']:,}"}.get(name, "–")
-        lines.append(f"| {label} | {rows} | {_between(facts['measured'][name])} |")
-    lines += [
+        *markdown_table(("head", "tokens", "accepted length (95% interval)"), rows),
         "",
         verdict(facts)
         + f" Greedy, {facts['dtype']}, {facts['new_tokens']} tokens a prompt, dynamic tree of depth {tree['depth']}, "

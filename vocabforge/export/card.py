@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.markdown import markdown_table
 from ..models.drafter import Drafter
 from .card_commands import commands, readers
 
@@ -237,13 +238,7 @@ def _measured(facts: CardFacts) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
-    return f"{title}\n\n" + "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return "\n".join([title, "", *markdown_table(head, rows, text=len(head))])
 
 
 def _listed(values: Iterable[int]) -> str:

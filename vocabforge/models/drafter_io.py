@@ -253,8 +253,8 @@ def _exact_in(tensor: Tensor) -> torch.dtype:
     return _COARSE_FIRST[-1]
 
 
-def load_target_tensors(path: Path) -> TargetTensors:
-    """Only what a drafter shares, in fp32 on the CPU: an export needs no layer of the target.
+def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> TargetTensors:
+    """Only what a drafter shares, on the CPU: an export needs no layer of the target.
 
     A head that is stored once with the embedding is one tensor with it.
 
@@ -273,7 +273,7 @@ def load_target_tensors(path: Path) -> TargetTensors:
             source=path,
         )
     wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
-    shared = {name: torch.empty(item.shape) for name, item in wanted.items()}
+    shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
     fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
     return TargetTensors(shared[EMBEDDING], shared.get(LM_HEAD, shared[EMBEDDING]))
 

@@ -1,26 +1,24 @@
-"""What drafters of several kinds share: sizes, the target's tensors, rotary tables, cached attention."""
+"""What drafters of several kinds share: sizes, and attention against a cache."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, cast
+from dataclasses import Field, asdict, dataclass, fields
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError, MismatchError
 from .drafter import DrafterSizes
 from .kv_cache import KVCache
-from .rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
+from .rope import ROPE_TYPES, RopeSettings, parse_rope
 from .sight import Sight, sight_attention
 
 _MOST = 1 << 28  # no size of any model comes near
 
 _Sizes = TypeVar("_Sizes")
-_READY_POSITIONS = 131_072
 
 
 @dataclass(frozen=True)
@@ -153,29 +151,38 @@ def refuse(problem: str | None) -> None:
         )
 
 
-def sizes_from_dict(sizes_type: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
-    """Sizes from what ``to_dict`` and JSON made of them, strictly.
+class DictSizes:
+    """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
 
-    Raises:
-        ConfigError: a key is missing or unknown, or the sizes do not go together.
-    """
-    body = dict(values)
-    try:
-        _check_types(sizes_type, body)
-        if "aux_layers" in body:
-            body["aux_layers"] = tuple(body["aux_layers"])
-        if "rope" in body:
-            _check_types(RopeSettings, body["rope"])
-            body["rope"] = RopeSettings(**body["rope"])
-            if body["rope"].kind not in ROPE_TYPES:
-                raise TypeError(f"rope.kind {body['rope'].kind!r}")
-        return sizes_type(**body)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(
-            "the drafter's configuration is incomplete or has unknown keys",
-            got=error,
-            expected=", ".join(one.name for one in fields(cast(Any, sizes_type))),
-        ) from error
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
+        """Sizes from what ``to_dict`` and JSON made of them, strictly.
+
+        Raises:
+            ConfigError: a key is missing or unknown, or the sizes do not go together.
+        """
+        body = dict(values)
+        try:
+            _check_types(cls, body)
+            if "aux_layers" in body:
+                body["aux_layers"] = tuple(body["aux_layers"])
+            if "rope" in body:
+                _check_types(RopeSettings, body["rope"])
+                body["rope"] = RopeSettings(**body["rope"])
+                if body["rope"].kind not in ROPE_TYPES:
+                    raise TypeError(f"rope.kind {body['rope'].kind!r}")
+            return cls(**body)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                "the drafter's configuration is incomplete or has unknown keys",
+                got=error,
+                expected=", ".join(one.name for one in fields(cast(Any, cls))),
+            ) from error
 
 
 def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
@@ -197,67 +204,6 @@ def _check_types(sizes_type: type[Any], body: Mapping[str, Any]) -> None:
             fits = kind != "bool" or type(value) is bool
         if not fits:
             raise TypeError(f"{field.name} {value!r}"[:120])
-
-
-def share_target(
-    drafter: nn.Module, sizes: DrafterSizes, embedding: Tensor, head: Tensor, target_ids: Tensor | None
-) -> None:
-    """Register the target's tensors, and the own head's ids, as buffers that are neither trained nor saved.
-
-    Args:
-        embedding: (V, H).
-        head: (V, H).
-        target_ids: (R,) ascending target ids of the own head's rows; needed where R is below V.
-
-    Raises:
-        MismatchError: other shapes.
-    """
-    expected = (sizes.vocab_size, sizes.hidden_size)
-    for name, tensor in (("input embedding", embedding), ("LM head", head)):
-        if tuple(tensor.shape) != expected:
-            raise MismatchError(
-                f"the target's {name} does not fit the drafter",
-                got=f"shape {tuple(tensor.shape)}",
-                expected=f"shape {expected}",
-                remedy="use the target that the drafter was trained for",
-            )
-    rows = sizes.draft_vocab_size
-    if rows is not None and rows != sizes.vocab_size and (target_ids is None or len(target_ids) != rows):
-        raise MismatchError(
-            "the drafter's own head has no matching list of target ids",
-            got="none" if target_ids is None else f"{len(target_ids)} ids",
-            expected=f"{rows} ids",
-        )
-    if target_ids is None:
-        target_ids = torch.arange(rows or sizes.vocab_size)
-    drafter.register_buffer("embedding", embedding.detach(), persistent=False)
-    drafter.register_buffer("target_head", head.detach(), persistent=False)
-    drafter.register_buffer("target_ids", target_ids, persistent=False)
-
-
-def register_tables(drafter: nn.Module, rope: RopeSettings, head_dim: int, longest: int) -> None:
-    """Register rotary tables ``cos`` and ``sin`` (P, D), fp32, neither trained nor saved.
-
-    Args:
-        longest: positions that the sizes admit. P is that or 131,072: tables of what some configurations admit would
-            take gigabytes, and ``lengthen_tables`` makes more where they are read.
-    """
-    cos, sin = rope_tables(rope, head_dim, min(longest, _READY_POSITIONS))
-    drafter.register_buffer("cos", cos, persistent=False)
-    drafter.register_buffer("sin", sin, persistent=False)
-
-
-def lengthen_tables(drafter: Any, rope: RopeSettings, head_dim: int, count: int) -> None:
-    """Lengthen ``drafter.cos`` and ``.sin`` to at least ``count`` positions.
-
-    Padding rows and deep trees reach past the target's context, and a drafter may have been trained for a
-    shorter context than it decodes in. What was made keeps its values.
-    """
-    if count > drafter.cos.shape[0]:
-        # A table made in inference mode could not be used in training again.
-        with torch.inference_mode(False):
-            cos, sin = rope_tables(rope, head_dim, count)
-            drafter.cos, drafter.sin = cos.to(drafter.cos), sin.to(drafter.sin)
 
 
 def cached_attention(

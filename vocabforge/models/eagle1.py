@@ -11,16 +11,14 @@ One step of the unroll (K = 1) is EAGLE's training; K > 1 feeds the drafter its 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from . import drafter_parts as parts
+from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import PlainLayer
 from .kv_cache import KVCache
 from .rope import RopeSettings
@@ -32,7 +30,7 @@ _SCALE_ROWS = 4096  # embedding rows that its scale is taken from, evenly spread
 
 
 @dataclass(frozen=True)
-class Eagle1Config:
+class Eagle1Config(parts.DictSizes):
     """Sizes of an EAGLE-1/2 drafter.
 
     Attributes:
@@ -65,20 +63,13 @@ class Eagle1Config:
         """None: this kind reads the final hidden states."""
         return ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Eagle1Config:
-        return parts.sizes_from_dict(cls, values)
-
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle1Config:
         """The target's sizes where ``wishes`` leaves them out."""
         return cls(**wishes.attention(target))
 
 
-class Eagle1Drafter(nn.Module):
+class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
     """EAGLE-1/2 drafter over a frozen target embedding and either the target's or its own LM head.
 
     Args:
@@ -96,37 +87,18 @@ class Eagle1Drafter(nn.Module):
     sizes_type = Eagle1Config
     reads: Literal["aux", "hidden"] = "hidden"
     max_steps: int | None = None
-    embedding: Tensor
-    target_head: Tensor
-    target_ids: Tensor
-    cos: Tensor
-    sin: Tensor
 
     def __init__(
         self, config: Eagle1Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        parts.share_target(self, config, embedding, target_head, target_ids)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=config.fc_bias)
         self.layers = nn.ModuleList([PlainLayer(config)])
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
-        parts.register_tables(self, config.rope, config.head_dim, config.max_position_embeddings)
-
-    @property
-    def has_own_head(self) -> bool:
-        return self.config.draft_vocab_size is not None
-
-    @property
-    def head_weight(self) -> Tensor:
-        """The rows that score draft tokens: (R, H) or (V, H)."""
-        return self.lm_head.weight if self.has_own_head else self.target_head
-
-    @property
-    def positions(self) -> int:
-        """Length of the rotary tables."""
-        return int(self.cos.shape[0])
+        register_tables(self, config)
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
@@ -140,33 +112,12 @@ class Eagle1Drafter(nn.Module):
             features: (N, H) of real tokens, equal to ``hidden``.
             hidden: (N, H) target hidden states.
         """
-        if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+        self.init_own_head()
         some = self.embedding[:: -(-len(self.embedding) // _SCALE_ROWS)].float()
         ratio = hidden.float().pow(2).mean().sqrt() / some.pow(2).mean().sqrt().clamp(min=_TINY)
         self.fc.weight[:, : self.config.hidden_size].mul_(ratio)
         if self.fc.bias is not None:
             self.fc.bias.zero_()
-
-    def ensure_positions(self, count: int) -> None:
-        """Lengthen the rotary tables to at least ``count`` positions; see ``lengthen_tables``."""
-        parts.lengthen_tables(self, self.config.rope, self.config.head_dim, count)
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's hidden states as they are: (..., H)."""
-        return features
-
-    def read(self, g: Tensor) -> Tensor:
-        """The LM head reads g itself."""
-        return g
-
-    def logits(self, g: Tensor) -> Tensor:
-        """(..., H) -> (..., R or V) draft logits."""
-        return F.linear(self.read(g), self.head_weight)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, H)."""
-        return F.embedding(ids, self.embedding)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """One step of the unroll for all rows; which keys a row sees is EAGLE-3's rule.
@@ -181,7 +132,7 @@ class Eagle1Drafter(nn.Module):
             (B, T, H) the next g.
         """
         layer, x = self._layer, self._join(ids, g)
-        q, k, v = layer.qkv(x, *self._rotary(position))
+        q, k, v = layer.qkv(x, *self.rotary(position))
         state.k.append(k)
         state.v.append(v)
         return layer.finish(x, ttt_attention(q, state))
@@ -210,7 +161,7 @@ class Eagle1Drafter(nn.Module):
             (B, N, H) the next g.
         """
         layer, x = self._layer, self._join(ids, g)
-        q, k, v = layer.qkv(x, *self._rotary(position))
+        q, k, v = layer.qkv(x, *self.rotary(position))
         return layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))
 
     @property
@@ -223,7 +174,3 @@ class Eagle1Drafter(nn.Module):
         """fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
         joined = torch.cat([self.embed(ids), g], dim=-1)  # (B, T, 2H)
         return self.fc(joined.to(self.fc.weight.dtype))
-
-    def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
-        return self.cos[position][:, None], self.sin[position][:, None]

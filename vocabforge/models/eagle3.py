@@ -12,17 +12,15 @@ norms, rotary positions and the MLP are the same functions.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..core.errors import MismatchError
 from . import drafter_parts as parts
+from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import MidLayer, RMSNorm
 from .kv_cache import KVCache
 from .rope import RopeSettings
@@ -34,7 +32,7 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Eagle3Config:
+class Eagle3Config(parts.DictSizes):
     """Sizes of an EAGLE-3 drafter.
 
     Attributes:
@@ -76,13 +74,6 @@ class Eagle3Config:
             problem = "norm_before_fc and fc_norm exclude each other"
         parts.refuse(problem or parts.attention_problem(self))
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Eagle3Config:
-        return parts.sizes_from_dict(cls, values)
-
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> Eagle3Config:
         """The target's sizes where ``wishes`` leaves them out.
@@ -100,7 +91,7 @@ class Eagle3Config:
         return cls(aux_layers=layers, **wishes.attention(target))
 
 
-class Eagle3Drafter(nn.Module):
+class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
     """EAGLE-3 drafter over a frozen target embedding and either the target's or its own LM head.
 
     Args:
@@ -118,17 +109,12 @@ class Eagle3Drafter(nn.Module):
     sizes_type = Eagle3Config
     reads: Literal["aux", "hidden"] = "aux"
     max_steps: int | None = None
-    embedding: Tensor
-    target_head: Tensor
-    target_ids: Tensor
-    cos: Tensor
-    sin: Tensor
 
     def __init__(
         self, config: Eagle3Config, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        parts.share_target(self, config, embedding, target_head, target_ids)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         count, size, eps = len(config.aux_layers), config.hidden_size, config.rms_norm_eps
         self.fc = nn.Linear(count * size, size, bias=False)
@@ -140,21 +126,7 @@ class Eagle3Drafter(nn.Module):
         self.norm = RMSNorm(size, eps)
         if config.draft_vocab_size is not None:
             self.lm_head = nn.Linear(size, config.draft_vocab_size, bias=False)
-        parts.register_tables(self, config.rope, config.head_dim, config.max_position_embeddings)
-
-    @property
-    def has_own_head(self) -> bool:
-        return self.config.draft_vocab_size is not None
-
-    @property
-    def head_weight(self) -> Tensor:
-        """The rows that score draft tokens: (R, H) or (V, H)."""
-        return self.lm_head.weight if self.has_own_head else self.target_head
-
-    @property
-    def positions(self) -> int:
-        """Length of the rotary tables."""
-        return int(self.cos.shape[0])
+        register_tables(self, config)
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
@@ -170,15 +142,10 @@ class Eagle3Drafter(nn.Module):
             features: (N, n_aux * H) of real tokens.
             hidden: (N, H) of the same tokens.
         """
-        if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+        self.init_own_head()
         self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())  # (H,)
         fused = self.fuse(features.to(self.fc.weight.dtype))
         self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
-
-    def ensure_positions(self, count: int) -> None:
-        """Lengthen the rotary tables to at least ``count`` positions; see ``lengthen_tables``."""
-        parts.lengthen_tables(self, self.config.rope, self.config.head_dim, count)
 
     def fuse(self, features: Tensor) -> Tensor:
         """g0 = fc(features), the features normed where the sizes say so: (..., n_aux * H) -> (..., H)."""
@@ -193,14 +160,6 @@ class Eagle3Drafter(nn.Module):
     def read(self, g: Tensor) -> Tensor:
         """What the LM head reads: the final norm of g, which ``norm_output`` has already applied."""
         return g if self.config.norm_output else self.norm(g)
-
-    def logits(self, g: Tensor) -> Tensor:
-        """(..., H) -> (..., R or V) draft logits."""
-        return F.linear(self.read(g), self.head_weight)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, H)."""
-        return F.embedding(ids, self.embedding)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """One step of the training-time test for all rows at once.
@@ -217,7 +176,7 @@ class Eagle3Drafter(nn.Module):
         Returns:
             (B, T, H) the next g, before the final norm unless ``norm_output``.
         """
-        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self._rotary(position))
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
         state.k.append(k)
         state.v.append(v)
         return self._finish(residual, ttt_attention(q, state))
@@ -245,14 +204,10 @@ class Eagle3Drafter(nn.Module):
         Returns:
             (B, N, H) the next g, before the final norm unless ``norm_output``.
         """
-        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self._rotary(position))
+        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
         return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
 
     def _finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """The next g (B, T, H) from the layer's residual and what its attention gathered (B, h, T, D)."""
         g = self.midlayer.finish(residual, attended)
         return self.norm(g) if self.config.norm_output else g
-
-    def _rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
-        return self.cos[position][:, None], self.sin[position][:, None]

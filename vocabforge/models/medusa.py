@@ -10,10 +10,8 @@ other steps' g are not read.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +19,14 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError
 from . import drafter_parts as parts
+from .drafter_shared import OverTarget, share_target
 from .ttt_attention import TTTState
 
 MOST_HEADS = 5
 
 
 @dataclass(frozen=True)
-class MedusaConfig:
+class MedusaConfig(parts.DictSizes):
     """Sizes of a Medusa drafter.
 
     Attributes:
@@ -56,13 +55,6 @@ class MedusaConfig:
         """None: this kind reads the final hidden states."""
         return ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> MedusaConfig:
-        return parts.sizes_from_dict(cls, values)
-
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: parts.SizeWishes) -> MedusaConfig:
         """The target's sizes and the wished number of heads."""
@@ -89,7 +81,7 @@ class MedusaBlock(nn.Module):
         return h + F.silu(self.linear(h))
 
 
-class MedusaDrafter(nn.Module):
+class MedusaDrafter(OverTarget, nn.Module):
     """Medusa heads over a frozen target.
 
     Args:
@@ -107,15 +99,12 @@ class MedusaDrafter(nn.Module):
     sizes_type = MedusaConfig
     reads: Literal["aux", "hidden"] = "hidden"
     positions: int | None = None
-    embedding: Tensor
-    target_head: Tensor
-    target_ids: Tensor
 
     def __init__(
         self, config: MedusaConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
     ) -> None:
         super().__init__()
-        parts.share_target(self, config, embedding, target_head, target_ids)
+        share_target(self, config, embedding, target_head, target_ids)
         self.config = config
         self.blocks = nn.ModuleList(MedusaBlock(config.hidden_size) for _ in range(config.medusa_heads))
         if config.draft_vocab_size is not None:
@@ -126,35 +115,13 @@ class MedusaDrafter(nn.Module):
         """One step a head."""
         return self.config.medusa_heads
 
-    @property
-    def has_own_head(self) -> bool:
-        return self.config.draft_vocab_size is not None
-
-    @property
-    def head_weight(self) -> Tensor:
-        """The rows that score draft tokens: (R, H) or (V, H)."""
-        return self.lm_head.weight if self.has_own_head else self.target_head
-
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
         """An own LM head takes the target's rows; the blocks are the identity already."""
-        if self.has_own_head:
-            self.lm_head.weight.copy_(self.target_head[self.target_ids])
+        self.init_own_head()
 
     def ensure_positions(self, count: int) -> None:
         """Positions are not used."""
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's hidden states as they are: (..., H)."""
-        return features
-
-    def read(self, g: Tensor) -> Tensor:
-        """The LM head reads g itself."""
-        return g
-
-    def logits(self, g: Tensor) -> Tensor:
-        """(..., H) -> (..., R or V) draft logits."""
-        return F.linear(self.read(g), self.head_weight)
 
     def heads(self, h: Tensor, count: int) -> Tensor:
         """What the first ``count`` heads make of hidden states: (..., H) -> (count, ..., H)."""

@@ -45,10 +45,10 @@ class TargetHead:
         """
         config = read_target_config(path)
         refuse_logit_settings(config, str(config.get("architectures")), path)
-        tensors = load_target_tensors(path)
+        tensors = load_target_tensors(path, dtype)
         tied = tensors.head is tensors.embedding or torch.equal(tensors.head, tensors.embedding)
-        head = tensors.head.to(device, dtype)
-        embedding = head if tied else tensors.embedding.to(device, dtype)
+        head = tensors.head.to(device)
+        embedding = head if tied else tensors.embedding.to(device)
         layers = aux_layers or default_aux_layers(int(config["num_hidden_layers"]))
         return cls(embedding, head, tuple(layers))
 

@@ -205,8 +205,6 @@ def row_of(method: MethodFigures, shape: str, temperature: str, group: str) -> R
         accepted=cell.accepted.value,
         share=cell.share.value,
         exact=method.exact,
-        accepted_sd=cell.accepted.sd,
-        share_sd=cell.share.sd,
         by_seed=tuple(cell.accepted_by_seed),
         low=cell.accepted.low,
         high=cell.accepted.high,

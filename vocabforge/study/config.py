@@ -10,36 +10,26 @@ from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config, read_yaml
 from ..core.errors import ConfigError, UsageError, did_you_mean
-from ..train.config import Fraction, OptimConfig, Precision
+from ..train.config import Fraction, Precision
+from ..train.tiny_target_config import TargetTrainingConfig
 from .config_data import StudyDataConfig
 
 Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
 
 
-class StudyTargetConfig(StrictModel):
-    """The target, a Llama with tied embeddings; see ``train.tiny_target.TinyTargetConfig`` for what is not said here.
+class StudyTargetConfig(TargetTrainingConfig):
+    """The target, a Llama with tied embeddings. Qwen3's small models have 151,936 ``rows``."""
 
-    Attributes:
-        rows: of the embedding; None: the tokenizer's entries. Qwen3's small models have 151,936.
-        candidates: tokens that the loss of a step is estimated on (``train.candidates``); None: all of them.
-    """
-
-    rows: Positive | None = None
-    hidden_size: Positive = 256
     intermediate_size: Positive = 640
     num_layers: Positive = 4
-    num_heads: Positive = 4
-    num_kv_heads: Positive = 2
     max_position_embeddings: Positive = 4096
     rope_theta: Annotated[float, Field(gt=1.0)] = 1.0e6
     sequence_length: Annotated[int, Field(ge=8)] = 512
     init_std: Annotated[float, Field(gt=0.0)] = 0.02
     induction: bool = True
     loss_on: Literal["assistant", "all"] = "all"
-    candidates: Positive | None = None
     mixed_precision: Precision = "auto"
     checkpoint_every: Positive = 200
-    optim: OptimConfig
 
 
 class AnswersConfig(StrictModel):
@@ -228,16 +218,9 @@ class StudyConfig(StrictModel):
     def _goes_together(self) -> StudyConfig:
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"every seed once, not {list(self.seeds)}")
-        own = self.target
-        if own.hidden_size % own.num_heads or own.num_heads % own.num_kv_heads:
-            raise ValueError(
-                f"target: hidden_size {own.hidden_size} must be a multiple of num_heads {own.num_heads}, and that of "
-                f"num_kv_heads {own.num_kv_heads}"
-            )
-        if max(self.drafters.aux_layers) >= own.num_layers:
-            raise ValueError(
-                f"drafters.aux_layers {list(self.drafters.aux_layers)}: the target has {own.num_layers} layers, from 0"
-            )
+        layers, aux = self.target.num_layers, self.drafters.aux_layers
+        if max(aux) >= layers:
+            raise ValueError(f"drafters.aux_layers {list(aux)}: the target has {layers} layers, from 0")
         if self.check.tokens > self.answers.tokens:
             raise ValueError(
                 f"check.tokens {self.check.tokens} is more than answers.tokens {self.answers.tokens}"

@@ -59,10 +59,10 @@ class Row:
         shape: ``chain``, or ``tree N`` for a fixed tree of N nodes.
         temperature: ``greedy`` or ``drawn`` (temperature 1).
         group: ``all``, a set of questions, or a category.
-        accepted: tokens that a cycle commits (one of them the target's own), mean over seeds; ``accepted_sd`` over
-            seeds, None of one seed; ``by_seed`` each seed's; ``low`` and ``high`` its 95% interval over questions.
+        accepted: tokens that a cycle commits (one of them the target's own), mean over seeds; ``by_seed`` each
+            seed's; ``low`` and ``high`` its 95% interval over questions.
         share: of the full head's accepted length in the same group, shape and temperature, mean over seeds; 1 is all of
-            it; ``share_sd`` over seeds.
+            it.
         exact: share of the V logits that are computed exactly, mean over draft steps (the full head: 1).
         scored: mean tokens that get an exact logit, by draft step.
         predicted: by column of ``COLUMNS``; what could not be predicted is not there.
@@ -79,8 +79,6 @@ class Row:
     accepted: float
     share: float
     exact: float
-    accepted_sd: float | None = None
-    share_sd: float | None = None
     by_seed: tuple[float | None, ...] = ()
     low: float | None = None
     high: float | None = None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from ..core.artifact import open_artifact
 from ..core.errors import ArtifactError, DataError
 from ..core.files import read_json
-from ..core.provenance import git_revision, package_versions
+from ..core.provenance import command_line, git_revision, package_versions
 from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Replayed
 from .answers import Answer, Which, load_answers
@@ -75,7 +74,7 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
         times=times,
         checked=checked,
         facts=_facts(config, layout, answers, times),
-        command=shlex.join(["vocabforge", *sys.argv[1:]]),
+        command=shlex.join(command_line()),
         missing=missing,
     )
 

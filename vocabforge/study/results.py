@@ -238,13 +238,12 @@ class StudyResults(Strict):
         return next((one for one in self.groups if one.key == key), None)
 
 
-def read_results(path: Path) -> StudyResults:
-    """Read ``results.json`` from its path or from a report's folder.
+def read_study(file: Path) -> StudyResults:
+    """Read the ``results.json`` of a report.
 
     Raises:
         DataError: missing file, another version, or a value that the schema does not allow.
     """
-    file = path / RESULTS if path.is_dir() else path
     return read_versioned(
         file,
         StudyResults,

@@ -8,10 +8,10 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..core.errors import MismatchError
 from ..tune.interpolate import Found, Sample, interpolate
-from ..tune.records import Count, Time
+from ..tune.records import Time
 from ..tune.types import HeadSetting, Seconds, TreeSetting, total
 from .roofline import SLABS
 
@@ -25,11 +25,11 @@ class Timed(StrictModel):
         count: rounds.
     """
 
-    rows: Count
+    rows: Positive
     seconds: Time
     low: Time
     high: Time
-    count: Count
+    count: Positive
 
     @property
     def bounds(self) -> Seconds:
@@ -63,9 +63,9 @@ class ShapeTimes(StrictModel):
         notes: what was left out, and why.
     """
 
-    hidden: Count
-    rows: Count
-    layers: Count
+    hidden: Positive
+    rows: Positive
+    layers: Positive
     prefix: Annotated[int, Field(ge=0)]
     dtype: str
     environment: dict[str, Any]
@@ -75,7 +75,7 @@ class ShapeTimes(StrictModel):
     logits: tuple[Timed, ...]
     fuse: tuple[Timed, ...]
     notes: tuple[str, ...] = ()
-    rounds: Count = 1
+    rounds: Positive = 1
     seconds: Time = 0.0
 
     def head_at(self, setting: HeadSetting, rows: int, step: int = 0) -> Found:

@@ -39,13 +39,6 @@ class Part:
         return bool(self.keys) and self.text == 2
 
 
-def markdown_table(part: Part) -> str:
-    """One table in Markdown; a bar in a cell is escaped."""
-    rule = ["---" if at < part.text else "---:" for at in range(len(part.columns))]
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in (part.columns, *part.rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (cells[0], rule, *cells[1:]))
-
-
 def length(cell: Cell | None) -> str:
     """``2.61 ±0.02``: accepted length and its deviation over seeds."""
     return DASH if cell is None else _with_deviation(cell.accepted, 2)

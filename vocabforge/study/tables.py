@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..core.markdown import markdown_table
 from .chosen import main_methods, main_shape, static_of
 from .joined import EVERYTHING, GREEDY, MACHINE, ROOFLINE, SHAPE
 from .names import COLUMN_NAMES, shown_group
 from .results import RARE, MethodFigures, StudyResults
-from .table_parts import DASH, Part, length, markdown_table, percent, points, seeds_words, share
+from .table_parts import DASH, Part, length, percent, points, seeds_words, share
 from .tables_checked import checked_part, claim_part, coverage_part, decoded_part, goal_part, tuned_part
 from .verdict import verdict
 
@@ -40,7 +41,8 @@ def markdown(results: StudyResults) -> str:
     """All tables as Markdown, the verdict first."""
     pieces = [verdict(results)]
     for part in study_parts(results):
-        pieces += [f"### {part.title}", part.note, markdown_table(part)]
+        table = markdown_table(part.columns, part.rows, text=part.text)
+        pieces += [f"### {part.title}", part.note, "\n".join(table)]
     if results.missing:
         pieces += ["### What is missing", "\n".join(f"- {one}" for one in results.missing)]
     pieces += ["Command: `" + results.command + "`"]

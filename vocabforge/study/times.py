@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from .. import __version__
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..core.files import atomic_write
 from ..core.progress import say
 from ..core.versioned import read_versioned
@@ -27,7 +27,6 @@ from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
 from ..models.lean import LeanModel, load_target
 from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
-from ..tune.records import Count
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
 from .answer_prompts import question_prompt
@@ -63,9 +62,9 @@ class StudyTimes(StrictModel):
     schema_version: Literal[1] = 1
     vocabforge: str
     heads: dict[str, HeadSetting]
-    rows: Count
-    hidden: Count
-    prefix: Count
+    rows: Positive
+    hidden: Positive
+    prefix: Positive
     trees: dict[str, TreeSetting]
     latency: LatencyTable
     shape: ShapeTimes | None = None

@@ -15,15 +15,10 @@ from .config import OptimConfig, Precision
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
 
 
-class TinyTargetConfig(StrictModel):
-    """Configuration of a small target.
+class TargetTrainingConfig(StrictModel):
+    """What a Llama with tied embeddings is, and how it learns; from which texts is said elsewhere.
 
     Attributes:
-        train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
-        heldout: conversations for the held-out loss; of several files each has a loss of its own, without any there is
-            none.
-        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
-        vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
         rows: V, rows of the embedding; None: the tokenizer's entries. Beyond these they are padding.
         intermediate_size: width of the SwiGLU MLP.
         max_position_embeddings: longest context that the configuration admits.
@@ -33,19 +28,13 @@ class TinyTargetConfig(StrictModel):
             usual 0.02.
         induction: start with attention that copies from the prompt, and keep it; see ``train.induction``.
         loss_on: which predictions count: those of assistant tokens, or of all tokens.
-        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
         candidates: tokens that the loss of a step is estimated on (``train.candidates``), beside those of its
             batch; None: all V. Held-out losses are always over all V.
         mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
-        threads: CPU threads; None leaves torch's choice.
         checkpoint_every: steps. Packed rows and checkpoints are then kept beside the output, in
             ``NAME.checkpoints``, until it is finished, and a run that was stopped goes on. None keeps nothing.
     """
 
-    train: Path
-    heldout: Path | tuple[Path, ...]
-    tokenizer: Path | None = None
-    vocab_size: Annotated[int, Field(ge=300)] = 4096
     rows: Positive | None = None
     hidden_size: Positive = 256
     intermediate_size: Positive = 384
@@ -54,25 +43,53 @@ class TinyTargetConfig(StrictModel):
     num_kv_heads: Positive = 2
     max_position_embeddings: Positive = 2048
     rope_theta: Annotated[float, Field(gt=1.0)] = 10_000.0
+    sequence_length: Annotated[int, Field(ge=8)] = 256
     init_std: Annotated[float, Field(gt=0.0)] = 0.05
     induction: bool = False
-    sequence_length: Annotated[int, Field(ge=8)] = 256
     loss_on: Literal["assistant", "all"] = "assistant"
-    heldout_rows: Positive | None = None
     candidates: Positive | None = None
     mixed_precision: Precision = "no"
+    checkpoint_every: Positive | None = None
     optim: OptimConfig
+
+    @model_validator(mode="after")
+    def _sizes_go_together(self) -> TargetTrainingConfig:
+        if self.sequence_length > self.max_position_embeddings:
+            raise ValueError("sequence_length is longer than max_position_embeddings")
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of num_heads {self.num_heads}, and that of "
+                f"num_kv_heads {self.num_kv_heads}"
+            )
+        return self
+
+
+class TinyTargetConfig(TargetTrainingConfig):
+    """Configuration of a small target.
+
+    Attributes:
+        train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
+        heldout: conversations for the held-out loss; of several files each has a loss of its own, without any there is
+            none.
+        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
+        vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
+        heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.
+        threads: CPU threads; None leaves torch's choice.
+    """
+
+    train: Path
+    heldout: Path | tuple[Path, ...]
+    tokenizer: Path | None = None
+    vocab_size: Annotated[int, Field(ge=300)] = 4096
+    heldout_rows: Positive | None = None
     seed: int = 0
     device: str = "cpu"
     threads: Positive | None = None
-    checkpoint_every: Positive | None = None
 
     @model_validator(mode="after")
     def _goes_together(self) -> TinyTargetConfig:
         if self.tokenizer is not None and self.vocab_size != type(self).model_fields["vocab_size"].default:
             raise ValueError("vocab_size is that of a tokenizer that is made: with tokenizer, give rows")
-        if self.sequence_length > self.max_position_embeddings:
-            raise ValueError("sequence_length is longer than max_position_embeddings")
         names = Counter(path.stem for path in self.heldout_files)
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"held-out files need names of their own, not twice {', '.join(twice)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..core.files import sha256_file
+from ..core.provenance import command_line
 from ..decode.recipe import MethodRecipe
 from .joining import Joined, Loaded, Space
 from .outcome import CandidateRow, TuneResults
@@ -35,7 +35,7 @@ def results_of(
     rows = [_row(entry, loaded, space, joined, plain) for entry in entries]
     return TuneResults(
         version=__version__,
-        command=["vocabforge", *sys.argv[1:]],
+        command=command_line(),
         target=inputs.target.resolve().name,
         drafter=str(inputs.drafter),
         what_if=None if inputs.what_if is None else str(inputs.what_if),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from ..core.config import StrictModel
-from ..core.versioned import read_versioned
 from ..decode.recipe import MethodRecipe
 from ..evaluate.results import Figure
 from .search import State
@@ -193,15 +191,3 @@ class TuneResults(StrictModel):
     def row(self, name: str) -> CandidateRow:
         """A candidate by name."""
         return next(row for row in self.candidates if row.name == name)
-
-
-def read_tune(path: Path) -> TuneResults:
-    """``tune.json``, or the one in a folder.
-
-    Raises:
-        DataError: missing, another version, or not what ``tune`` writes.
-    """
-    file = path / TUNE if path.is_dir() else path
-    return read_versioned(
-        file, TuneResults, SCHEMA_VERSION, what="results file of tune", remedy="run tune again"
-    )

@@ -6,12 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from .types import CycleSetting
 
 Time = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(gt=0)]
-
 # part -> the sizes that its time depends on, in the order in which they are interpolated
 AXES: dict[str, tuple[str, ...]] = {
     "head": ("batch", "topk", "core", "scored"),
@@ -40,7 +38,7 @@ class Point(StrictModel):
     seconds: Time
     low: Time
     high: Time
-    count: Count
+    count: Positive
 
 
 class Part(StrictModel):
@@ -87,7 +85,7 @@ class Check(StrictModel):
     low: float
     high: float
     measured: Time
-    cycles: Count
+    cycles: Positive
 
     @property
     def error(self) -> float:
@@ -103,8 +101,8 @@ class Shapes(StrictModel):
     """
 
     kind: str
-    hidden_size: Count
-    vocab_size: Count
-    layers: Count
-    parameters: Count
+    hidden_size: Positive
+    vocab_size: Positive
+    layers: Positive
+    parameters: Positive
     fingerprint: str = ""

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write
 from ..core.versioned import read_versioned
 from .interpolate import Found, Sample, interpolate
-from .records import AXES, Check, Count, Part, Rest, Shapes, Time
+from .records import AXES, Check, Part, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total
 
 LATENCY = "latency.json"
@@ -49,13 +49,8 @@ class LatencyTable(StrictModel):
     error: Time = 0.0
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
-    rounds: Count = 1
+    rounds: Positive = 1
     seconds: Time = 0.0
-
-    @property
-    def validation(self) -> tuple[Check, ...]:
-        """Real cycles that nothing was fitted to, beside their predictions."""
-        return tuple(check for check in self.checks if not check.fitted)
 
     def cycle(self, setting: CycleSetting) -> Seconds:
         """Mean seconds of one cycle (draft, verify, commit) of all requests of a batch.

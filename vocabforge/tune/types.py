@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
-from ..core.config import StrictModel
+from ..core.config import Positive, StrictModel
 from ..core.errors import UsageError
 from ..decode.proposers import DraftOptions
 from ..models.heads import DraftHead
 
-Size = Annotated[int, Field(gt=0)]
 HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
 TreeKind = Literal["dynamic", "chain"]
 
@@ -50,7 +49,7 @@ class HeadSetting(StrictModel):
     """
 
     kind: HeadKind
-    scored: Annotated[tuple[Size, ...], Field(min_length=1)]
+    scored: Annotated[tuple[Positive, ...], Field(min_length=1)]
     core: Annotated[int, Field(ge=0)] = 0
     rank: Annotated[int, Field(ge=0)] = 0
     clusters: Annotated[int, Field(ge=0)] = 0
@@ -90,7 +89,7 @@ class TreeSetting(StrictModel):
     """
 
     kind: TreeKind = "dynamic"
-    topk: Size
+    topk: Positive
     depth: Annotated[int, Field(ge=0)]
     total: Annotated[int, Field(ge=2)]
 
@@ -145,8 +144,8 @@ class CycleSetting(StrictModel):
 
     head: HeadSetting
     tree: TreeSetting
-    batch: Size = 1
-    prefix: Size
+    batch: Positive = 1
+    prefix: Positive
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -74,11 +74,6 @@ class Clusters:
         """(M,) ids in each cluster."""
         return np.diff(self.offsets)
 
-    @property
-    def inverse(self) -> Ids:
-        """(V,) place of each target id in the permutation: ``permutation[inverse[id]] == id``."""
-        return invert(self.permutation)
-
     def members(self, cluster: int) -> Ids:
         """Target ids of a cluster, ascending."""
         return self.permutation[self.offsets[cluster] : self.offsets[cluster + 1]]

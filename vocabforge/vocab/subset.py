@@ -128,12 +128,6 @@ class VocabSubset:
         """From ids in rank order, without counts."""
         return cls(np.sort(ranked), ranked, vocab_size, fingerprint, tuple(sorted(set(forced))))
 
-    @classmethod
-    def full(cls, vocab_size: int, fingerprint: str) -> VocabSubset:
-        """All ids of the vocabulary."""
-        ids = np.arange(vocab_size, dtype=np.int64)
-        return cls(ids, ids.copy(), vocab_size, fingerprint, coverage=1.0)
-
 
 def make_subset(
     counts: Ids,

@@ -23,6 +23,6 @@ VIEWS: dict[str, str] = {
     "study-data": "vocabforge.cli.inspection.study:view",
     "study-answers": "vocabforge.cli.inspection.study:view",
     "study-replay": "vocabforge.cli.inspection.study:view",
-    "study-report": "vocabforge.cli.inspection.study:view",
+    "study-report": "vocabforge.cli.inspection.study:report_view",
     "evaluation": "vocabforge.cli.inspection.results:evaluation_view",
 }

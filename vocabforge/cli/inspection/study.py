@@ -1,4 +1,4 @@
-"""Parts of a vocabulary study: what their manifests say of them."""
+"""Parts of a vocabulary study: what their manifests say of them, and the tables that ended it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,16 @@ if TYPE_CHECKING:
 
 
 def view(artifact: Artifact, request: Request) -> View:
-    """Numbers and names of the manifest; the report itself is a page."""
+    """Numbers and names of the manifest."""
     return View(dict(artifact.meta), [facts_table(scalars(artifact.meta))])
+
+
+def report_view(artifact: Artifact, request: Request) -> View:
+    """One method a family, and the claims; the report itself is a page."""
+    from ...study.results import RESULTS, read_study
+    from ...study.terminal import study_tables
+
+    results = read_study(artifact.file(RESULTS))
+    return View(
+        results.model_dump(mode="json"), [facts_table(scalars(artifact.meta)), *study_tables(results)]
+    )

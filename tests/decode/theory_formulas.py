@@ -1,7 +1,8 @@
 """Formulas of speculative decoding: expected tokens, costs, when drafting pays.
 
-Derivations, and what other formulas leave out: docs/speculation-theory.md. All functions are pure and take floats
-or ``Fraction``; nothing here assumes that positions are alike or independent.
+Derivations, and what other formulas leave out: docs/speculation-theory.md, whose claims ``test_theory.py`` holds
+against enumeration. All functions are pure and take floats or ``Fraction``; nothing here assumes that positions are
+alike or independent. The one that decoding reads, ``expected_by_length``, stands there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
+
+from vocabforge.decode.control_estimates import expected_by_length
 
 # float or Fraction: exact in, exact out
 Number = Any
@@ -26,12 +29,7 @@ def reach(conditional: Sequence[Number]) -> list[Number]:
 
 def expected_tokens(conditional: Sequence[Number]) -> Number:
     """Expected committed tokens of a chain's cycle, the target's own token included: ``1 + sum_j reach_j``."""
-    return 1 + sum(reach(conditional))
-
-
-def expected_by_length(conditional: Sequence[Number]) -> list[Number]:
-    """:func:`expected_tokens` of the chains of 0, 1, .. g draft tokens."""
-    return list(accumulate(reach(conditional), initial=1))
+    return expected_by_length(conditional)[-1]
 
 
 def expected_tokens_alike(acceptance: Number, length: int) -> Number:
