@@ -234,3 +234,15 @@ def test_long_texts_may_be_looked_at(expression: str, result: str) -> None:
         source="template",
     )
     assert made == result
+
+
+def test_parts_of_a_content_count_as_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_costs, "STEPS", 1000)
+    made = render_template(
+        "{% for letter in messages[0].content[0].text %}{{ letter }}{% endfor %}",
+        [{"role": "user", "content": [{"type": "text", "text": "x" * 5000}]}],
+        add_generation_prompt=False,
+        variables={},
+        source="template",
+    )
+    assert made == "x" * 5000

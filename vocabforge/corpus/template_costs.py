@@ -79,7 +79,7 @@ _BUDGET: ContextVar[_Budget | None] = ContextVar("budget", default=None)
 @contextmanager
 def bounded(messages: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     """Within it, a template's steps are counted; a long conversation is given more of them."""
-    size = sum(length_of(value) for message in messages for value in message.values())
+    size = sum(total_of(value) for message in messages for value in message.values())
     token = _BUDGET.set(_Budget(STEPS + STEPS_PER_CHARACTER * size))
     try:
         yield
