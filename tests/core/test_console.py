@@ -47,6 +47,15 @@ def test_no_text_steers_the_terminal(attack: str, show: Callable[[str], object])
     assert repr(attack)[1:-1][:3] in written
 
 
+@pytest.mark.parametrize("markup", [False, True])
+@pytest.mark.parametrize("show", [str, lambda text: _table(text)])
+def test_names_between_colons_stay_names(show: Callable[[str], object], markup: bool) -> None:
+    out = open_console(markup=markup)
+    out.file = io.StringIO()
+    out.print(show("runs:on:x:cat:cpu"))
+    assert "runs:on:x:cat:cpu" in out.file.getvalue()
+
+
 def _table(text: str) -> Table:
     table = Table("name", title=text)
     table.add_row(text)

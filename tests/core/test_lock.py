@@ -39,9 +39,12 @@ def test_those_who_share_keep_others_out(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_system_without_locks_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     def refuse(_handle: int, _how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(number, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with only_writer(tmp_path / "out"), only_writer(tmp_path / "out"):

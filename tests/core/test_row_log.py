@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -83,3 +84,24 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     log.close()
     assert held(tmp_path / "rows") == ([1], 0)
+
+
+def test_a_row_behind_one_that_failed_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    full = iter([False, True])
+
+    def write(file: int, data: bytes) -> int:
+        if next(full, None):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data[:3])
+
+    log = RowLog(tmp_path / "rows")
+    first = log.add(line({"n": 1}))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        with pytest.raises(VocabForgeError, match="cannot write"):
+            log.add(line({"n": 2}))
+    third = log.add(line({"n": 3}))
+    assert [log.get(place)["n"] for place in (first, third)] == [1, 3]
+    log.close()
+    assert held(tmp_path / "rows") == ([1, 3], 0)

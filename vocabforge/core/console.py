@@ -50,4 +50,5 @@ def open_console(
                 else:
                     yield Segment(spelled_out(segment.text), segment.style)
 
-    return Harmless(stderr=stderr, highlight=highlight, markup=markup, soft_wrap=soft_wrap)
+    # emoji=False: rich would print a folder "runs:on:cpu" as another sign.
+    return Harmless(stderr=stderr, highlight=highlight, markup=markup, soft_wrap=soft_wrap, emoji=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import UsageError
 from .files import disk_errors
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the last two differ on macOS
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -79,9 +80,14 @@ class RowLog:
     def add(self, line: bytes) -> Place:
         """Write one line, its line break included."""
         with disk_errors(self.path):
-            written = os.write(self._file, line)
-            while written < len(line):  # a nearly full disk; the next attempt says so
-                written += os.write(self._file, line[written:])
+            try:
+                written = os.write(self._file, line)
+                while written < len(line):  # a nearly full disk; the next attempt says so
+                    written += os.write(self._file, line[written:])
+            except OSError:  # a row that is added later must not stand behind half a line
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._end)
+                raise
             place = Place(self._end, len(line))
             self._end += len(line)
             if time.monotonic() - self._synced > _SYNC_S:

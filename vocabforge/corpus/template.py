@@ -16,7 +16,8 @@ from jinja2 import meta, nodes
 from jinja2.parser import Parser
 
 from ..core.errors import DataError
-from .template_bounds import BoundedEnvironment, bounded
+from .template_bounds import BoundedEnvironment
+from .template_costs import bounded
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
 _RENDER_ERRORS = (

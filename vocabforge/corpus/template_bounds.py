@@ -8,115 +8,63 @@ put together costs steps, and large texts cost by their length, before they are 
 from __future__ import annotations
 
 import functools
-import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jinja2 import TemplateRuntimeError, nodes, pass_context
+from jinja2 import nodes, pass_context
 from jinja2.compiler import CodeGenerator
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-STEPS, STEPS_PER_CHARACTER = 2_000_000, 20
-CPU_S = 60.0
-_CHARACTERS_A_STEP = 64
-_LOOK_EVERY = 1024
-# What makes its result as long as a number says.
-_WIDTHS = {
-    "center",
-    "ljust",
-    "rjust",
-    "zfill",
-    "expandtabs",
-    "indent",
-    "batch",
-    "slice",
-    "tojson",
-    "wordwrap",
-}
-_WIDE_FORMAT = re.compile(r"\d{5}|%[^a-zA-Z%]*\*|\{[^{}]*:[^{}]*\{")
-
-
-class TooMuch(TemplateRuntimeError):
-    """The template computes more than any conversation needs."""
-
-
-class _Budget:
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-        self._looks = _LOOK_EVERY
-        self._end = time.thread_time() + CPU_S
-
-    def spend(self, steps: int) -> None:
-        self._left -= steps
-        self._looks -= 1
-        if self._left < 0:
-            raise TooMuch("it computes too much (a loop without end, or a text without end)")
-        if self._looks < 0:
-            self._looks = _LOOK_EVERY
-            if time.thread_time() > self._end:
-                raise TooMuch(f"it takes more than {CPU_S:g} s")
-
-
-_BUDGET: ContextVar[_Budget | None] = ContextVar("budget", default=None)
-
-
-@contextmanager
-def bounded(messages: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Within it, a template's steps are counted; a long conversation is given more of them."""
-    size = sum(_length(value) for message in messages for value in message.values())
-    token = _BUDGET.set(_Budget(STEPS + STEPS_PER_CHARACTER * size))
-    try:
-        yield
-    finally:
-        _BUDGET.reset(token)
-
-
-def _spend(characters: int) -> None:
-    budget = _BUDGET.get()
-    if budget is not None:
-        budget.spend(1 + characters // _CHARACTERS_A_STEP)
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, (str, bytes, list, tuple, dict, range)) else 1
-
-
-def _before(name: str, value: object, arguments: Iterable[object]) -> None:
-    """Pay for what a method or filter may make: the value's length times its largest argument."""
-    given = list(arguments)
-    widths = [abs(one) for one in given if isinstance(one, int)] if name in _WIDTHS else []
-    _spend((1 + _length(value)) * max([1, *map(_length, given), *widths]))
-    if name == "format" and isinstance(value, str):
-        _check_format(value)
-
-
-def _check_format(text: str) -> None:
-    if _WIDE_FORMAT.search(text):
-        raise TooMuch("a format asks for a width of its own or of many characters")
+from .template_costs import (
+    COMPARISONS,
+    DEEP,
+    FLAT,
+    HOLDERS,
+    check_braces,
+    check_percent,
+    growth,
+    length_of,
+    paid,
+    spend,
+    total_of,
+)
 
 
 @pass_context
 def _step(context: Context, characters: int) -> bool:
-    _spend(characters)
+    spend(characters)
     return True
 
 
 @pass_context
 def _concat(context: Context, parts: Sequence[object]) -> str:
-    texts = [str(part) for part in parts]
-    _spend(sum(map(len, texts)))
-    return "".join(texts)
+    spend(sum(map(total_of, parts)))
+    return "".join(map(str, parts))
 
 
 @pass_context
 def _shown(context: Context, value: Any) -> Any:
-    _spend(_length(value))
+    spend(total_of(value))
     return value
+
+
+@pass_context
+def _weighed(context: Context, value: Any) -> Any:
+    """A side of a comparison: of texts and numbers it costs nothing to speak of, of lists of lists without end."""
+    if isinstance(value, HOLDERS):
+        spend(total_of(value))
+    return value
+
+
+def _comparing(test: Callable[..., Any]) -> Callable[..., Any]:
+    @pass_context
+    def run(context: Context, *sides: Any) -> Any:
+        return test(*(_weighed(context, side) for side in sides))
+
+    return run
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +73,16 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(context: Context, value: Any = None, *arguments: Any, **named: Any) -> Any:
-        _before(name, value, [*arguments, *named.values()])
+        given = [*arguments, *named.values()]
+        deep = name not in FLAT
+        if name == "format":
+            check_percent(value)
+        if deep and isinstance(value, Iterator):
+            value = paid(value, max([0, *map(total_of, given)]))
+        if name == "sum" and any(isinstance(one, HOLDERS) for one in given):  # copies all at every place
+            value = list(value)
+            spend(len(value) * sum(map(length_of, value)))
+        spend(growth(name, value, given, deep=deep, named=bool(named)))
         first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
         return function(*([first[passed]] if passed else []), value, *arguments, **named)
 
@@ -151,6 +108,15 @@ class _Marker(NodeTransformer):
         self.generic_visit(node)
         return nodes.Filter(nodes.List(node.nodes), "_concat", [], [], None, None, lineno=node.lineno)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        sides = [node.expr, *(one.expr for one in node.ops)]
+        if any(nodes.Const not in map(type, pair) for pair in itertools.pairwise(sides)):
+            node.expr = _weight_of(node.expr)
+            for one in node.ops:
+                one.expr = _weight_of(one.expr)
+        return node
+
     def _with_step(self, node: Any, step: nodes.Filter) -> Any:
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno))
@@ -160,6 +126,10 @@ class _Marker(NodeTransformer):
 def _step_of(body: Sequence[nodes.Node]) -> nodes.Filter:
     written = sum(len(data.data) for part in body for data in part.find_all(nodes.TemplateData))
     return nodes.Filter(nodes.Const(written), "_step", [], [], None, None, lineno=0)
+
+
+def _weight_of(side: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(side, "_weighed", [], [], None, None, lineno=side.lineno)
 
 
 class _Generator(CodeGenerator):
@@ -180,7 +150,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def seal(self) -> None:
         """Count every filter; to be called when all are there."""
         self.filters = {name: _counted(name, one) for name, one in self.filters.items()}
-        self.filters |= {"_step": _step, "_concat": _concat}
+        self.filters |= {"_step": _step, "_concat": _concat, "_weighed": _weighed}
+        self.tests = {
+            name: _comparing(one) if name in COMPARISONS else one
+            for name, one in dict[str, Any](self.tests).items()
+        }
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """The sandbox's own ``str.format``, for formats that ask for no great width."""
@@ -190,7 +164,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         @functools.wraps(wrapped)
         def run(*arguments: Any, **named: Any) -> str:
-            _check_format(value.__self__)
+            text = value.__self__
+            check_braces(text)
+            spend(len(text) + text.count("{") * sum(map(total_of, (*arguments, *named.values()))))
             return wrapped(*arguments, **named)
 
         return run
@@ -200,22 +176,26 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         name = getattr(__obj, "__name__", "")
         if isinstance(owner, (str, list, tuple, dict)):
-            _before(name, owner, [*args, *kwargs.values()])
+            each = len(owner) if name == "join" else 0
+            args = tuple(paid(one, each) if isinstance(one, Iterator) else one for one in args)
+            given = [*args, *kwargs.values()]
+            deep = name in DEEP and not isinstance(owner, dict)
+            spend(growth(name, owner, given, deep=deep, named=bool(kwargs)))
         else:
-            _spend(1)
+            spend(1)
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """An arithmetic operator, refused where its result would be too long."""
         if isinstance(left, int) and isinstance(right, int):
             bits = {"**": left.bit_length() * max(right, 0), "*": left.bit_length() + right.bit_length()}
-            _spend(bits.get(operator, 1))
+            spend(bits.get(operator, 1))
         elif operator == "%" and isinstance(left, str):
-            _check_format(left)
-            _spend(len(left) + sum(map(_length, right if isinstance(right, tuple) else (right,))))
+            check_percent(left)
+            spend(len(left) + left.count("%") * total_of(right))
         elif operator == "*":
             text, times = (right, left) if isinstance(left, int) else (left, right)
-            _spend(_length(text) * max(times, 0) if isinstance(times, int) else 1)
+            spend(length_of(text) * max(times, 0) if isinstance(times, int) else 1)
         else:
-            _spend(_length(left) + _length(right))
+            spend(length_of(left) + length_of(right))
         return super().call_binop(context, operator, left, right)
