@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from ..core.artifact import MANIFEST, Artifact
-from ..core.errors import DataError, UsageError
+from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..export.eagle_folder import is_eagle_folder
@@ -22,6 +22,9 @@ from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
 from .build_vocab_heads import BuiltHead
 
+_TARGET_KIND = (
+    "target"  # a model that `demo` or `study` trained: of all artefacts the one that is a whole model
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -124,10 +127,12 @@ def trained_for(artifact: Artifact | None) -> str | None:
 
 def is_draft_model(path: Path) -> bool:
     """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
-    if (path / MANIFEST).is_file() or not (path / "config.json").is_file():
+    if not (path / "config.json").is_file():
         return False
     try:
+        if (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind != _TARGET_KIND:
+            return False
         find_family(read_target_config(path), path)
-    except DataError:
+    except (ArtifactError, DataError):
         return False
     return not is_eagle_folder(path)
