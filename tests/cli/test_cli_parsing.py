@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.cli_support import assert_user_error, invoke
-from vocabforge.cli import COMMANDS
+from vocabforge.cli import COMMANDS, HEADINGS
 from vocabforge.cli.app import build_app
 from vocabforge.core.extension import load_attribute
 
@@ -57,3 +57,15 @@ def test_misspelt_options_and_words_behind_two_dashes_stay_what_they_were() -> N
 
 def test_the_programs_help_says_where_to_begin() -> None:
     assert "vocabforge demo --size tutorial" in " ".join(every_command("--help").output.split())
+
+
+def test_the_programs_help_has_every_command_under_a_heading() -> None:
+    commands = {name: load_attribute(COMMANDS[name]) for name in COMMANDS}
+    app = build_app(commands, list(COMMANDS), HEADINGS)
+    page = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
+    places = [page.index(f"─ {heading} ─") for heading in HEADINGS.values()]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in page
+    assert next(iter(COMMANDS)) in HEADINGS
+    for first, place in zip(HEADINGS, places, strict=True):
+        assert re.match(rf"[^\n]*\n│ {first} ", page[place:])

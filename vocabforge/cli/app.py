@@ -45,8 +45,14 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str]) -> typer.Typer:
-    """A typer application over ``commands``; ``all_names`` only serves the order of the help page."""
+def build_app(
+    commands: Mapping[str, Callable[..., None]],
+    all_names: list[str],
+    headings: Mapping[str, str] | None = None,
+) -> typer.Typer:
+    """A typer application over ``commands``; ``all_names`` and ``headings`` (by the first command under each) only
+    serve the help page.
+    """
     app = typer.Typer(
         name="vocabforge",
         help="Drafter training and vocabulary preparation for speculative decoding.",
@@ -68,9 +74,14 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
     ) -> None:
         """Drafter training and vocabulary preparation for speculative decoding."""
 
-    for name in sorted(commands, key=all_names.index):
-        command = guarded(flattened(commands[name]))
-        app.command(name, cls=Command, no_args_is_help=name not in ("doctor", "demo"))(command)
+    heading = None
+    for name in all_names:
+        heading = (headings or {}).get(name, heading)
+        if name in commands:
+            silent = name not in ("doctor", "demo")
+            app.command(name, cls=Command, rich_help_panel=heading, no_args_is_help=silent)(
+                guarded(flattened(commands[name]))
+            )
     return app
 
 
