@@ -12,7 +12,7 @@ import pytest
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.foreign_tokenizers import BOS, EOS, merging_tokenizer
 from tests.support import tiny_target
-from vocabforge.core.artifact import open_artifact
+from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.vocab.bridge import make_bridge
 from vocabforge.vocab.overlap import load_overlap
@@ -49,6 +49,18 @@ def test_generate_gives_the_targets_own_text(place: Path, proposer: str) -> None
     assert facts["drafted"] > 0
     assert proposer.upper() in facts["description"]
     assert plain["counts"] == {}
+
+
+def test_a_target_made_here_drafts_like_any_model(place: Path, tmp_path: Path) -> None:
+    with write_artifact(tmp_path / "made", "target", {}) as folder:
+        shutil.copytree(place / "d", folder, dirs_exist_ok=True)
+    facts = generated(place, "--drafter", tmp_path / "made", "--proposer", "slem")
+    assert facts["token_ids"] == generated(place)["token_ids"]
+    assert facts["drafted"] > 0
+    manifest = tmp_path / "made" / "manifest.json"
+    manifest.write_text(manifest.read_text("utf-8").replace('"target"', '"counts"', 1), "utf-8")
+    line = ("--target", place / "t", "--drafter", tmp_path / "made", "--prompt", "a", "--device", "cpu")
+    assert_user_error(invoke("generate", *line), 1)
 
 
 def test_generate_chooses_and_says_why(place: Path) -> None:

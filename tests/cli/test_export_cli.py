@@ -327,6 +327,14 @@ def test_mistakes_are_told(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_folder_around_a_drafter_is_answered_with_the_drafter(pristine: World, tmp_path: Path) -> None:
+    shutil.copytree(pristine.drafter, tmp_path / "run" / "drafter")
+    result = invoke(
+        "export", "--drafter", tmp_path / "run", "--format", "native", "--output", tmp_path / "out"
+    )
+    assert_user_error(result, 1, "there is no drafter here", f"give {tmp_path / 'run' / 'drafter'}")
+
+
 def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
     target = make_target(tmp_path / "t")
     edit_json(target / "config.json", dtype="bfloat16", torch_dtype="bfloat16")

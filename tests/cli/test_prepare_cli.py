@@ -61,6 +61,13 @@ def test_what_is_learnt_is_shown(place):
     assert "⟦nine" not in lean.stdout
 
 
+def test_in_a_terminal_without_colour_brackets_show_what_is_learnt(place, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as if stdout were a terminal
+    assert "⟦" not in run(place, "--length", 512, "--show", 1).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "⟦nine<|end|>⟧" in run(place, "--length", 512, "--show", 1, output="grey").stdout
+
+
 def test_tools_and_long_documents_are_left_out_on_request(place):
     done = run(place, "--tools", "skip", "--json")
     facts = json.loads(done.stdout)["figures"]

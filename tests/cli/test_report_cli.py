@@ -96,3 +96,14 @@ def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
 def test_a_training_run_has_a_report_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("", "utf-8")
     assert_user_error(invoke("report", tmp_path), 1, "a training run", "vocabforge report-training")
+
+
+@pytest.mark.parametrize("columns", ["1", "40", "70"])
+def test_a_narrow_terminal_loses_no_figure_and_no_name(
+    columns: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    told = invoke("report", runs / "before", f"new={runs / 'after'}").stdout
+    methods = told[told.index("methods, with") : told.index("differences to")]
+    assert "…" not in methods
+    assert {"before:", "new:", "plain", "eagle3"} <= set(methods.replace(":", ": ").split())

@@ -91,6 +91,24 @@ def test_an_unknown_key_without_a_likeness_lists_the_known_ones() -> None:
         parse_config(Whole, {"path": "p", "maybe": {"zzzzzz": 1}}, source="here")
 
 
+def test_a_key_in_the_wrong_section_is_told_where_it_stands() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'shape'; did you mean 'section\.shape'\?"):
+        parse_config(Whole, {"path": "p", "shape": [1, 2]}, source="here")
+    with pytest.raises(
+        ConfigError, match="unknown key 'rate'; known keys: by_name"
+    ):  # in five sections: no help
+        parse_config(Whole, {"path": "p", "rate": 1}, source="here")
+
+
+def test_one_value_where_a_list_is_wanted_is_shown_as_a_list() -> None:
+    with pytest.raises(
+        ConfigError, match=r"section\.shape: a list is wanted, such as \[a\.txt\] \(got 'a\.txt'\)"
+    ):
+        parse_config(Whole, {"path": "p", "section": {"shape": "a.txt"}}, source="here")
+    with pytest.raises(ConfigError, match=r"many: a list is wanted, such as \[a, b\] \(got 3\)"):
+        parse_config(Whole, {"path": "p", "many": 3}, source="here")
+
+
 def test_all_problems_are_told_at_once() -> None:
     values = {"section": {"mode": "loud", "inner": {"depth": "deep", "nam": 1}}}
     with pytest.raises(ConfigError, match="4 problems") as caught:

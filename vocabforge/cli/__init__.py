@@ -35,6 +35,14 @@ COMMANDS: dict[str, str] = {
     "demo": "vocabforge.cli.demo:demo",
 }
 
+# Headings of the help page, each over the commands from this one on.
+HEADINGS = {
+    "count-freq": "Vocabularies",
+    "regenerate": "Data and training",
+    "export": "Drafters in use: decode, measure, serve",
+    "bench": "Comparisons, this machine, a first try",
+}
+
 
 def main() -> None:
     """Entry point of ``vocabforge`` and ``python -m vocabforge``."""
@@ -53,4 +61,5 @@ def _run() -> None:
     # Parse only the command that is asked for, so that `--help` and errors stay quick.
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     names = [wanted] if wanted in COMMANDS else list(COMMANDS)
-    build_app({name: load_attribute(COMMANDS[name]) for name in names}, all_names=list(COMMANDS))()
+    commands = {name: load_attribute(COMMANDS[name]) for name in names}
+    build_app(commands, all_names=list(COMMANDS), headings=HEADINGS)()

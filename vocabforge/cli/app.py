@@ -17,11 +17,13 @@ from ..core.console import open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
 from ..core.progress import console
 from .option_groups import flattened
+from .parsing import Command, Commands, help_style
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDE = 200
+_NARROWEST = 70
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 OverwriteOption = Annotated[
@@ -43,13 +45,22 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str]) -> typer.Typer:
-    """A typer application over ``commands``; ``all_names`` only serves the order of the help page."""
+def build_app(
+    commands: Mapping[str, Callable[..., None]],
+    all_names: list[str],
+    headings: Mapping[str, str] | None = None,
+) -> typer.Typer:
+    """A typer application over ``commands``; ``all_names`` and ``headings`` (by the first command under each) only
+    serve the help page.
+    """
     app = typer.Typer(
         name="vocabforge",
         help="Drafter training and vocabulary preparation for speculative decoding.",
+        epilog="First time here? `vocabforge demo --size tutorial` makes everything on a small target of its own in a "
+        "few minutes; `vocabforge doctor` looks at this machine.",
         no_args_is_help=True,
-        rich_markup_mode="markdown",
+        cls=Commands,
+        rich_markup_mode="markdown" if len(commands) > 1 else help_style(),
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -63,9 +74,14 @@ def build_app(commands: Mapping[str, Callable[..., None]], all_names: list[str])
     ) -> None:
         """Drafter training and vocabulary preparation for speculative decoding."""
 
-    for name in sorted(commands, key=all_names.index):
-        command = guarded(flattened(commands[name]))
-        app.command(name, no_args_is_help=name not in ("doctor", "demo"))(command)
+    heading = None
+    for name in all_names:
+        heading = (headings or {}).get(name, heading)
+        if name in commands:
+            silent = name not in ("doctor", "demo")
+            app.command(name, cls=Command, rich_help_panel=heading, no_args_is_help=silent)(
+                guarded(flattened(commands[name]))
+            )
     return app
 
 
@@ -122,10 +138,12 @@ def stdout_console(*, highlight: bool = False, markup: bool = False) -> Console:
 
     Where stdout is no terminal (a file, a pipe) and COLUMNS does not say otherwise, it is wide: rich would take 80
     columns, or those of a terminal that shows something else, and cut or fold what nobody asked to be narrow.
+    In a terminal too narrow for a table the terminal folds its lines: rich would cut figures and drop names.
     """
     out = open_console(highlight=highlight, markup=markup)
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = _WIDE
+    out.width = max(out.width, _NARROWEST)
     return out
 
 

@@ -262,6 +262,8 @@ def trained_with(drafter: Path) -> Path:
     if (drafter / MANIFEST).is_file():
         config = open_artifact(drafter, verify=False).manifest.get("config")
         recorded = config.get("target") if isinstance(config, dict) else None
+    elif (drafter / "drafter" / MANIFEST).is_file():
+        raise DataError("there is no drafter here", got=drafter, remedy=f"give {drafter / 'drafter'}")
     if not isinstance(recorded, str) or not Path(recorded).is_dir():
         raise UsageError(
             "the drafter's target is not known",

@@ -93,7 +93,9 @@ def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None
     out = stdout_console(highlight=True)
     for table in data_tables(prepared):
         out.print(table)
-    for number, text in enumerate(_examples(prepared, tokenizer, show, plain=not out.is_terminal), start=1):
+    for number, text in enumerate(
+        _examples(prepared, tokenizer, show, plain=not out.is_terminal or out.no_color), start=1
+    ):
         out.rule(f"document {number}")
         out.print(text, soft_wrap=True)
     echo(f"Written to {prepared.artifact.path}")

@@ -21,7 +21,8 @@ from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
 from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
-from .swap import is_vacant, leftovers, mend, put_in_place, sibling
+from .remedies import maker_of, no_artifact
+from .swap import is_vacant, mend, put_in_place, sibling
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -198,9 +199,8 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         ArtifactError: no manifest, unreadable manifest, wrong kind, missing or altered file.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
-    wanted = " or ".join(kinds or ("any kind",))
     if not (path / MANIFEST).is_file():
-        raise _no_artifact(path, wanted)
+        raise no_artifact(path, kinds or (), MANIFEST)
     manifest = _read_manifest(path)
     if manifest["schema_version"] != SCHEMA_VERSION:
         raise ArtifactError(
@@ -212,7 +212,11 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
         )
     if kinds and manifest["kind"] not in kinds:
         raise ArtifactError(
-            "the artefact is of another kind", got=manifest["kind"], expected=wanted, source=path
+            "the artefact is of another kind",
+            got=manifest["kind"],
+            expected=" or ".join(kinds),
+            source=path,
+            remedy=maker_of(kinds),
         )
     try:
         _verify_files(path, manifest, hashes=verify)
@@ -223,22 +227,6 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
             "a file of the artefact cannot be read", got=error, source=where, remedy=remedy
         ) from error
     return Artifact(path, str(manifest["kind"]), manifest)
-
-
-def _no_artifact(path: Path, wanted: str) -> ArtifactError:
-    remedy = "an interrupted run leaves no artefact: check the path or run the command again"
-    inside = sorted(one.parent.name for one in path.glob(f"*/{MANIFEST}"))
-    if inside:
-        remedy = f"there are artefacts inside it: {', '.join(inside[:8])}"
-    final = Path(os.path.realpath(path))
-    if aside := leftovers(final, "old"):
-        remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
-    return ArtifactError(
-        "this is not a VocabForge artefact",
-        got=f"{path} ({'no manifest.json in it' if path.is_dir() else 'no such folder'})",
-        expected=f"an artefact folder ({wanted})",
-        remedy=remedy,
-    )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

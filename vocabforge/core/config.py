@@ -166,15 +166,35 @@ def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = _fields_at(model, [str(part) for part in problem["loc"][:-1]])
-            close = closest(str(problem["loc"][-1]), known)
-            hint = f"did you mean {close!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-            yield f"unknown key {where!r}; {hint}"
+            yield f"unknown key {where!r}; {_meant(model, str(problem['loc'][-1]), known)}"
         elif problem["type"] == "missing":
             yield f"missing key {where!r}"
+        elif problem["type"] in ("list_type", "tuple_type"):
+            value = problem.get("input")
+            example = f"[{value}]" if isinstance(value, str) else "[a, b]"
+            yield f"{where}: a list is wanted, such as {example} (got {value!r})"
         elif problem["type"] == "value_error":  # our own validators, whose message says it all
             yield f"{where or 'configuration'}: {problem['msg'].removeprefix('Value error, ')}"
         else:
             yield f"{where}: {problem['msg']} (got {problem.get('input')!r})"
+
+
+def _meant(model: type[BaseModel], name: str, known: Sequence[str]) -> str:
+    """What to write in place of an unknown key: one of this name elsewhere, one like it here, or any of those here."""
+    elsewhere = [path for path in _paths(model, "") if path.rpartition(".")[2] == name]
+    if 0 < len(elsewhere) <= 3:
+        return f"did you mean {' or '.join(map(repr, elsewhere))}?"
+    close = closest(name, known)
+    return f"did you mean {close!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+
+
+def _paths(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
+    """Dotted paths of all keys; a section within itself is not gone through again."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        for section in _sections(field.annotation):
+            if section not in above:
+                yield from _paths(section, f"{prefix}{name}.", (*above, section))
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError
+from ..core.remedies import model_remedy
 from .regenerate_rows import Answer, Generation, Request
 from .tokenizer import TextTokenizer
 
@@ -183,7 +184,7 @@ def _load(path: Path, device: str, dtype: str, device_map: str | None) -> Any:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy="check the path",
+            remedy=model_remedy(path),
         )
     hf_logging.disable_progress_bar()
     wanted = "float32" if dtype == "auto" and device.startswith("cpu") else dtype

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from ..core.errors import DataError
 from ..core.files import read_json
+from ..core.remedies import model_remedy
 
 # End tokens where no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
 _USUAL_EOS = (
@@ -54,7 +55,7 @@ def find_tokenizer_json(path: Path) -> Path:
             remedy=remedy,
         )
     if not path.is_file():
-        raise DataError("the tokenizer is missing", expected=path, remedy="check the path")
+        raise DataError("the tokenizer is missing", expected=path, remedy=model_remedy(path))
     if path.suffix != ".json":
         raise DataError(
             "this is not a tokenizer.json",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.artifact import MANIFEST, Artifact
-from ..core.errors import DataError, UsageError
+from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..export.eagle_folder import is_eagle_folder
@@ -20,6 +20,8 @@ from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
 from .build_vocab_heads import BuiltHead
+
+_TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the one that is a model
 
 
 class Models:
@@ -121,10 +123,12 @@ def trained_for(artifact: Artifact | None) -> str | None:
 
 def is_draft_model(path: Path) -> bool:
     """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
-    if (path / MANIFEST).is_file() or not (path / "config.json").is_file():
+    if not (path / "config.json").is_file():
         return False
     try:
+        if (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind != _TARGET_KIND:
+            return False
         find_family(read_target_config(path), path)
-    except DataError:
+    except (ArtifactError, DataError):
         return False
     return not is_eagle_folder(path)

@@ -155,7 +155,7 @@ def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
         "target": _name(config.get("target")),
         "drafter": _drafter(drafter),
         "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
-        "data": ", ".join(_name(path) for path in train),
+        "data": ", ".join(_name(path) for path in train) or _name(data.get("prepared")),
         "row length": _number(data.get("sequence_length"), "tokens"),
         "TTT steps": str(ttt.get("steps", "–")),
     }

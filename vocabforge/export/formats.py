@@ -8,6 +8,7 @@ from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import read_json
+from ..core.remedies import model_remedy
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target
@@ -61,7 +62,9 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         got=path if path.exists() else f"{path} (no such folder)",
         expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
         "in Hugging Face's",
-        remedy=f"give {hint}" if (hint / MANIFEST).is_file() else "train one with vocabforge train-drafter",
+        remedy=f"give {hint}"
+        if (hint / MANIFEST).is_file()
+        else f"{model_remedy(path)}; or train one with vocabforge train-drafter",
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..core.distributed import local_world_size, world_size
 from ..core.errors import DataError, UsageError
 from ..core.files import read_json
+from ..core.remedies import model_remedy
 from .checkpoint import checkpoint_files, read_headers
 
 _MOST_LAYERS = 1 << 12
@@ -170,7 +171,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
             "there is no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
-            remedy="check the path",
+            remedy=model_remedy(path),
         )
     value = read_json(file, "target's config.json", finite=False)
     if not isinstance(value, dict):

@@ -70,7 +70,7 @@ def _logging(trainer: Trainer, start: int) -> Iterator[MetricsLog]:
 def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, stop: StopFlag) -> None:
     """Steps ``start`` to the last one, with what is done between two of them."""
     optim, run, group = trainer.config.optim, trainer.config.run, trainer.group
-    clock, window = Clock(), Window(trainer.steps, trainer.device)
+    clock, window, told = Clock(), Window(trainer.steps, trainer.device), ""
     for step in range(start, optim.steps):
         clock.add(take_step(trainer, step, window))
         done, last = step + 1, step + 1 == optim.steps
@@ -78,12 +78,14 @@ def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, 
         if last or done % run.log_every == 0:
             lr, figures = learning_rate(step, optim), window.read(group)
             log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=clock.lap())
-            bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}")
+            told = f"loss {figures['loss']:.3f} | {human_rate(clock.rate(), 'tokens')}"
+            bar.update(note=told)
             window = Window(trainer.steps, trainer.device)
         if last or done % run.eval_every == 0:
             bar.update(note="evaluating")
             with clock.paused():
                 trainer.summary = (done, look(trainer, done, log))
+            bar.update(note=told)
         stopping = group.any(bool(stop))  # read once: a signal from here on waits for the next step
         if stopping or last or done % run.checkpoint_every == 0:
             keep(trainer, done)
