@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve clean
+.PHONY: help setup demo bitllama heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators check format docs docs-serve clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +19,8 @@ help:
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
-	@echo "make test-long  whole runs, launches of several processes, proofs (part of .ci/run)"
+	@echo "make test-long  whole runs, launches of several processes, proofs"
+	@echo "make test-all  test, test-long and test-docs in one call (part of .ci/run)"
 	@echo "make test-proof  the long versions of proofs (lossless decoding, killed searches)"
 	@echo "make test-fuzz  20,000 spoilt inputs over every reader (docs/fuzz.md)"
 	@echo "make test-faults  100 kills, full disks, failing writes, two writers, a wrong clock (docs/faults.md)"
@@ -119,9 +120,13 @@ coverage: $(STAMP)
 	$(BIN)/python -m pytest -m 'not proof and not docs' -n $(TEST_WORKERS) --dist worksteal $(COVERAGE)
 	@$(BIN)/python .ci/coverage_table.py
 
-# The other half of the tests: .ci/run runs both.
+# The other half of the tests.
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m 'long and not proof' -n $(TEST_WORKERS) --dist worksteal
+
+# test, test-long and test-docs: in one call they are collected once.
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m 'not proof' -n $(TEST_WORKERS) --dist worksteal
 
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
