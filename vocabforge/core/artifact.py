@@ -219,11 +219,8 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
     except ValueError as error:  # a NUL byte in a name
         raise ArtifactError("a file of the artefact cannot be named", got=error, source=path) from error
     except (OSError, RuntimeError) as error:  # also a link to itself
-        raise ArtifactError(
-            "a file of the artefact cannot be read",
-            got=error,
-            source=getattr(error, "filename", None) or path,
-        ) from error
+        file = getattr(error, "filename", None) or path
+        raise ArtifactError("a file of the artefact cannot be read", got=error, source=file) from error
     return Artifact(path, str(manifest["kind"]), manifest)
 
 
