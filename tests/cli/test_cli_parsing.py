@@ -35,7 +35,7 @@ def every_command(*words: str):
 def test_a_part_of_a_commands_name_names_the_commands() -> None:
     assert_user_error(every_command("train"), 2, "Did you mean train-drafter or train-router?")
     assert_user_error(every_command("freq", "--output", "x"), 2, "Did you mean count-freq or merge-freq?")
-    assert_user_error(every_command("cuont-freq"), 2, "Did you mean 'count-freq'?")
+    assert_user_error(every_command("cuont-freq"), 2, "Did you mean count-freq?")
     assert_user_error(every_command("nonsense"), 2, "No such command 'nonsense'.")
 
 

@@ -20,11 +20,12 @@ def help_style() -> Literal["markdown", None]:
 
 
 class Commands(typer.core.TyperGroup):
-    """The program: a word that is part of a command's name (``train``) is answered with the whole names."""
+    """The program: a part of a command's name (``train``), or one misspelt, is answered with what may be meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        word = args[0]
-        meant = [name for name in self.list_commands(ctx) if word in name.split("-")]
+        word, names = args[0], self.list_commands(ctx)
+        close = closest(word, names)
+        meant = [name for name in names if word in name.split("-")] or ([close] if close else [])
         if meant and self.get_command(ctx, word) is None:
             ctx.fail(f"No such command '{word}'. Did you mean {' or '.join(meant)}?")
         return super().resolve_command(ctx, args)
