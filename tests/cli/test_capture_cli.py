@@ -66,7 +66,9 @@ def test_other_data_or_layers_are_refused_when_training_starts(place: Path, cach
 
 def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
     config = write_config(place, "run")
-    done = invoke("capture", "-c", config, "-o", place / "planned", "--plan", "--store-dtype", "bfloat16")
+    done = invoke(
+        "capture", "-c", config, "-o", place / "planned", "--plan", "--json", "--store-dtype", "bfloat16"
+    )
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert plan["fits"] is True

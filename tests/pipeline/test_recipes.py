@@ -127,7 +127,7 @@ def test_the_documented_command_is_right(recipe):
 @pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
 def test_plan_resolves_every_key(recipe, place):
     changed = head_overrides(recipe)
-    done = run(recipe, place, "--plan", **changed)
+    done = run(recipe, place, "--plan", "--json", **changed)
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     resolved = flat(plan["config"])

@@ -169,7 +169,7 @@ def test_fresh_removes_a_converted_drafter_that_is_not_used(place: Path, tmp_pat
 
 def test_plan_converts_where_nothing_stays(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "speculators-eagle3", "speculators-eagle3")
-    done = command("--config", config_of(place, "planned", folder), "--plan")
+    done = command("--config", config_of(place, "planned", folder), "--plan", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["config"]["drafter"]["init"] == str(folder)

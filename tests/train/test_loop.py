@@ -281,7 +281,9 @@ def test_plan_prints_and_writes_nothing(place: Path) -> None:
     config = write_config(place, "planned")
     app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
     files = sorted(place.rglob("*"))
-    done = CliRunner().invoke(app, ["train-drafter", "--config", str(config), "--plan", "optim.lr=0.5"])
+    done = CliRunner().invoke(
+        app, ["train-drafter", "--config", str(config), "--plan", "--json", "optim.lr=0.5"]
+    )
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert plan["config"]["optim"]["lr"] == 0.5

@@ -328,7 +328,9 @@ def test_the_command(place: Path) -> None:
     assert "longer than the target's context" in beyond.output
     missing = CliRunner().invoke(app, [*words, "--plan", "data.heldout=[nowhere.txt]"])
     assert "the input is missing" in missing.output
-    planned = CliRunner().invoke(app, [*words, "--plan"])
+    table = CliRunner().invoke(app, [*words, "--plan"])
+    assert "over 16 clusters" in table.stdout
+    planned = CliRunner().invoke(app, [*words, "--plan", "--json"])
     assert planned.exit_code == 0, planned.output
     facts = json.loads(planned.stdout)
     assert (facts["clusters"], facts["trained_parameters"]) == (16, 64 * 8 + 8 + 8 * 16 + 16)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
+from .plan_tables import capture_table, print_plan
 
 
 class StoreDtype(str, Enum):
@@ -89,7 +90,8 @@ def capture(
         overwrite=overwrite,
     )
     if plan_only:
-        print_json(plan(settings, options))
+        facts = plan(settings, options)
+        print_plan(capture_table(facts), facts, as_json=as_json)
         return
     result = run(settings, options)
     if as_json:

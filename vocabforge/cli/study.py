@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, print_json
+from .plan_tables import print_plan, study_table
 
 RECIPE = "study/study.yaml"
 
@@ -38,7 +39,7 @@ def study(
         typer.Option("--seed", help="Stages drafters and replay: this seed only. Repeatable."),
     ] = None,
     plan_only: Annotated[
-        bool, typer.Option("--plan", help="Print the resolved configuration and the stages, then stop.")
+        bool, typer.Option("--plan", help="Print the stages, then stop; with --json the configuration too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +64,8 @@ def study(
     check_names(wanted)
     if plan_only:
         about = {name: stage.about for name, stage in STAGES.items() if name in wanted}
-        print_json({"stages": about, "config": settings.model_dump(mode="json")})
+        facts = {"stages": about, "config": settings.model_dump(mode="json")}
+        print_plan(study_table(facts), facts, as_json=as_json)
         return
     perform(settings, names, seed)
     if as_json:

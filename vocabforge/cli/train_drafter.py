@@ -11,6 +11,7 @@ import typer
 
 from .app import JsonOption, print_json
 from .native_init import IMPORTED, briefly_native, with_native
+from .plan_tables import print_plan, train_table
 
 if TYPE_CHECKING:
     from ..train.config import TrainConfig
@@ -34,7 +35,7 @@ def train_drafter(
     ] = None,
     plan_only: Annotated[
         bool,
-        typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop."),
+        typer.Option("--plan", help="Print what would be done, then stop; with --json everything."),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
@@ -60,7 +61,8 @@ def train_drafter(
 
     settings = load_config(TrainConfig, config, overrides or [])
     if plan_only:
-        print_json(_planned(settings))
+        facts = _planned(settings)
+        print_plan(train_table(facts), facts, as_json=as_json)
         return
     path = _trained(settings, fresh=fresh)
     if path is None:

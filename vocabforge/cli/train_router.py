@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import JsonOption, print_json, stdout_console
+from .plan_tables import print_plan, router_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ def train_router(
     ] = None,
     plan_only: Annotated[
         bool,
-        typer.Option("--plan", help="Print the resolved configuration and what would be done, then stop."),
+        typer.Option("--plan", help="Print what would be done, then stop; with --json everything."),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
@@ -87,7 +88,8 @@ def train_router(
     values = apply_overrides(recipe.values(), overrides or [])
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
-        print_json(plan(settings))
+        facts = plan(settings)
+        print_plan(router_table(facts), facts, as_json=as_json)
         return
     check_run_folder(settings.output)
     with only_writer(settings.output):

@@ -9,22 +9,28 @@ import torch
 
 from ..core.artifact import open_artifact
 from ..core.distributed import Group, rank, world_size
-from ..core.progress import say
-from ..corpus.inputs import expand_paths
-from ..corpus.prepared import check_belongs, load_prepared
-from ..corpus.tokenizer import TextTokenizer
 from ..models.device import choose_device
 from ..models.drafter_io import check_target
 from ..models.drafters import new_drafter
 from ..models.fingerprint import target_fingerprint
+from ..models.target_load import dtype_of
 from .basis import read_basis, step_settings
 from .batches import divide
 from .config import TrainConfig
-from .draft_heads import make_heads
+from .draft_heads import head_name, make_heads
 from .keeping import HELDOUT_PROMPTS
+from .plan_cost import (
+    TargetCount,
+    Work,
+    count_target,
+    flop_a_token,
+    loss_workspace,
+    share_of_state,
+    trained_state,
+)
+from .plan_data import planned_data
 from .strategy import wanted_strategy
-
-_MANY_EPOCHS = 100
+from .strategy_deepspeed import deepspeed_config
 
 
 def plan(config: TrainConfig) -> dict[str, Any]:
@@ -40,81 +46,106 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     if config.drafter.init is not None:
         artifact = open_artifact(config.drafter.init, "drafter", verify=False)
         check_target(artifact, target_fingerprint(config.target), target=config.target)
-    data = _data(config, tokenizer)
-    meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
-    with torch.device("meta"):
-        ids = (
-            None if sizes.draft_vocab_size is None else torch.empty(sizes.draft_vocab_size, dtype=torch.int64)
-        )
-        drafter = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
-        heads = make_heads(config.heads, meta, seed=0)
+    data = planned_data(config, tokenizer)
+    drafter, heads = _blank(config, sizes)
     division = divide(config.optim, group.rank, group.size)
     trained = 0 if config.drafter.freeze else _parameters(drafter)
-    trained_in_all = trained + _parameters(heads)
+    of_heads = {name: _parameters(head) for name, head in heads.items()}
+    strategy = wanted_strategy(config.run.strategy, group)
+    state = trained_state(trained + sum(of_heads.values()), config.memory.weights)
+    target = count_target(config.target)
+    tokens = config.optim.batch_size * config.data.sequence_length
+    below, work = _work(config, drafter, sizes)
+    flop = flop_a_token(_run_layers(config, target), below, of_heads, work)
+    drafted = division.micro * config.data.sequence_length * work.steps
+    memory = {
+        "target": _target_bytes(config, target, group),
+        "trained_state": share_of_state(state, group.size, _divided(strategy, config, group)),
+        "frozen_drafter": 4 * _parameters(drafter) if config.drafter.freeze else 0,
+        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, work.columns),
+    }
     files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.html", HELDOUT_PROMPTS]
+    files += [f"heads/{head_name(name)}" for name in heads]
     return {
         "config": config.model_dump(mode="json"),
-        "target": {"path": str(config.target), "architectures": basis.target.get("architectures")},
+        "target": {
+            "path": str(config.target),
+            "architectures": basis.target.get("architectures"),
+            "parameters": None if target is None else target.total,
+        },
         "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
         "drafter": {"kind": config.drafter.kind, **sizes.to_dict(), "trained_parameters": trained},
-        "heads": {name: _parameters(head) for name, head in heads.items()},
+        "heads": of_heads,
         "data": data,
         "loss": {"settings": dataclasses.asdict(step_settings(config)), "steps": config.ttt.steps},
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
-        "strategy": wanted_strategy(config.run.strategy, group),
+        "strategy": strategy,
         "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
-        "tokens_at_most": config.optim.steps * config.optim.batch_size * config.data.sequence_length,
-        "trained_state_bytes": trained_state(trained_in_all, config.memory.weights),
+        "tokens_a_step": tokens,
+        "tokens_at_most": config.optim.steps * tokens,
+        "trained_state_bytes": state,
+        "memory_bytes_a_process": memory | {"total": sum(size or 0 for size in memory.values())},
+        "flop_a_token": flop,
+        "flop_at_most": config.optim.steps * tokens * flop["total"],
         "writes": [str(config.output / name) for name in files],
     }
 
 
-def trained_state(parameters: int, weights: str) -> dict[str, int]:
-    """Bytes of what is trained, by arithmetic; FSDP2 and ZeRO divide them over the processes.
+def _blank(config: TrainConfig, sizes: Any) -> tuple[Any, Any]:
+    """Drafter and draft heads without storage."""
+    meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
+    rows = sizes.draft_vocab_size
+    with torch.device("meta"):
+        ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
+        drafter = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
+        return drafter, make_heads(config.heads, meta, seed=0)
 
-    Args:
-        weights: ``fp32``, or ``bf16`` beside fp32 masters.
 
-    Returns:
-        ``weights``, ``gradients``, ``moments`` (two of AdamW, fp32), ``masters`` and their sum ``total``. The
-        target, activations and workspaces come on top.
-    """
-    low = weights == "bf16"
-    sizes = {
-        "weights": 2 if low else 4,
-        "gradients": 2 if low else 4,
-        "moments": 8,
-        "masters": 4 if low else 0,
-    }
-    return {name: size * parameters for name, size in sizes.items()} | {
-        "total": sum(sizes.values()) * parameters
-    }
+def _work(config: TrainConfig, drafter: Any, sizes: Any) -> tuple[int, Work]:
+    """D, the drafter's parameters without its head, and what ``flop_a_token`` asks of the configuration."""
+    rows, hidden = drafter.head_weight.shape
+    own = sizes.draft_vocab_size is not None
+    work = Work(
+        steps=config.ttt.steps,
+        passes=1 if config.drafter.kind == "medusa" else config.ttt.steps,
+        hidden=hidden,
+        teacher_rows=sizes.vocab_size,
+        draft_rows=rows,
+        own_head=own,
+        freeze=config.drafter.freeze,
+        candidates=config.memory.candidates,
+    )
+    return _parameters(drafter) - (rows * hidden if own else 0), work
+
+
+def _whole_target(config: TrainConfig) -> bool:
+    """Whether the target's layers are loaded, or with a cache of its states only embedding and LM head."""
+    return config.capture.cache is None or config.run.live.load_target
+
+
+def _run_layers(config: TrainConfig, target: TargetCount | None) -> int | None:
+    """P of the forward pass: none where the states are read from a cache."""
+    if config.capture.cache is not None:
+        return 0
+    return None if target is None else target.layers
+
+
+def _target_bytes(config: TrainConfig, target: TargetCount | None, group: Group) -> int | None:
+    """Of the target in one process (on all its devices, under ``capture.device_map``); None where it is not known."""
+    if target is None:
+        return None
+    dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
+    parameters = target.total if _whole_target(config) else target.ends
+    return parameters * dtype.itemsize // (group.size if config.capture.tp_plan else 1)
+
+
+def _divided(strategy: str, config: TrainConfig, group: Group) -> int:
+    """How much of the trained state is divided over the processes, as ZeRO's stages count."""
+    if strategy == "deepspeed":
+        return int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
+    return 3 if strategy == "fsdp" else 0
 
 
 def _parameters(module: Any) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def _data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """The inputs that are there, or the prepared rows and how often each would be seen."""
-    if config.data.prepared is None:
-        heldout = expand_paths(config.data.heldout) if config.data.heldout else []
-        return {"inputs": len(expand_paths(config.data.train)), "heldout_inputs": len(heldout)}
-    prepared = load_prepared(config.data.prepared, verify=False)
-    check_belongs(prepared, tokenizer)
-    figures, rows = prepared.figures["train"], len(prepared.train)
-    epochs = config.optim.steps * config.optim.batch_size / rows
-    if epochs > _MANY_EPOCHS:
-        say(
-            f"Note: each of the {rows:,} packed rows would be seen {epochs:,.0f} times "
-            f"({config.optim.steps:,} steps of {config.optim.batch_size:,} rows): prepare more data, or take fewer "
-            f"steps (optim.steps={max(1, _MANY_EPOCHS * rows // config.optim.batch_size)} is {_MANY_EPOCHS} times)"
-        )
-    return {
-        "rows": rows,
-        "heldout_rows": len(prepared.heldout),
-        "tokens": figures["tokens"],
-        "counted_tokens": figures["counted"],
-        "epochs": round(epochs, 3),
-    }

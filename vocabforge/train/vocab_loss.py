@@ -100,11 +100,15 @@ def vocab_loss(inputs: Inputs, options: LossOptions) -> RowLoss:
     return RowLoss(*parts)
 
 
+def naive_bytes(rows: int, columns: int) -> int:
+    """Bytes that the naive formula holds for M rows of R + V columns, roughly."""
+    return 4 * _NAIVE_TENSORS * rows * columns
+
+
 def _chosen(inputs: Inputs, options: LossOptions) -> str:
     if options.impl != "auto":
         return options.impl
-    columns = inputs.draft_head.shape[0] + inputs.target_head.shape[0]
-    held = 4 * _NAIVE_TENSORS * inputs.draft.shape[0] * columns
+    held = naive_bytes(inputs.draft.shape[0], inputs.draft_head.shape[0] + inputs.target_head.shape[0])
     return "naive" if held <= options.chunk_mb * _MIB else "fused"
 
 
