@@ -40,7 +40,7 @@ def test_the_table_agrees_with_the_json(place: Path) -> None:
     assert f"eagle3, {facts['drafter']['trained_parameters']:,} trained parameters" in table["drafter"]
     assert "reads target layers 1, 2, 3" in table["drafter"]
     assert table["draft heads"] == f"low-rank, {facts['heads']['low_rank']:,} trained parameters"
-    assert "texts.jsonl, in rows of 64 tokens; inputs to prepare: 1 of 0.0 MB" in table["data"]
+    assert "texts.jsonl, in rows of 64 tokens; 1 input, 0.0 MB, not prepared yet" in table["data"]
     assert f"about {facts['data']['epochs_about']:g} times" in table["epochs"]
     assert facts["tokens_a_step"] == 3 * 64
     assert table["steps"] == "12 of 3 rows = 192 tokens a step over all processes, 2,304 tokens in all"
@@ -71,7 +71,9 @@ def test_prepared_rows_and_the_warning_beside_the_table(place: Path) -> None:
     table = lines(shown.stdout)
     assert f"{rows:,} rows of 64" in table["data"]
     assert f"{facts['data']['counted_tokens']:,} are learnt" in table["data"]
-    assert table["epochs"] == f"each row is seen {30000 / rows:,.4g} times"
+    assert table["epochs"] == f"each row is seen {30000 / rows:,.0f} times"
+    few = lines(invoke("train-drafter", "-c", config, "--plan", "optim.steps=1").stdout)
+    assert few["epochs"] == f"{300 / rows:.2g}% of the rows are seen, once"
 
 
 def test_a_run_from_a_cache_holds_and_runs_no_layers(place: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Facts = Mapping[str, Any]
+_WHOLE = 100  # from here on parts of a time say nothing
 
 
 def print_plan(table: Table, facts: Facts, *, as_json: bool) -> None:
@@ -133,8 +134,9 @@ def _data(data: Facts, found: Facts) -> str:
     from ..capture.disk_use import gigabytes
 
     if "rows" not in found:
-        size = f" of {gigabytes(found['input_bytes'])}" if found["input_bytes"] else ""
-        return f"{_inputs(data)}; inputs to prepare: {found['inputs']:,}{size}"
+        size = f", {gigabytes(found['input_bytes'])}" if found["input_bytes"] else ""
+        count = "1 input" if found["inputs"] == 1 else f"{found['inputs']:,} inputs"
+        return f"{_inputs(data)}; {count}{size}, not prepared yet"
     return (
         f"{data['prepared']}: {found['rows']:,} rows of {data['sequence_length']:,}, {found['tokens']:,} tokens "
         f"({found['counted_tokens']:,} are learnt), {found['heldout_rows']:,} rows held out"
@@ -143,10 +145,20 @@ def _data(data: Facts, found: Facts) -> str:
 
 def _epochs(found: Facts) -> str:
     if "epochs" in found:
-        return f"each row is seen {found['epochs']:,.4g} times"
+        return _seen("row", found["epochs"])
     about = found["epochs_about"]
-    known = "" if about is None else f"each conversation about {about:,.4g} times, at 4 bytes a token; "
+    known = "" if about is None else f"{_seen('conversation', about, 'about ')}, at 4 bytes a token; "
     return f"{known}exact with data.prepared (`vocabforge prepare-data`)"
+
+
+def _seen(what: str, epochs: float, about: str = "") -> str:
+    if epochs < 1:
+        return f"{about}{100 * epochs:.2g}% of the {what}s are seen, once"
+    return (
+        f"each {what} is seen {about}{epochs:,.0f} times"
+        if epochs >= _WHOLE
+        else (f"each {what} is seen {about}{epochs:.3g} times")
+    )
 
 
 def _memory(sizes: Facts) -> str:

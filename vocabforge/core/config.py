@@ -140,7 +140,7 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: obj
         raise ConfigError(
             f"the configuration has {count}:\n  - " + "\n  - ".join(lines),
             source=source,
-            remedy="mend the file or the override; --plan shows the resolved configuration",
+            remedy="mend the file or the override; --plan --json shows the resolved configuration",
         ) from cause
     return made
 

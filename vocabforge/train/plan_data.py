@@ -50,9 +50,9 @@ def _of_inputs(config: TrainConfig) -> dict[str, Any]:
     found["epochs_about"] = None
     if size:
         tokens = config.optim.steps * config.optim.batch_size * config.data.sequence_length
-        epochs = tokens * _BYTES_A_TOKEN / size
+        epochs = float(f"{tokens * _BYTES_A_TOKEN / size:.2g}")  # no more is known
         _tell(epochs, f"the conversations or texts ({size / 1e6:,.1f} MB)", config, about="about ")
-        found["epochs_about"] = float(f"{epochs:.2g}")
+        found["epochs_about"] = epochs
     return found
 
 
