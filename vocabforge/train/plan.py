@@ -51,19 +51,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     division = divide(config.optim, group.rank, group.size)
     trained = 0 if config.drafter.freeze else _parameters(drafter)
     of_heads = {name: _parameters(head) for name, head in heads.items()}
-    strategy = wanted_strategy(config.run.strategy, group)
-    state = trained_state(trained + sum(of_heads.values()), config.memory.weights)
     target = count_target(config.target)
-    tokens = config.optim.batch_size * config.data.sequence_length
-    below, work = _work(config, drafter, sizes)
-    flop = flop_a_token(_run_layers(config, target), below, of_heads, work)
-    drafted = division.micro * config.data.sequence_length * work.steps
-    memory = {
-        "target": _target_bytes(config, target, group),
-        "trained_state": share_of_state(state, group.size, _divided(strategy, config, group)),
-        "frozen_drafter": 4 * _parameters(drafter) if config.drafter.freeze else 0,
-        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, work.columns),
-    }
     files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.html", HELDOUT_PROMPTS]
     files += [f"heads/{head_name(name)}" for name in heads]
     return {
@@ -80,15 +68,47 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "loss": {"settings": dataclasses.asdict(step_settings(config)), "steps": config.ttt.steps},
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
-        "strategy": strategy,
+        "strategy": wanted_strategy(config.run.strategy, group),
         "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
+        **_costs(config, sizes, group, target, drafter, of_heads),
+        "writes": [str(config.output / name) for name in files],
+    }
+
+
+def _costs(
+    config: TrainConfig,
+    sizes: Any,
+    group: Group,
+    target: TargetCount | None,
+    drafter: Any,
+    heads: dict[str, int],
+) -> dict[str, Any]:
+    """Tokens, bytes and operations.
+
+    Args:
+        heads: parameters of each draft head.
+    """
+    frozen = _parameters(drafter) if config.drafter.freeze else 0
+    state = trained_state(_parameters(drafter) - frozen + sum(heads.values()), config.memory.weights)
+    divided = _divided(wanted_strategy(config.run.strategy, group), config, group)
+    below, work = _work(config, drafter, sizes)
+    row = config.data.sequence_length
+    drafted = divide(config.optim, group.rank, group.size).micro * row * work.steps
+    memory = {
+        "target": _target_bytes(config, target, group),
+        "trained_state": share_of_state(state, group.size, divided),
+        "frozen_drafter": 4 * frozen,
+        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, work.columns),
+    }
+    flop = flop_a_token(_run_layers(config, target), below, heads, work)
+    tokens = config.optim.batch_size * row
+    return {
         "tokens_a_step": tokens,
         "tokens_at_most": config.optim.steps * tokens,
         "trained_state_bytes": state,
         "memory_bytes_a_process": memory | {"total": sum(size or 0 for size in memory.values())},
         "flop_a_token": flop,
         "flop_at_most": config.optim.steps * tokens * flop["total"],
-        "writes": [str(config.output / name) for name in files],
     }
 
 
