@@ -207,6 +207,10 @@ def test_headline() -> None:
     )
     slower = _with_speedup(results, Figure(value=0.97, low=0.93, high=1.02))
     assert "(no difference that this many questions can show), at" in headline(slower)
+    slowed = _with_speedup(results, Figure(value=0.5, low=0.4, high=0.6))
+    assert headline(slowed).startswith(
+        "eagle3 is slower than plain decoding, with 0.50 [0.40–0.60] times its tokens a second, at 3.94"
+    )
     assert "has no speed to compare" in headline(_with_speedup(results, Figure()))
     exact = _with_speedup(results, Figure(value=2_000.5, low=2_000.5, high=2_000.5))
     assert "eagle3 generates 2,000 times as many" in headline(exact)

@@ -191,6 +191,8 @@ ARTIFACTS: list[tuple[str, str, Change, str]] = [
     ("captured states", "rows of a text", put("shards.0.rows", "x", "index.json"), ""),
     ("captured states", "an unknown dtype", put("meta.key.dtype", "x", MANIFEST), ""),
     ("captured states", "layers of a number", put("meta.key.aux_layers", 3, MANIFEST), ""),
+    (NATIVE, "a fingerprint of a number", put("meta.target_fingerprint", 7, MANIFEST), "another target"),
+    ("captured states", "a split of a list", put("shards.0.split", [], "index.json"), "split"),
     ("captured states", "no key", put("meta.key", None, MANIFEST), ""),
     ("samples of speculators", "ids of floats", entry("token_ids", "dtype", "F64", "data_0.safetensors"), ""),
     ("samples of speculators", "ids without end", values(b"\x7f", "data_0.safetensors", "token_ids"), "tokenizer"),

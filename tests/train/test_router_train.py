@@ -342,6 +342,13 @@ def test_the_command(place: Path) -> None:
     assert "constant:4" not in done.stdout, "it is the router's own schedule"
     again = CliRunner().invoke(app, [*words, "--fresh", "--json"])
     assert json.loads(again.stdout)["router"].endswith("router")
+    log = (place / "command" / "metrics.jsonl").read_bytes()
+    impossible = CliRunner().invoke(app, [*words, "--fresh", "data.sequence_length=100000"])
+    assert impossible.exit_code == 2, impossible.output
+    assert (place / "command" / "router" / "manifest.json").is_file(), (
+        "the run that stands is kept until then"
+    )
+    assert (place / "command" / "metrics.jsonl").read_bytes() == log
     wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import ArtifactError, MismatchError
 from ..core.files import form_errors, read_json, sha256_file
+from ..core.records import read_record
 from ..models.target_load import DTYPES
 from .cache_format import FORMAT, INDEX, KIND, CaptureKey, Shard, check_finite
 from .online import CapturedBatch, Key, RowBatch
@@ -58,9 +59,8 @@ def cache_key(artifact: Artifact) -> CaptureKey:
     """What decided the content of a cache."""
     with form_errors("the cache of captured states does not say what it holds", artifact.path):
         facts = dict(artifact.meta["key"])
-        key = CaptureKey(**{**facts, "aux_layers": tuple(facts["aux_layers"])})
-        whole = all(type(number) is int and number >= 0 for number in (*key.aux_layers, key.hidden_size))
-        if not whole or key.dtype not in DTYPES or not isinstance(key.rows, dict):
+        key = read_record(CaptureKey, facts)
+        if key.dtype not in DTYPES or not isinstance(key.rows, dict):
             raise ValueError(f"{facts}")
         return key
 
@@ -69,12 +69,8 @@ def read_index(artifact: Artifact) -> list[Shard]:
     """The shards of a cache, in order."""
     index = read_json(artifact.file(INDEX), "index of the cache")
     with form_errors("the index of the cache cannot be read", artifact.path / INDEX):
-        shards = [Shard(**entry) for entry in index["shards"]]
+        shards = [read_record(Shard, entry) for entry in index["shards"]]
         for shard in shards:
-            if any(
-                type(number) is not int or number < 0 for number in (shard.first, shard.rows, shard.tokens)
-            ):
-                raise ValueError(f"{shard}")
             artifact.file(shard.file)
         return shards
 

@@ -96,7 +96,9 @@ def guarded(function: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {error.render()}", style="red", markup=False)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            console().print("Interrupted; no half-written output is left.", style="yellow")
+            console().print(
+                "Interrupted. Nothing half-written stands under the name of an output.", style="yellow"
+            )
             raise typer.Exit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

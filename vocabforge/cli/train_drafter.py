@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,19 +119,10 @@ def _planned(settings: TrainConfig) -> dict[str, Any]:
 
 def _discard(settings: TrainConfig) -> None:
     """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
-    from ..core.artifact import open_artifact
-    from ..core.errors import ArtifactError
-    from ..train.checkpoint import discard
+    from ..train.checkpoint import discard_run
 
     output = settings.output
-    discard(output / "checkpoints")
-    for name, kind in _ARTIFACTS.items():
-        if output / name == settings.drafter.init:
-            continue
-        with contextlib.suppress(ArtifactError):
-            shutil.rmtree(open_artifact(output / name, kind, verify=False).path)
-    for name in _FILES:
-        (output / name).unlink(missing_ok=True)
+    discard_run(output, _ARTIFACTS, _FILES, keep=settings.drafter.init)
     for events in (output / "tensorboard").rglob("events.out.tfevents*"):
         events.unlink()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,8 +81,10 @@ def train_router(
     from ..core.lock import only_writer
     from ..core.progress import say
     from ..export.formats import load_drafter
+    from ..train.checkpoint import discard_run
     from ..train.router_config import RouterTrainConfig
     from ..train.router_setup import build_router_trainer, plan
+    from ..train.router_train import REPORT, ROUTER
 
     values = apply_overrides(recipe.values(), overrides or [])
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
@@ -93,11 +94,10 @@ def train_router(
         return
     check_run_folder(settings.output)
     with only_writer(settings.output):
-        if fresh:
-            for name in ("checkpoints", "router"):
-                shutil.rmtree(settings.output / name, ignore_errors=True)
-            (settings.output / "metrics.jsonl").unlink(missing_ok=True)
-        path = build_router_trainer(settings, load_drafter).run()
+        trainer = build_router_trainer(settings, load_drafter)
+        if fresh:  # the new run is sure to start
+            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
+        path = trainer.run()
         report = read_json(settings.output / "report.json")
     if as_json:
         print_json({"router": str(path), "report": report})

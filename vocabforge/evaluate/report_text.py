@@ -96,9 +96,12 @@ def headline(results: Results) -> str:
     speedup = overall.speedup
     if speedup.value is None:
         return f"{best.name} has no speed to compare with plain decoding's."
-    said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
-    if speedup.low is not None and speedup.high is not None and speedup.low <= 1.0 <= speedup.high:
-        said += " (no difference that this many questions can show)"
+    same = speedup.low is not None and speedup.high is not None and speedup.low <= 1.0 <= speedup.high
+    if same or speedup.value >= 1.0:
+        said = f"{best.name} generates {_with(speedup)} times as many tokens a second as plain decoding"
+        said += " (no difference that this many questions can show)" if same else ""
+    else:
+        said = f"{best.name} is slower than plain decoding, with {_with(speedup)} times its tokens a second"
     if overall.accepted_length.value is not None:
         said += f", at {_with(overall.accepted_length)} tokens per verification"
     outputs = best.summary.outputs

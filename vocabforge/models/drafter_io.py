@@ -289,7 +289,7 @@ def check_target(artifact: Artifact, fingerprint: str, *, target: Path) -> None:
         raise MismatchError(
             "this drafter was trained for another target",
             got=f"target {target} with fingerprint {fingerprint[:12]}…",
-            expected=f"fingerprint {expected[:12]}… ({artifact.meta.get('target_name', 'unknown')})",
+            expected=f"fingerprint {str(expected)[:12]}… ({artifact.meta.get('target_name', 'unknown')})",
             source=artifact.path,
             remedy="give the target that it was trained for, or train a drafter for this one",
         )

@@ -147,6 +147,24 @@ def discard(folder: Path) -> None:
         folder.rmdir()
 
 
+def discard_run(
+    output: Path, artifacts: Mapping[str, str], files: Iterable[str], *, keep: Path | None = None
+) -> None:
+    """Remove what a former run left in its folder; nothing that is not a run's own.
+
+    Args:
+        artifacts: name in the folder -> kind.
+        keep: an artefact that stays.
+    """
+    discard(output / "checkpoints")
+    for name, kind in artifacts.items():
+        if output / name != keep:
+            with contextlib.suppress(ArtifactError):
+                take_away(open_artifact(output / name, kind, verify=False).path)
+    for name in files:
+        (output / name).unlink(missing_ok=True)
+
+
 def rng_state(rank: int) -> dict[str, Tensor]:
     """Every random stream of this process, as ``rank/kind`` tensors."""
     version, numbers, gauss = random.getstate()

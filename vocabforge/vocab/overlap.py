@@ -9,8 +9,8 @@ left out but for one pair of end tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
 from ..core.files import form_errors
+from ..core.records import read_record
 from ..corpus.tokenizer import TextTokenizer
 from .overlap_spelling import Speller
 from .select import Ids
@@ -257,7 +258,7 @@ def load_overlap(path: Path) -> Overlap:
         eos, forms = meta["eos_pair"], meta["forms"]
         if type(forms) is not int:
             raise TypeError(f"forms {forms!r}")
-        a, b = (_read_side(meta[letter]) for letter in "ab")
+        a, b = (read_record(Side, meta[letter]) for letter in "ab")
         overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None, meta["corpus"])
         valid = _valid(overlap, int(meta["pairs"]))
     if not valid:
@@ -268,20 +269,6 @@ def load_overlap(path: Path) -> Overlap:
             source=path,
         )
     return overlap
-
-
-def _read_side(record: Mapping[str, Any]) -> Side:
-    side = Side(**{**record, "eos": tuple(record["eos"]), "needed": tuple(record["needed"])})
-    forms: dict[Any, Callable[[Any], bool]] = {
-        "str": lambda value: type(value) is str,
-        "int": lambda value: type(value) is int,
-        "tuple[int, ...]": lambda value: all(type(one) is int for one in value),
-    }
-    for field in fields(side):
-        value = getattr(side, field.name)
-        if not forms[field.type](value):
-            raise TypeError(f"{field.name} {value!r}")
-    return side
 
 
 def _valid(overlap: Overlap, count: int) -> bool:
