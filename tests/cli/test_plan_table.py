@@ -16,6 +16,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_place(tmp_path_factory.mktemp("plan_table"))
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of a test may have a long name, which would fold the table."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+
 def lines(text: str) -> dict[str, str]:
     """The rows of a table by their names, without title and last line; what is folded is joined."""
     found: dict[str, str] = {}
