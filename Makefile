@@ -152,7 +152,7 @@ test-speculators: $(STAMP)
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[deepspeed]'
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/train/test_distributed.py -m "not proof" -k "zero or deepspeed"
+	$(BIN)/python -m pytest tests/train/test_distributed.py -m "not proof" -k "zero or deepspeed"
 
 check: $(STAMP)
 	$(BIN)/ruff check .
