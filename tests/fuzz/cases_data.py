@@ -137,6 +137,7 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (RESULTS, "a list", whole("[]", "results.json"), "another version"),
     (COMPARE, "a path that leaves the folder", put("methods.0.answers", ["../../eval-b/answers/plain.jsonl"], "results.json"), ""),
     (COMPARE, "an absolute path", put("methods.0.answers", ["/dev/zero"], "results.json"), ""),
+    (COMPARE, "an answer of no category", row(0, "category", None, PLAIN), "category of an answer row"),
     (COMPARE, "an answer without a choice", row(0, "choices", [], PLAIN), "no choice"),
     (COMPARE, "an answer's key twice", swap('"question_id": ', '"question_id": 99, "question_id": ', PLAIN), "stands twice"),
     (COMPARE, "a question of a list", row(0, "question_id", [1], PLAIN), "question_id"),

@@ -180,13 +180,14 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
                 remedy="the file may be damaged; evaluate again",
             ) from error
         _require(row, keys, source)
-        if type(row["question_id"]) is not int:
-            raise DataError(
-                "question_id of an answer row is no number",
-                got=repr(row["question_id"])[:80],
-                expected="a whole number",
-                source=source,
-            )
+        for key, kind, wanted in (("question_id", int, "a whole number"), ("category", str, "a text")):
+            if type(row[key]) is not kind:
+                raise DataError(
+                    f"{key} of an answer row is not {wanted}",
+                    got=repr(row[key])[:80],
+                    expected=wanted,
+                    source=source,
+                )
         if not isinstance(row["choices"], list) or not row["choices"]:
             raise DataError(
                 "an answer row has no choice",
