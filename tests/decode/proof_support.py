@@ -27,8 +27,7 @@ from vocabforge.decode.proposers import (
     ProposerParts,
     make_proposer,
 )
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.models.drafters import new_drafter
 from vocabforge.models.eagle1 import Eagle1Config

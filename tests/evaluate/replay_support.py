@@ -18,8 +18,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_eagle import EagleBackend
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.shapes import TreeShape
 from vocabforge.evaluate.replay_types import Continuation
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter

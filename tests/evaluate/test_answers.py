@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation
 from vocabforge.evaluate.answers import (
     Turn,
     answer_row,

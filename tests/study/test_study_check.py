@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from tests.study.drafted_support import SEED, drafted_config, make_drafted, with_planted
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.evaluate.rounding import Place

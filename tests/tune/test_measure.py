@@ -14,8 +14,7 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.masks import view_length
-from vocabforge.decode.target_side import TargetSide
+from vocabforge.decode.target_side import TargetSide, view_length
 from vocabforge.decode.tree import DraftTree
 from vocabforge.evaluate.bench_cycle import new_capture
 from vocabforge.models.eagle3 import Eagle3Drafter

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..decode.engine import Decoder
 from ..decode.proposers import Proposer
-from ..decode.result import Generation
+from ..decode.request import Generation
 from ..models.lean import LeanModel
 from .intervals import estimate, ratio, ratio_of_ratios
 from .live_prompts import LivePrompts

@@ -13,7 +13,7 @@ from ..core.errors import DataError
 from ..core.files import atomic_write, parse_json
 
 if TYPE_CHECKING:
-    from ..decode.result import Generation
+    from ..decode.request import Generation
     from .benchmarks import Question
 
 ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")

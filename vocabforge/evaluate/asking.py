@@ -17,7 +17,7 @@ from .settings import Run, RunSettings
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
-    from ..decode.result import Generator
+    from ..decode.request import Generator
 
 # A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
 _MOST_TRIES = 8

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture, capture_passes
-from ..decode.request import Request
-from ..decode.result import Generation
+from ..decode.request import Generation, Request
 from .bench_cycle_models import Pair, for_each_pair, head_settings, label_of
 from .bench_kernels_parts import Journal, Options
 from .op_benches.heads_build import HeadSetting

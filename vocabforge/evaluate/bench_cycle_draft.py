@@ -14,8 +14,7 @@ import torch
 from ..decode.draft import Frontier
 from ..decode.engine import Decoder
 from ..decode.proposer_model import ModelProposer
-from ..decode.request import Request
-from ..decode.result import Generation
+from ..decode.request import Generation, Request
 from ..models.heads import DraftHead, DraftState
 from ..ops.draft_topk import draft_topk
 from .bench_cycle import new_capture

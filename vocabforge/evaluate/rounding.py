@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decode.masks import VIEW_STEP
 from ..decode.request import SamplingParams
 from ..decode.sampling import TokenHistory, no_law
-from ..decode.target_side import TargetSide
+from ..decode.target_side import VIEW_STEP, TargetSide
 from ..models.lean import LeanModel
 
 BLOCK = 8  # tokens of a pass in blocks

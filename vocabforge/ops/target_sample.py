@@ -1,7 +1,6 @@
 """The target's law after temperature, top-k, top-p and min-p, and one draw from it a row.
 
-The transform of ``decode/sampling.py`` without penalties, and the draw of ``decode/chance.py``: the same tokens except
-where the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
+The transform and the draw of ``decode/sampling.py``, without penalties: the same tokens except where the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
 exact (``ops/masses.py``). So every implementation of this op gives the same bits.
 
 Four places: this file, ``kernels/target_sample``, ``tests/ops/test_target_sample.py`` and

@@ -16,8 +16,7 @@ from ..corpus.regenerate_rows import Answer
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..decode.engine import Decoder
 from ..decode.graphs import capture_passes
-from ..decode.request import Request, SamplingParams
-from ..decode.result import Generation
+from ..decode.request import Generation, Request, SamplingParams
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.lean import LeanModel, load_target

@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from ..decode.chance import SeededChance
-from ..decode.request import SamplingParams
-from ..decode.result import Generation
-from ..decode.sampling import TokenHistory, target_weights
+from ..decode.request import Generation, SamplingParams
+from ..decode.sampling import SeededChance, TokenHistory, target_weights
 from ..decode.shapes import TreeShape
 from ..evaluate.divergence import MOST_JUDGED, TOLERANCE
 from ..evaluate.replay_types import Ranks

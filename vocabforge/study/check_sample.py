@@ -8,8 +8,7 @@ from typing import Any
 from ..core.errors import ArtifactError
 from ..decode.engine import Decoder
 from ..decode.proposers import Proposer
-from ..decode.request import Request, SamplingParams
-from ..decode.result import Generation
+from ..decode.request import Generation, Request, SamplingParams
 from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Ranks, Replayed
 from ..models.lean import LeanModel

@@ -15,7 +15,7 @@ from ..core.config import StrictModel
 from ..core.errors import ArtifactError, DataError
 from ..core.files import atomic_write_json, read_json
 from ..decode.proposers import Proposer
-from ..decode.result import Generation
+from ..decode.request import Generation
 from ..evaluate.acceptance import AcceptanceMeter
 from ..evaluate.intervals import estimate, ratio
 from ..evaluate.live_prompts import LivePrompts

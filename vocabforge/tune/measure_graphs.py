@@ -16,8 +16,7 @@ from ..decode.cycle_device import DeviceCycle
 from ..decode.draft import Frontier, PureBackend
 from ..decode.engine import Decoder
 from ..decode.proposer_model import ModelProposer
-from ..decode.request import Request
-from ..decode.result import Generation
+from ..decode.request import Generation, Request
 from ..decode.tree import DraftTree
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
 from ..models.heads import DraftHead, DraftState

@@ -12,8 +12,7 @@ from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture
 from ..decode.proposer_model import ModelProposer
 from ..decode.proposers import Proposer, ProposerParts, make_proposer
-from ..decode.request import Request
-from ..decode.result import Generation
+from ..decode.request import Generation, Request
 from ..models.heads import DraftHead
 from ..models.lean import LeanModel
 from .places import Place, place_of, usual
