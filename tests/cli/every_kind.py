@@ -127,7 +127,7 @@ def make_responses(path: Path) -> None:
         for conversation in work.conversations():
             request = work.walk(conversation).request()
             message = {"role": "assistant", "content": "[i]" + str(request.messages[0]["content"])}
-            run.keep(request, Answer(message, "stop", request.seed, completion_tokens=4))
+            run.log.add(request.key, Answer(message, "stop", request.seed, completion_tokens=4))
 
     generation = Generation(backend={"kind": "server"}, model="tiny")
     regenerate(Work([file], SourceOptions(), generation), echo, path)

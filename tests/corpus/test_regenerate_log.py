@@ -8,7 +8,7 @@ import random
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.regenerate_log import AnswerLog, discard
+from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import Answer
 
 SETTINGS = {"generation": {"model": "tiny"}, "inputs": {}}
@@ -106,7 +106,7 @@ def test_a_line_that_is_no_answer_is_damaged(tmp_path, capsys, message):
 
 def test_two_runs_and_other_settings_are_refused(tmp_path):
     filled(tmp_path)
-    with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another run writes"):
+    with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another process is working"):
         AnswerLog(tmp_path, SETTINGS)
     with pytest.raises(UsageError, match=r'generation\.model: "tiny", now "big"'):
         AnswerLog(tmp_path, {**SETTINGS, "generation": {"model": "big"}})
@@ -119,16 +119,17 @@ def test_answers_without_settings_are_not_believed(tmp_path):
     (tmp_path / "settings.json").unlink()
     with AnswerLog(tmp_path, SETTINGS) as log:
         assert len(log) == 0
-    assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
+        assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
 
 
-def test_only_folders_of_ours_are_discarded(tmp_path):
+def test_fresh_discards_answers_and_nothing_else(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    discard(other)
-    assert other.exists()
-    discard(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="holds something else"):
+        AnswerLog(other, SETTINGS, fresh=True)
+    assert (other / "notes.txt").read_text() == "mine"
     filled(tmp_path / "run")
-    discard(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    with AnswerLog(tmp_path / "run", {"another": 1}, fresh=True) as log:
+        assert len(log) == 0
+    assert not (tmp_path / "run").exists(), "a journal without rows leaves nothing behind"

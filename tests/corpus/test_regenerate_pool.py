@@ -137,30 +137,21 @@ def test_a_request_that_fails_everywhere_is_given_up_and_the_servers_stay():
 
 def test_a_request_whose_last_hope_dies_is_given_up():
     """It failed at a living server, waits for the other one, and that dies with another request in hand."""
-    go, found = threading.Event(), []
+    begun, failed = threading.Event(), threading.Event()
 
     def crash(request):
+        begun.wait(10)
+        failed.set()
         raise TryAgain("500 crash")
 
     def vanish(request):
-        go.wait(10)
+        begun.set()
+        failed.wait(10)
         raise TryAgain("connection refused")
 
-    def run():
-        options = PoolOptions(concurrency=1, retries=0, first_wait=0.001)
-        with ServerPool([Plain("a", crash), Plain("b", vanish, well=False)], options) as pool:
-            for request in requests(2):
-                pool.submit(request)
-            while len(pool._tasks) != 1 or pool._tasks[0].failed_at != {"a"}:
-                time.sleep(0.001)
-            go.set()
-            found.extend(pool.next() for _ in range(2))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert sorted(outcome.request.key for outcome in found) == ["0", "1"]
-    assert all(outcome.answer is None for outcome in found)
+    options = PoolOptions(concurrency=1, retries=0, first_wait=0.001)
+    found = outcomes([Plain("a", crash), Plain("b", vanish, well=False)], 2, options)
+    assert [outcome.answer for outcome in found] == [None, None]
 
 
 def test_a_server_that_answers_nothing_beside_others_is_left_out(capsys):
