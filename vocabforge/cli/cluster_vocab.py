@@ -35,7 +35,6 @@ class BackendName(str, Enum):
     auto = "auto"
     faiss_gpu = "faiss-gpu"
     faiss = "faiss"
-    sklearn = "sklearn"
     torch = "torch"
 
 
@@ -69,7 +68,7 @@ class KMeansChoice:
         BackendName,
         typer.Option(
             metavar="NAME",
-            help="What finds the nearest centroids: **faiss-gpu**, **faiss**, **sklearn** or **torch**; **auto** "
+            help="What finds the nearest centroids: **faiss-gpu**, **faiss** or **torch**; **auto** "
             "takes the first of them that is there. All give the same clusters.",
         ),
     ] = BackendName.auto
@@ -139,8 +138,7 @@ def cluster_vocab(
     from ..core.progress import say
     from ..corpus.tokenizer import load_tokenizer
     from ..models.head_rows import check_head_fits, open_head
-    from ..vocab.cluster_figures import cluster_figures, examples
-    from ..vocab.clusters import save_clusters
+    from ..vocab.clusters import cluster_figures, examples, save_clusters
 
     check_output(output, overwrite=ending.overwrite)
     head = open_head(target)

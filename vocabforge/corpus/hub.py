@@ -14,8 +14,7 @@ from typing import Any
 from ..core.errors import DataError
 from ..core.files import sha256_file
 from .document import Document, ReadContext, Sampler
-from .extras import import_extra
-from .inputs import HubName, parse_hub
+from .inputs import HubName, import_extra, parse_hub
 from .rows import missing_column, row_document
 
 

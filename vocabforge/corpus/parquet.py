@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import DataError
 from .document import Document, ReadContext, Sampler
-from .extras import import_extra
+from .inputs import import_extra
 from .reading import unreadable
 from .rows import missing_column, row_document
 
