@@ -39,7 +39,7 @@ from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.overlap_corpus import compare_on_corpus
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
 

@@ -29,9 +29,8 @@ from vocabforge.corpus.dataset import SequenceOptions, iter_sequences
 from vocabforge.corpus.packing import OverlongTally, StreamPacker, TrainingSequence
 from vocabforge.corpus.prepared import check_belongs, load_prepared, prepare_in, write_prepared
 from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions, content_key
-from vocabforge.corpus.prepared_writer import ARRAYS
+from vocabforge.corpus.prepared_writer import ARRAYS, TensorStream, map_tensor
 from vocabforge.corpus.sources import SourceOptions
-from vocabforge.corpus.tensor_stream import TensorStream, map_tensor
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.train.ttt import counted_rows
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus import pieces, reading, splitting
+from vocabforge.corpus import pieces, reading
 from vocabforge.corpus.shards import plan_shards, read_shard, shard_digest
 from vocabforge.corpus.sources import Problems, SourceOptions, iter_documents
 
@@ -59,8 +59,8 @@ def shrink(patch):
     patch.setattr(pieces, "PIECE_CHARACTERS", 5)
     patch.setattr(pieces, "LONG_LINE", 40)
     patch.setattr(pieces, "_STEP", 4)
-    patch.setattr(splitting, "_WINDOW", 4)
-    patch.setattr(splitting, "_SHORT_LINE", 6)
+    patch.setattr("vocabforge.corpus.shards._WINDOW", 4)
+    patch.setattr("vocabforge.corpus.shards._SHORT_LINE", 6)
 
 
 @pytest.fixture

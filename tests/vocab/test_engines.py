@@ -6,7 +6,6 @@ import random
 import string
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,9 @@ from vocabforge.core.errors import UsageError
 from vocabforge.core.extension import resolve
 from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer import TextTokenizer
-from vocabforge.vocab import engine_pieces, engines
-from vocabforge.vocab.engine_fast import FastEngine
-from vocabforge.vocab.engine_parts import NotSuited
+from vocabforge.vocab import engine_pieces
 from vocabforge.vocab.engine_pieces import Pace, PiecesEngine
-from vocabforge.vocab.engine_plain import PlainEngine
-from vocabforge.vocab.engines import ENGINES, CountEngine, choose_engine
+from vocabforge.vocab.engines import ENGINES, CountEngine, FastEngine, NotSuited, PlainEngine, choose_engine
 
 FAST = {
     *(
@@ -232,8 +228,3 @@ def test_long_words_and_long_texts() -> None:
         right = expected(tokenizer, texts)
         for engine in engines_of(tokenizer, cut_rule(tokenizer)):
             np.testing.assert_array_equal(engine.count(texts, [True] * 5), right, err_msg=engine.name)
-
-
-def test_every_engine_has_a_row() -> None:
-    files = {path.stem.removeprefix("engine_") for path in Path(engines.__file__).parent.glob("engine_*.py")}
-    assert files - {"parts"} == set(ENGINES)

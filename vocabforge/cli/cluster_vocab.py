@@ -175,11 +175,10 @@ def _report(facts: dict[str, Any], *, as_json: bool) -> None:
 def _cluster(
     head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions, backend: str
 ) -> tuple[Clusters, dict[str, Any]]:
-    """The clusters, and what making them took."""
     import time
 
-    from ..core.memory import peak_memory
     from ..core.progress import say
+    from ..core.provenance import peak_memory
     from ..models.head_rows import digest_start
     from ..vocab.clusters import make_clusters
     from ..vocab.kmeans_backends import AUTO, choose_backend

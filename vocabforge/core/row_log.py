@@ -208,12 +208,10 @@ class RunJournal:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def _agree(self, former: Any, identity: Mapping[str, Any]) -> None:
-        changed = [] if former is None else differences(former, identity)
-        if changed and self:
-            raise UsageError(
-                "the unfinished run in this folder has other settings or inputs",
-                got="\n    ".join(["", *changed[:20]]),
-                expected="the settings it was started with",
+        if former is not None and self:
+            check_identity(
+                former,
+                identity,
                 source=self.folder,
                 remedy="give the former settings to resume it, choose another --output, or start over with --fresh",
             )
@@ -235,6 +233,22 @@ class RunJournal:
         if self.folder.is_dir() and not self._strange():
             with disk_errors(self.folder):
                 shutil.rmtree(self.folder)
+
+
+def check_identity(former: Any, identity: Any, *, source: Path, remedy: str) -> None:
+    """Refuse to resume a run that another identity began.
+
+    Raises:
+        UsageError: naming every setting that differs.
+    """
+    if changed := differences(former, identity):
+        raise UsageError(
+            "the unfinished run in this folder has other settings or inputs",
+            got="\n    ".join(["", *changed[:20]]),
+            expected="the settings it was started with",
+            source=source,
+            remedy=remedy,
+        )
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[str]:

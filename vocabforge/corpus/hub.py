@@ -110,7 +110,6 @@ def _holds_text(feature: Any) -> bool:
 
 @contextlib.contextmanager
 def _errors(source: str) -> Iterator[None]:
-    """One clear error for what ``datasets`` and the network raise."""
     try:
         yield
     except _failures() as error:

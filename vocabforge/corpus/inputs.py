@@ -32,7 +32,6 @@ class HubName:
     Attributes:
         name: id (``owner/name``) or folder.
         config: the data set's configuration, None for its only one.
-        split: split by name.
     """
 
     name: str
@@ -160,11 +159,6 @@ def _matches(pattern: Path) -> list[Path]:
 
 def import_extra(package: str, what: str, source: object) -> Any:
     """Import a package of the extra ``data``.
-
-    Args:
-        package: its name.
-        what: what needs it, in a few words.
-        source: the input that needs it.
 
     Raises:
         VocabForgeError: it is not installed, or broken.

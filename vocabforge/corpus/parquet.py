@@ -27,7 +27,6 @@ class RowGroups:
     Attributes:
         rows: rows of each row group.
         stored: stored bytes of each; the last one's include the footer, so that they add up to the file.
-        columns: names of the columns.
     """
 
     rows: list[int]
@@ -153,7 +152,6 @@ def _columns(file: Any, path: Path, text_field: str | None) -> list[str]:
 
 
 def _holds_text(kind: Any) -> bool:
-    """Whether a column's type is text, or holds text within lists and structures."""
     from pyarrow import types
 
     if types.is_struct(kind):

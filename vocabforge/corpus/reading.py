@@ -112,7 +112,6 @@ class Span:
     """A file, or the bytes [start, stop) of an uncompressed one.
 
     Attributes:
-        path: the file.
         start: first byte; above 0 only in uncompressed files.
         stop: byte behind the last, None for the file's end.
     """

@@ -102,7 +102,6 @@ def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
 def _write(
     work: Work, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Walk the input once more, now with every answer at hand, and write the rows in its order."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     temporary = log.folder / RESPONSES

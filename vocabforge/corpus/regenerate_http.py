@@ -73,7 +73,6 @@ class ChatServer:
 
     Args:
         url: as of :func:`base_url`.
-        generation: sampling settings.
         key: API key or None; it is sent as a bearer token and shown nowhere.
         timeout: seconds without a byte after which a request is given up.
     """

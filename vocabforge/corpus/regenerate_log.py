@@ -17,7 +17,6 @@ class AnswerLog(RunJournal):
     """Finished answers by the key of their request, which is a hex hash.
 
     Args:
-        folder: created if absent.
         settings: what must be equal for the answers to be used again.
         fresh: discard the answers of an interrupted run.
 

@@ -80,10 +80,6 @@ class ServerPool:
 
     A request that fails all attempts at one server goes to the others, and is given up when it has failed at all.
     A server that answers nothing any more, not even its list of models, is left out.
-
-    Args:
-        servers: at least one.
-        options: see :class:`PoolOptions`.
     """
 
     def __init__(self, servers: Sequence[Server], options: PoolOptions) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..core.errors import DataError
-from .conversation import Message, read_tools
+from .conversation import Message, check_nesting, load_nested, read_tools
 from .document import Document
-from .nesting import check_nesting, load_nested
 
 Handling = Literal["keep", "drop"]
 _SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
@@ -25,7 +24,6 @@ class Generation:
 
     Attributes:
         backend: what answers (kind, and for a local target its fingerprint, batch size and dtype).
-        model: name of the target.
         temperature: 0 is greedy.
         top_p: share of probability that is sampled from.
         max_tokens: tokens of one answer at most.
@@ -82,8 +80,6 @@ class Request:
 
     Attributes:
         key: hex hash of messages, tools and :class:`Generation`.
-        messages: what the target reads.
-        tools: what it may call.
         seed: of this request alone.
     """
 
@@ -98,7 +94,6 @@ class Answer:
     """One turn of the target.
 
     Attributes:
-        message: the assistant's message.
         finish_reason: ``stop``, ``length``, ``tool_calls`` or what else the server says.
         seed: the request's.
         prompt_tokens: tokens read, None when the server does not say.
@@ -226,7 +221,6 @@ class Walk:
             self._ids = {str(call.get("id")): fresh for call, fresh in zip(old, self._fresh_ids)}
 
     def _read_on(self) -> None:
-        """Copy turns up to the next one that the target answers."""
         while self._at < len(self._old):
             message = self._old[self._at]
             if message["role"] == "assistant":
@@ -240,7 +234,6 @@ class Walk:
             self._at += 1
 
     def _with_fresh_id(self, message: Message) -> Message:
-        """A tool's result names the call as the new answer numbers it."""
         if message["role"] != "tool" or not self._fresh_ids:
             return dict(message)
         named = self._ids.get(str(message.get("tool_call_id")))

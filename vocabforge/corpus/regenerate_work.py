@@ -27,10 +27,6 @@ class Work:
     """What is to be answered, and how rows are treated.
 
     Attributes:
-        inputs: files, folders, globs, Hub data sets.
-        sources: how they are read.
-        generation: what decides an answer.
-        policy: what becomes of rows.
         drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
     """
 
@@ -60,7 +56,6 @@ class Run:
     """What a backend is given beside the work: the log of answers, the bar, and a place for failures.
 
     Args:
-        log: of answers; those of an earlier run are in it.
         bar: counts answers, and starts with those in the log.
     """
 

@@ -190,11 +190,7 @@ def generation_spans(
     white space. Nested tags count as the outermost.
 
     Args:
-        template: Jinja text of the chat template.
         text: the conversation as :func:`render_template` renders it, without a generation prompt.
-        messages: the conversation.
-        variables: further names that the template sees.
-        source: where the template came from, for error messages.
 
     Returns:
         the spans in order; None where marked text does not come through unchanged (it is measured, cut or
@@ -243,11 +239,8 @@ def render_template(
     """Render a conversation.
 
     Args:
-        template: Jinja text of the chat template.
-        messages: mappings with ``role`` and ``content`` (and what else the template reads).
         add_generation_prompt: end with the header of the assistant's next turn.
         variables: further names that the template sees (``bos_token``, ``tools``, ``enable_thinking``, ...).
-        source: where the template came from, for error messages.
 
     Raises:
         DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.

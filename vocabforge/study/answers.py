@@ -26,7 +26,7 @@ from ..corpus.regenerate_rows import content_digest, json_line
 from ..corpus.tokenizer import TextTokenizer
 from ..evaluate.benchmarks import Question, read_questions
 from ..evaluate.replay_types import Continuation
-from ..vocab.special import SpecialTokens
+from ..vocab.select import SpecialTokens
 from ..vocab.table import FrequencyTable, save_counts
 from .answer_prompts import TEMPLATE, FittedPrompt, fit_prompt, question_prompt, training_prompts
 from .answering import AnsweringTarget, Job

@@ -47,7 +47,6 @@ class Clusters:
         centroids: (M, d) float32 unit vectors.
         cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
         zero_cluster: the cluster of the zero rows, None without any.
-        fingerprint: the tokenizer's.
         head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
             ``name``, ``tied``.
         origin: how: options, backend, ``objective``, ``history`` and so on.

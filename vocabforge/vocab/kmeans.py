@@ -39,7 +39,6 @@ class KMeansOptions:
         iterations: at most so many; fewer where nothing changes any more.
         restarts: runs from different starts; the one with the best objective is kept.
         seed: of the first run; run i uses (seed, i).
-        init: ``kmeans++`` or ``sample``.
     """
 
     clusters: int
@@ -67,7 +66,6 @@ class KMeansResult:
         history: the objective, which is the mean cosine of all rows, after each iteration.
         refilled: clusters that had died and were given a row, over all iterations.
         objectives: the last objective of every run.
-        run: which run this is.
         converged: it stopped because nothing changed.
     """
 
@@ -130,7 +128,6 @@ def _run(rows: UnitRows, options: KMeansOptions, run: int, backend: Backend) -> 
 def _iterate(
     rows: UnitRows, centroids: Rows, iterations: int, backend: Backend, bar: ProgressBar
 ) -> KMeansResult:
-    """Assign and average until nothing changes, from the given centroids."""
     history: list[float] = []
     labels: Ids | None = None
     refilled, converged, note = 0, False, ""
@@ -205,10 +202,7 @@ def start_centroids(
     """M rows as first centroids, (M, d) float32.
 
     Args:
-        rows: the unit rows, at least M.
-        clusters: M.
         init: a name of ``INITS`` (``KMeansOptions`` refuses others).
-        rng: the source of chance.
         step: called once for each centroid that is chosen.
     """
     return INITS[init](rows, clusters, rng, step)
@@ -267,7 +261,6 @@ def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
     (rows of unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|.
 
     Args:
-        rows: the unit rows.
         centroids: (M, d) that the sweep measured with.
         sweep: changed in place; afterwards no cluster is empty, if there are at least M rows.
     """
