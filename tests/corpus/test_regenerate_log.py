@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -42,21 +41,6 @@ def test_answers_come_back(tmp_path):
         log.add(key(7), answer(7))
     with AnswerLog(tmp_path, SETTINGS) as log:
         assert log.get(key(7)) == answer(7)
-
-
-def test_cut_at_any_byte(tmp_path):
-    whole = filled(tmp_path)
-    ends = [at + 1 for at, byte in enumerate(whole) if byte == 10]
-    draw = random.Random(0)
-    for cut in [0, 1, *ends, *(end - 1 for end in ends), *draw.sample(range(len(whole)), 20)]:
-        (tmp_path / "answers.jsonl").write_bytes(whole[:cut])
-        kept = sum(end <= cut for end in ends)
-        with AnswerLog(tmp_path, SETTINGS) as log:
-            assert len(log) == kept
-            for number in range(5):
-                log.add(key(number), answer(number))
-                assert log.get(key(number)) == answer(number)
-        assert (tmp_path / "answers.jsonl").read_bytes() == whole
 
 
 @pytest.mark.parametrize(

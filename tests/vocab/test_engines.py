@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import string
 import sys
 from collections.abc import Sequence
 
@@ -20,8 +19,8 @@ from vocabforge.core.extension import resolve
 from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer import TextTokenizer
 from vocabforge.vocab import engine_pieces
-from vocabforge.vocab.engine_pieces import Pace, PiecesEngine
-from vocabforge.vocab.engines import ENGINES, CountEngine, FastEngine, NotSuited, PlainEngine, choose_engine
+from vocabforge.vocab.engine_pieces import PiecesEngine
+from vocabforge.vocab.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
 
 FAST = {
     *(
@@ -164,47 +163,6 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
     assert choice.engine.name == "plain"
     assert any("DIFFER" in reason for reason in choice.reasons)
     np.testing.assert_array_equal(choice.engine.count(texts, [True]), expected(tokenizer, texts))
-
-
-def test_pieces_forget_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pieces, "MAX_PIECES", 20)
-    tokenizer = built("sp_stripped")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    engine = PiecesEngine(tokenizer, rule)
-    for sentence in SENTENCES:
-        texts = [sentence, sentence + " and " + sentence]
-        np.testing.assert_array_equal(engine.count(texts, [True, True]), expected(tokenizer, texts))
-        assert all(len(memory._slots) < 80 for memory in engine._memory.values())
-
-
-def test_text_that_never_repeats_goes_the_plain_way() -> None:
-    tokenizer = built("bert")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    noise = random.Random(3)
-    text = "".join(noise.choices(string.ascii_lowercase * 2 + " ", k=150_000))
-    assert choose_engine(tokenizer, [text]).engine.name == "plain"
-    engine = PiecesEngine(tokenizer, rule)
-    plain = PlainEngine(tokenizer, rule)
-    for _ in range(2):
-        np.testing.assert_array_equal(engine.count([text], [True]), plain.count([text], [True]))
-    assert engine._pace.rest > 0, "the engine did not notice that its pieces never come twice"
-
-
-def test_the_slower_way_rests_and_is_tried_again() -> None:
-    size, pace = engine_pieces.TIMED, Pace()
-    assert not pace.resting()
-    pace.took(size, 1.0)
-    assert pace.resting(), "the plain path is measured once"
-    pace.took_plainly(size, 2.0)
-    assert not pace.resting()
-    pace.took(size, 3.0)
-    assert [pace.resting() for _ in range(2)] == [True, False]
-    pace.took(size, 3.0)
-    assert [pace.resting() for _ in range(4)] == [True] * 3 + [False]
-    pace.took(size, 1.0)
-    assert not any(pace.resting() for _ in range(5))
 
 
 def test_counts_do_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
