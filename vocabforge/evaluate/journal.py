@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.differences import differences
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
-from ..core.row_log import Place, RowLog
+from ..core.row_log import LinePosition, RowLog, differences
 from .results import FailureRow
 
 HEADER, ROWS = "run.json", "rows.jsonl"
@@ -57,7 +56,7 @@ class Journal:
         self.folder = folder
         self.failures: dict[int, dict[str, Any]] = {}
         self.resumed = 0
-        self._places: dict[Key, Place] = {}
+        self._places: dict[Key, LinePosition] = {}
         self._starts = 0
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +118,7 @@ class Journal:
         with contextlib.suppress(UsageError), only_writer(folder):
             _discard(folder)
 
-    def _append(self, row: Mapping[str, Any]) -> Place:
+    def _append(self, row: Mapping[str, Any]) -> LinePosition:
         return self._rows.add((json.dumps(row) + "\n").encode("ascii"))
 
     def _agree(self, header: Mapping[str, Any] | None, identity: Mapping[str, Any]) -> None:
@@ -137,7 +136,7 @@ class Journal:
             self._rows.clear()
             atomic_write_json(self.folder / HEADER, {"kind": MARK, "format": FORMAT, "identity": identity})
 
-    def _take(self, row: Mapping[str, Any], place: Place) -> None:
+    def _take(self, row: Mapping[str, Any], place: LinePosition) -> None:
         """Take one row over; what is none raises."""
         if "started" in row:
             self._starts += 1
