@@ -27,7 +27,7 @@ from ..intervals import (
     ratio,
     resampled_sums,
 )
-from ..quality.rate import rate
+from ..quality.gsm8k import rate
 from ..results import Figure
 from .quality import share_difference
 
