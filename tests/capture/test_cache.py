@@ -16,10 +16,25 @@ import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
 from tests.support import ROOT, tiny_target
-from vocabforge.capture.cache import CachedCapture, cache_key, open_cache
-from vocabforge.capture.cache_format import plan_shards, row_lengths, rows_digest, to_batch
-from vocabforge.capture.cache_write import finish, finished_shards, my_shards, prepare_folder, write_shards
-from vocabforge.capture.disk_use import DiskUse, check_disk, disk_use
+from vocabforge.capture.cache import (
+    CachedCapture,
+    cache_key,
+    open_cache,
+    plan_shards,
+    row_lengths,
+    rows_digest,
+    to_batch,
+)
+from vocabforge.capture.cache_write import (
+    DiskUse,
+    check_disk,
+    disk_use,
+    finish,
+    finished_shards,
+    my_shards,
+    prepare_folder,
+    write_shards,
+)
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.models.target import HFTarget

@@ -39,7 +39,7 @@ from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.overlap_corpus import compare_on_corpus
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
 
@@ -127,7 +127,7 @@ def make_responses(path: Path) -> None:
         for conversation in work.conversations():
             request = work.walk(conversation).request()
             message = {"role": "assistant", "content": "[i]" + str(request.messages[0]["content"])}
-            run.keep(request, Answer(message, "stop", request.seed, completion_tokens=4))
+            run.log.add(request.key, Answer(message, "stop", request.seed, completion_tokens=4))
 
     generation = Generation(backend={"kind": "server"}, model="tiny")
     regenerate(Work([file], SourceOptions(), generation), echo, path)

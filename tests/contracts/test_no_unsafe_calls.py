@@ -125,8 +125,8 @@ def _loads(called: str, last: str, words: dict[str | None, ast.expr], name: str)
         loader = words.get("Loader")
         if loader is None or ast.unparse(loader) not in SAFE_LOADERS:
             return "no safe loader"
-    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/template_bounds.py":
-        return "chat templates go through BoundedEnvironment"
+    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/template.py":
+        return "chat templates are rendered by corpus/template.py"
     return None
 
 

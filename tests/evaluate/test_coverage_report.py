@@ -13,7 +13,7 @@ from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.evaluate.coverage_report import coverage_charts, report_files, text_colour
 from vocabforge.evaluate.coverage_results import measure_coverage
 from vocabforge.evaluate.coverage_terminal import coverage_table, summary_lines, vocabulary_table
-from vocabforge.vocab.mixing import Part, mix_tables
+from vocabforge.vocab.domains import Part, mix_tables
 from vocabforge.vocab.subset import make_subset
 
 COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]

@@ -23,9 +23,9 @@ from tests.evaluate.eval_fakes import (
     run_fakes,
 )
 from tests.support import ROOT
-from vocabforge.core.differences import differences
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.core.lock import only_writer
+from vocabforge.core.row_log import differences
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate import journal as module
 from vocabforge.evaluate import tour

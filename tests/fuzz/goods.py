@@ -17,9 +17,8 @@ from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
 from tests.support import ROOT
 from tests.tune.support import make_table
-from vocabforge.core.artifact import MANIFEST
+from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
-from vocabforge.core.manifest import content_hash, record_hash
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import Answer

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.vocab.coverage import rank_all
-from vocabforge.vocab.domains import choose_domains
-from vocabforge.vocab.mixing import MIXTURE_TOTAL, Part, merge_tables, mix_tables
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.domains import MIXTURE_TOTAL, Part, choose_domains, merge_tables, mix_tables
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.table import load_counts, save_counts
 
 V = 12

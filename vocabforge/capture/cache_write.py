@@ -22,10 +22,11 @@ from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
+from ..core.row_log import check_identity
 from ..corpus.packing import PackedRows
 from ..models.document_passes import PASS_TOKENS
 from ..models.target_load import DTYPES
-from .cache_format import (
+from .cache import (
     FORMAT,
     INDEX,
     KIND,
@@ -37,8 +38,53 @@ from .cache_format import (
     shard_tensors,
     to_batch,
 )
-from .disk_use import gigabytes
 from .online import CapturedBatch, CaptureSource
+
+_SPARE = 1 << 28
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """Bytes that the cache takes, that are there already, and that are free."""
+
+    total: int
+    done: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rest fits, with 256 MiB to spare."""
+        return self.total - self.done + _SPARE <= self.free
+
+
+def disk_use(output: Path, total: int, done: int) -> DiskUse:
+    """What a cache of ``total`` bytes at ``output`` needs, ``done`` of them being there."""
+    where = output.absolute()
+    there = next(folder for folder in (where, *where.parents) if folder.exists())
+    return DiskUse(total, done, shutil.disk_usage(there).free)
+
+
+def check_disk(use: DiskUse, output: Path) -> None:
+    """Refuse a cache that does not fit.
+
+    Raises:
+        UsageError: naming what is needed and what is free.
+    """
+    if not use.fits:
+        raise UsageError(
+            "the captured states do not fit on the disk",
+            got=f"{gigabytes(use.free)} free",
+            expected=f"{gigabytes(use.total - use.done)} more for this cache",
+            source=output,
+            remedy="use --store-dtype bfloat16, less data, or an --output on another disk; "
+            "or train online (capture.cache left out)",
+        )
+
+
+def gigabytes(size: float) -> str:
+    """``1.5 GB``, smaller sizes in MB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
 
 PLAN = "plan.json"
 
@@ -48,10 +94,7 @@ class CaptureJob:
     """What is to be written.
 
     Attributes:
-        output: folder of the finished cache.
-        key: what decides the content.
         rows: split -> packed rows.
-        shards: all of them, in order.
     """
 
     output: Path
@@ -88,13 +131,8 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
         job.partial.mkdir(parents=True, exist_ok=True)
         if not (job.partial / PLAN).is_file():
             atomic_write_json(job.partial / PLAN, plan)
-    if read_json(job.partial / PLAN, "plan of the unfinished capture") != plan:
-        raise UsageError(
-            "an unfinished capture with other settings or other data lies there",
-            got=job.partial,
-            expected="one of the same target, layers, dtype, rows and shard size",
-            remedy="remove that folder, or choose another --output",
-        )
+    former = read_json(job.partial / PLAN, "plan of the unfinished capture")
+    check_identity(former, plan, source=job.partial, remedy="remove that folder, or choose another --output")
     if overwrite and (job.output / MANIFEST).is_file():
         _take_over(job)
 
@@ -168,8 +206,6 @@ def write_shards(
     """Capture shards one after the other, with rate, time left and disk use.
 
     Args:
-        todo: the shards to make.
-        source: gives the states.
         device: that rows are handed over on.
         writes: off in processes that only take part in the computation (tensor parallelism).
 
@@ -207,7 +243,6 @@ def _batches(
 
 
 def _check_shard(job: CaptureJob, shard: Shard, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Lengths, token ids and finite numbers, row by row, before anything is written."""
     packed = job.rows[shard.split]
     offsets = tensors["offsets"].tolist()
     for place in range(shard.rows):

@@ -48,7 +48,6 @@ class SpeculatorsCapture:
     Args:
         folder: searched for ``*.safetensors``, subfolders included.
         target: loaded with the auxiliary layers that the drafter reads.
-        length: T of the packed rows.
 
     Raises:
         DataError: no sample, a damaged one, or one of another form.
@@ -208,7 +207,6 @@ def _digest(tokens: Tensor) -> bytes:
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """||one - other|| / ||other||."""
     return float((one - other).norm() / other.norm().clamp(min=1e-30))
 
 

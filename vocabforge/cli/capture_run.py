@@ -10,18 +10,20 @@ from typing import Any
 
 import typer
 
-from ..capture.cache_format import SPLITS, CaptureKey, Shard, rows_digest
+from ..capture.cache import SPLITS, CaptureKey, Shard, rows_digest
 from ..capture.cache_write import (
     CaptureJob,
+    check_disk,
+    disk_use,
     finish,
     finished_shards,
+    gigabytes,
     my_shards,
     plan_capture,
     prepare_folder,
     present_shards,
     write_shards,
 )
-from ..capture.disk_use import check_disk, disk_use, gigabytes
 from ..capture.online import CaptureSource, OnlineCapture
 from ..capture.speculators import SpeculatorsCapture
 from ..core.distributed import rank, world_size

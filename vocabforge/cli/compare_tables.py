@@ -64,7 +64,6 @@ def _sizes(overlap: Overlap, sides: Vocabularies | None) -> Table:
 
 
 def _mean_bytes(one: Vocabulary) -> float:
-    """As the choice between proposers reads it."""
     from ..vocab.bridge import BridgeSide
 
     return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes

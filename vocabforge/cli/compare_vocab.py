@@ -111,7 +111,6 @@ def compare_vocab(
 
 
 def _check_two(a: Path, b: Path, inputs: list[Path]) -> None:
-    """Refuse a third tokenizer in the place of a text."""
     from ..core.errors import UsageError
 
     if any(path.name == "tokenizer.json" or (path / "tokenizer.json").is_file() for path in inputs):

@@ -174,7 +174,6 @@ def _options(inputs: InputOptions, extent: ExtentOptions, engine: EngineOptions)
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
-    """``NAME=PATH`` options by name."""
     from ..core.errors import UsageError
 
     found: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from ..core.extension import check_known
 from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ..vocab.mixing import Part
+    from ..vocab.domains import Part
     from ..vocab.subset import VocabSubset
 
 
@@ -139,7 +139,6 @@ def _parts(counts: Path, heldout: Sequence[str]) -> list[Part]:
 
 
 def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
-    """Draft vocabularies by name, and the hashes of their artefacts."""
     from ..core.artifact import open_artifact
     from ..vocab.subset import load_subset
     from .table_inputs import split_name

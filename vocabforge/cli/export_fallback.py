@@ -190,7 +190,7 @@ def _request(asked: Asked, models: Models) -> FallbackRequest:
     from ..decode.tree import TreeSettings
     from ..evaluate.fallback import FallbackRequest
     from ..models.head_io import check_owner, load_head
-    from ..vocab.special import SpecialTokens
+    from ..vocab.select import SpecialTokens
 
     assert asked.head is not None
     head = load_head(asked.head, device=models.model.device, dtype=models.model.dtype)

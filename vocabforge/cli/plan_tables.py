@@ -71,7 +71,7 @@ def router_table(facts: Facts) -> Table:
 
 def capture_table(facts: Facts) -> Table:
     """The plan of ``capture``; see ``cli.capture_run.plan``."""
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
     key, rows = facts["key"], facts["rows"]
     room = f"{gigabytes(facts['bytes'])} in {facts['shards']:,} shards; {gigabytes(facts['bytes_done'])} are there"
@@ -131,7 +131,7 @@ def _inputs(data: Facts) -> str:
 
 
 def _data(data: Facts, found: Facts) -> str:
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
     if "rows" not in found:
         size = f", {gigabytes(found['input_bytes'])}" if found["input_bytes"] else ""
@@ -162,7 +162,7 @@ def _seen(what: str, epochs: float, about: str = "") -> str:
 
 
 def _memory(sizes: Facts) -> str:
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
     names = {
         "target": "target",

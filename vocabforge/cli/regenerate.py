@@ -39,8 +39,8 @@ def regenerate(
     from ..core.artifact import check_output
     from ..core.progress import say
     from ..corpus import document
-    from ..corpus.regenerate import RESPONSES
     from ..corpus.regenerate import regenerate as run
+    from ..corpus.regenerate_log import RESPONSES
     from ..corpus.regenerate_rows import Policy
     from ..corpus.regenerate_work import Work
     from .regenerate_setup import choose_side, wanted

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.extension import check_known
-from ..corpus.regenerate_backends import Backend, local_backend, server_backend
 from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
 from ..corpus.regenerate_local import LocalTarget
 from ..corpus.regenerate_pool import PoolOptions
 from ..corpus.regenerate_rows import Generation
+from ..corpus.regenerate_work import Backend, local_backend, server_backend
 from .option_values import key_values
 from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerOptions
 

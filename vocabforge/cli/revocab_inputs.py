@@ -21,7 +21,7 @@ from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafter import Drafter
 from ..models.drafter_io import WEIGHTS, TargetTensors, load_target_tensors
 from ..models.fingerprint import target_fingerprint
-from ..vocab.special import SpecialTokens
+from ..vocab.select import SpecialTokens
 from ..vocab.subset import VocabSubset, load_subset
 from .table_inputs import load_part, split_name
 

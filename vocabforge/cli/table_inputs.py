@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..vocab.mixing import Part
+    from ..vocab.domains import Part
     from ..vocab.table import FrequencyTable
 
 
@@ -61,7 +61,7 @@ def load_part(name: str, path: Path, weight: float = 1.0) -> Part:
         ArtifactError: no frequency table.
     """
     from ..core.artifact import open_artifact
-    from ..vocab.mixing import Part
+    from ..vocab.domains import Part
     from ..vocab.table import load_counts
 
     table = load_counts(path)
@@ -76,8 +76,7 @@ def load_table(counts: Sequence[str], domains: Sequence[str] = ()) -> TableInput
         VocabForgeError: tables that are missing or do not belong together.
     """
     from ..core.errors import UsageError
-    from ..vocab.domains import choose_domains
-    from ..vocab.mixing import mix_tables
+    from ..vocab.domains import choose_domains, mix_tables
 
     given = [split_weight(text, "--counts") for text in counts]
     if len(given) > 1 and any(weight is None for _, weight in given):

@@ -97,7 +97,6 @@ class _Window:
             raise self._invalid("more follows the list")
 
     def single(self) -> Iterator[Any]:
-        """The one value of the file."""
         yield self.value()
         if self.peek():
             raise self._invalid("more follows the value")
@@ -112,7 +111,6 @@ class _Window:
                 return ""
 
     def value(self) -> Any:
-        """The next value, read on until it is whole."""
         self.peek()
         while True:
             try:

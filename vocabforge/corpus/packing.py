@@ -68,8 +68,6 @@ def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> 
 
     Args:
         sequences: what to pack; empty ones are left out.
-        length: T, tokens a row.
-        pad_id: token id of the padding.
 
     Raises:
         UsageError: ``length`` below 1.
@@ -108,7 +106,6 @@ def _check_length(length: int) -> None:
 
 
 def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
-    """Row of each size, and the number of rows."""
     room = np.full(len(sizes), length, dtype=np.int64)
     chosen, rows, first_open = [], 0, 0
     for size in sizes:
@@ -143,9 +140,6 @@ class StreamPacker:
     order alone.
 
     Args:
-        length: T, tokens a row.
-        sink: takes the closed rows.
-        pad_id: token id of the padding.
         open_rows: how many rows are open at most; by default 128, fewer for very long rows.
     """
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from ..core.errors import DataError
 from ..core.progress import say
-from .inputs import split_suffix
-from .zst import ZstFile
+from .inputs import import_extra, split_suffix
 
+_PACKED_BYTES = 1 << 14  # a block of .zst that is unpacked at once
 BLOCK_BYTES = 1 << 20
 DOCUMENT_LIMIT = 64 << 20
 """Longest line, row, paragraph or stretch of text without a cut that is held, in bytes."""
@@ -112,7 +112,6 @@ class Span:
     """A file, or the bytes [start, stop) of an uncompressed one.
 
     Attributes:
-        path: the file.
         start: first byte; above 0 only in uncompressed files.
         stop: byte behind the last, None for the file's end.
     """
@@ -204,6 +203,45 @@ def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
     if packed == ".xz":
         return lzma.open(stored, "rb")
     return ZstFile(path, stored) if packed == ".zst" else stored
+
+
+class ZstFile:
+    """The content of a ``.zst`` file of one or more frames, read forward.
+
+    The library's own reader ends in silence when a frame is cut short, so each frame has its own decompressor, whose
+    end is checked.
+
+    Raises:
+        EOFError: the file is damaged or cut short (while reading).
+    """
+
+    def __init__(self, path: Path, stored: IO[bytes]) -> None:
+        self._library = import_extra("zstandard", "reading .zst files", path)
+        self._stored, self._held = stored, b""
+        self._frame: Any = None
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes of content, none at the end."""
+        while not self._held:
+            if not (data := self._stored.read(_PACKED_BYTES)):
+                if self._frame is not None:
+                    raise EOFError("the file ends within a frame")
+                return b""
+            self._held = b"".join(self._unpacked(data))
+        block, self._held = self._held[:size], self._held[size:]
+        return block
+
+    def _unpacked(self, data: bytes) -> Iterator[bytes]:
+        try:
+            while data:
+                if self._frame is None:
+                    self._frame = self._library.ZstdDecompressor().decompressobj()
+                yield self._frame.decompress(data)
+                data = self._frame.unused_data
+                if self._frame.eof:
+                    self._frame = None
+        except self._library.ZstdError as error:
+            raise EOFError(str(error)) from error
 
 
 def byte_lines(

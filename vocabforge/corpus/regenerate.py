@@ -13,13 +13,11 @@ from ..core.files import disk_errors
 from ..core.progress import ProgressBar, say
 from .inputs import expand_paths, is_hub
 from .reading import Problems
-from .regenerate_backends import Backend
-from .regenerate_log import AnswerLog, discard
+from .regenerate_log import RESPONSES, AnswerLog
 from .regenerate_rows import Walk, conversation_digest, json_line, output_row
-from .regenerate_work import Run, Work
+from .regenerate_work import Backend, Run, Work
 
 RESPONSES_KIND = "responses"
-RESPONSES = "responses.jsonl"
 COUNTS = (
     "rows",
     "rows_written",
@@ -50,9 +48,6 @@ def regenerate(
             answers are kept in ``OUTPUT.partial``.
     """
     check_output(output, overwrite=overwrite)
-    folder = output.with_name(f"{output.name}.partial")
-    if fresh:
-        discard(folder)
     sources, total = scan(work)
     if not total:
         raise DataError(
@@ -61,7 +56,8 @@ def regenerate(
             expected="conversations, or prompts named by --prompt-field",
             remedy="check the input, and --prompt-field where prompts are texts",
         )
-    with AnswerLog(folder, {"generation": work.generation.facts(), "inputs": sources}) as log:
+    settings = {"generation": work.generation.facts(), "inputs": sources}
+    with AnswerLog(output.with_name(f"{output.name}.partial"), settings, fresh=fresh) as log:
         if log:
             say(f"{len(log):,} answers are kept from the run before")
         with ProgressBar("Answering", total, "answers", initial=min(len(log), total)) as bar:
@@ -106,7 +102,6 @@ def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
 def _write(
     work: Work, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Walk the input once more, now with every answer at hand, and write the rows in its order."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     temporary = log.folder / RESPONSES

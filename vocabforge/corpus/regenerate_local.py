@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.artifact import model_remedy
 from ..core.errors import DataError
-from ..core.remedies import model_remedy
 from .regenerate_rows import Answer, Generation, Request
 from .tokenizer import TextTokenizer
 
@@ -29,9 +29,7 @@ class LocalTarget:
     """A Hugging Face causal LM that answers batches of requests.
 
     Args:
-        path: the model's folder.
         tokenizer: its tokenizer, with a chat template.
-        generation: sampling settings.
         device: where it runs, and its answers are drawn.
         dtype: ``auto`` (the checkpoint's own; fp32 on a CPU), ``float32``, ``bfloat16``, ``float16``.
         device_map: Hugging Face placement of a model that does not fit on one device; ``device`` is then its

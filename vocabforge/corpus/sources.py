@@ -33,8 +33,6 @@ def iter_documents(
 
     Args:
         paths: files, folders, globs, Hub data sets (``hub:NAME[:CONFIG[:SPLIT]]``).
-        options: how files are cut, and which documents are kept.
-        problems: collects what is skipped; by default a new one by ``options.strict``.
         on_bytes: called with each number of stored (compressed) bytes read, for a progress bar; not for
             Hub data sets.
 

@@ -19,7 +19,6 @@ def find_thoughts(
     """The assistant's turns with thinking, by index.
 
     Args:
-        messages: the conversation.
         tags: what opens and closes thinking within a content.
         expects: whether a closing tag alone means thinking in the turn of this index; else it is plain text.
     """

@@ -30,8 +30,7 @@ from ..vocab.forced import ForceOptions, forced_ids
 from ..vocab.kmeans import KMeansOptions
 from ..vocab.kmeans_backends import AUTO, choose_backend
 from ..vocab.kmeans_rows import unit_rows
-from ..vocab.select import Fill
-from ..vocab.special import SpecialTokens
+from ..vocab.select import Fill, SpecialTokens
 from ..vocab.subset import make_subset, save_subset
 from ..vocab.table import FrequencyTable
 from .benchmarks import spread

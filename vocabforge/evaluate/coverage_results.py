@@ -21,7 +21,7 @@ from ..vocab.coverage import (
     unseen_mass,
     unseen_share,
 )
-from ..vocab.mixing import Part
+from ..vocab.domains import Part
 from ..vocab.select import Ids
 from ..vocab.subset import VocabSubset
 

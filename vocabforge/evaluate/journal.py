@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.differences import differences
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
-from ..core.row_log import Place, RowLog
+from ..core.row_log import Place, RowLog, differences
 from .results import FailureRow
 
 HEADER, ROWS = "run.json", "rows.jsonl"

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core.versioned import read_versioned
+from ..core.records import read_versioned
 from .results_figures import (
     DepthFigures,
     DivergenceRow,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.artifact import MANIFEST, Artifact, model_remedy, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import read_json
-from ..core.remedies import model_remedy
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target

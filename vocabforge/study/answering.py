@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from ..core.progress import ProgressBar, human_rate
-from ..corpus.regenerate_check import content_digest
 from ..corpus.regenerate_log import AnswerLog
-from ..corpus.regenerate_rows import Answer
+from ..corpus.regenerate_rows import Answer, content_digest
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..decode.engine import Decoder
 from ..decode.graphs import capture_passes

@@ -20,14 +20,13 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, UsageError
 from ..core.files import sha256_file
 from ..core.progress import say
-from ..corpus.regenerate_check import content_digest
 from ..corpus.regenerate_log import AnswerLog
 from ..corpus.regenerate_rows import Answer as LoggedAnswer
-from ..corpus.regenerate_rows import json_line
+from ..corpus.regenerate_rows import content_digest, json_line
 from ..corpus.tokenizer import TextTokenizer
 from ..evaluate.benchmarks import Question, read_questions
 from ..evaluate.replay_types import Continuation
-from ..vocab.special import SpecialTokens
+from ..vocab.select import SpecialTokens
 from ..vocab.table import FrequencyTable, save_counts
 from .answer_prompts import TEMPLATE, FittedPrompt, fit_prompt, question_prompt, training_prompts
 from .answering import AnsweringTarget, Job

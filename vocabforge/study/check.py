@@ -12,8 +12,8 @@ from ..core.config import StrictModel
 from ..core.errors import UsageError
 from ..core.files import atomic_write_json
 from ..core.progress import say
-from ..core.versioned import read_versioned
-from ..corpus.regenerate_check import content_digest
+from ..core.records import read_versioned
+from ..corpus.regenerate_rows import content_digest
 from ..decode.proposers import FITTING, DraftOptions, ProposerParts, make_proposer
 from ..decode.shapes import chain
 from ..evaluate.bench_heads_candidates import Candidate

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from ..core.artifact import Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from ..core.progress import say
-from ..corpus.regenerate_check import content_digest
+from ..corpus.regenerate_rows import content_digest
 from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.replay import Drafting, replay
 from ..evaluate.replay_types import Replayed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core.versioned import read_versioned
+from ..core.records import read_versioned
 from ..evaluate.results_figures import Figure, Strict
 from .joined import CHAIN, EVERYTHING, GREEDY
 

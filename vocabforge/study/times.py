@@ -17,7 +17,7 @@ from .. import __version__
 from ..core.config import Positive, StrictModel
 from ..core.files import atomic_write
 from ..core.progress import say
-from ..core.versioned import read_versioned
+from ..core.records import read_versioned
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..evaluate.benchmarks import read_questions, spread

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..core.config import Positive, StrictModel
 from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write
-from ..core.versioned import read_versioned
+from ..core.records import read_versioned
 from .interpolate import Found, Sample, interpolate
 from .records import AXES, Check, Part, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total

@@ -82,8 +82,6 @@ class Bridge:
     """Two vocabularies, and what they share.
 
     Attributes:
-        target: the target's.
-        drafter: the drafter's.
         pairs: (n, 2) int64, ids of target and drafter with the same bytes, one to one, ascending in the target's.
         eos: end token of the target and of the drafter that stand for each other; None where a side has none.
     """
@@ -113,8 +111,6 @@ def make_bridge(
     """Compare two tokenizers, or take what was found before.
 
     Args:
-        target: the target's tokenizer.
-        drafter: the drafter's.
         rows: of the LM heads of target and drafter; ids beyond them do not exist for the models.
         overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --save``).
 

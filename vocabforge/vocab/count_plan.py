@@ -17,8 +17,7 @@ from ..corpus.reading import Problems
 from ..corpus.shards import Shard, plan_shards, read_shard
 from ..corpus.tokenizer import TextTokenizer
 from .counts import CountOptions
-from .engine_plain import PlainEngine
-from .engines import Choice, CountEngine, choose_engine
+from .engines import Choice, CountEngine, PlainEngine, choose_engine
 from .partials import Unit
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
@@ -36,9 +35,7 @@ class CountPlan:
     """What is to be counted, and by what.
 
     Attributes:
-        shards: all of them, in order.
         units: the shards put together; every process has the same.
-        engine: counts texts.
         cut: where long texts are cut while they are read, None for nowhere.
         reasons: why no faster engine was taken.
         stamps: of each source when it was divided, None where there is no file: places to divide are those
@@ -174,7 +171,6 @@ def check_same_plan(
 def _choose(
     tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, rule: CutRule | NoCut
 ) -> Choice:
-    """The engine for this corpus, checked on a piece of several shards."""
     only = options.engine
     if options.mode == "assistant":  # needs each token's place in the text, which only the library gives
         say("conversations are rendered and encoded one by one, by the tokenizers library")

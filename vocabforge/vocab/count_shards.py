@@ -95,8 +95,6 @@ def count_here(
 
 @dataclass(frozen=True)
 class _Task:
-    """What a worker process is started with."""
-
     tokenizer: Path
     engine: str
     options: CountOptions

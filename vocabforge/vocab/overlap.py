@@ -74,8 +74,6 @@ class Side:
     """One of the two vocabularies, by figures.
 
     Attributes:
-        name: the tokenizer's folder.
-        fingerprint: the tokenizer's.
         family: how it spells bytes.
         vocab_size: highest id + 1 (a model's head may have more, padded rows, which no tokenizer tells of).
         text_tokens: ids that stand for bytes, added tokens included.
@@ -84,7 +82,6 @@ class Side:
         unused: ids without a token.
         duplicates: ids beyond the first with the same bytes.
         single_bytes: how many of the 256 bytes have a token; with all of them any text can be spelled.
-        eos: end tokens.
         shared: ids whose bytes are a token of the other side.
         needed: ids by how many tokens of the other side they need: none fits, 1, 2, ... 7, 8 or more.
     """
@@ -111,8 +108,6 @@ class Overlap:
     Attributes:
         pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A. Where several ids
             of a side have the same bytes, the one that its tokenizer itself writes goes first, then the lower.
-        a: the first vocabulary.
-        b: the second.
         forms: number of byte strings that are tokens of both.
         eos_pair: one end token of each, which stand for each other: what was asked for, else the first of each
             that stands for no text; None where a side has none.

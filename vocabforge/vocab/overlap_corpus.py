@@ -39,8 +39,6 @@ _LOSSES: dict[str, Callable[[str], str]] = {
 
 @dataclass
 class _Tally:
-    """One tokenizer's figures while the corpus is read."""
-
     counts: Ids
     boundaries: int = 0
     exact: int = 0
@@ -112,7 +110,6 @@ def _plain_offsets(side: Vocabulary) -> Tokenizer:
 
 
 def _count(tally: _Tally, side: Vocabulary, batch: Sequence[tuple[str, str]], rows: list[Encoding]) -> None:
-    """Tokens and round trips of a batch."""
     ids = np.concatenate([np.asarray(row.ids, dtype=np.int64) for row in rows])
     tally.counts += np.bincount(ids, minlength=len(tally.counts))
     for (text, place), row in zip(batch, rows, strict=True):
@@ -133,8 +130,6 @@ def loss_between(text: str, decoded: str, *, unknown: bool) -> str:
     """What a round trip lost, guessed: the fewest losses that make both texts the same.
 
     Args:
-        text: before.
-        decoded: after.
         unknown: whether the ids hold the unknown token or a special one.
     """
     if unknown:

@@ -30,7 +30,6 @@ class VocabSubset:
         ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
         ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
         vocab_size: V of the tokenizer; a target's head may have more, padded rows.
-        fingerprint: the tokenizer's.
         forced: ids that are inside whatever their counts, ascending.
         coverage: share of the counted tokens whose id is inside, None when nothing was counted.
         filled: how many ids have neither a count nor a reason to be forced.

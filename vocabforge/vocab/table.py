@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from ..core.files import form_errors
-from .special import SpecialTokens
+from .select import SpecialTokens
 
 KIND = "counts"
 CountMode = Literal["corpus", "assistant", "mixture"]
@@ -53,7 +53,6 @@ class FrequencyTable:
         mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` only the tokens that
             the assistant writes in rendered conversations; ``mixture`` is a weighted mean of normalised
             frequencies, scaled to whole numbers (its ``tokens`` are no tokens that anybody counted).
-        fingerprint: the tokenizer's.
         sources: digest of each source by name.
         special: the tokenizer's special ids, so that a subset can be chosen without the tokenizer.
         domains: the parts that were counted apart, by name; together they are the whole.

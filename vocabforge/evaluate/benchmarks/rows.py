@@ -11,8 +11,7 @@ from typing import Any
 
 from ...core.errors import DataError
 from ...core.files import parse_json
-from ...corpus.extras import import_extra
-from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, split_suffix
+from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
 from ...corpus.parquet import row_groups
 from ...corpus.reading import DOCUMENT_LIMIT, Span
 
