@@ -15,10 +15,9 @@ from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import write_rows
-from vocabforge.evaluate.assembling import build_results
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, build_results, evaluate_methods
 from vocabforge.evaluate.results import Results, read_results
 from vocabforge.evaluate.runner import Outcome
 from vocabforge.evaluate.settings import RunSettings

@@ -28,7 +28,7 @@ from vocabforge.core.lock import only_writer
 from vocabforge.core.row_log import differences
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate import journal as module
-from vocabforge.evaluate import tour
+from vocabforge.evaluate import runner
 from vocabforge.evaluate.journal import HEADER, Journal, Kept, Key, open_journal
 from vocabforge.evaluate.journal import ROWS as ROWS_FILE
 
@@ -261,7 +261,7 @@ def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
     leave(tmp_path, whole, b"".join(data.splitlines(keepends=True)[:8]))  # question 9, and 3 in its first run
     bars = []
 
-    class Bar(tour.ProgressBar):
+    class Bar(runner.ProgressBar):
         def __init__(self, *given, **named) -> None:
             super().__init__(*given, **named)
             self.notes: list[str | None] = []
@@ -271,7 +271,7 @@ def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
             super().update(advance, note)
             self.notes.append(note)
 
-    monkeypatch.setattr(tour, "ProgressBar", Bar)
+    monkeypatch.setattr(runner, "ProgressBar", Bar)
     run_fakes(tmp_path, pair(), **SAMPLED)
     (bar,) = bars
     assert (bar.total, bar.unit, bar._initial, bar._done) == (16, "answers", 7, 16)
