@@ -208,10 +208,10 @@ def _map(path: Path, goods: Path) -> Any:
 
 
 def _journal(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.journal import open_journal
+    from vocabforge.evaluate.journal import EvaluationJournal
 
-    with open_journal(path, {"a": 1}) as journal:
-        return [journal.get(key) for key in list(journal._places)]
+    with EvaluationJournal(path, {"a": 1}) as journal:
+        return [journal.get(key) for key in list(journal.places)]
 
 
 def _answers_log(path: Path, _: Path) -> Any:

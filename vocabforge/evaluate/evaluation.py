@@ -19,7 +19,7 @@ from .benchmarks import Benchmark, asked_sha256
 from .compare import Comparison, compare_outputs, outputs_of
 from .dialects import DIALECTS, write_hf_bench
 from .divergence import Verdicts, judge
-from .journal import Journal
+from .journal import EvaluationJournal
 from .names import run_files
 from .quality import score_answers
 from .report import render_report
@@ -27,6 +27,7 @@ from .results import (
     ARTIFACT_KIND,
     RESULTS,
     BenchmarkFacts,
+    FailureRow,
     MethodResults,
     Outputs,
     Quality,
@@ -35,7 +36,7 @@ from .results import (
     Target,
     Vocabulary,
 )
-from .runner import Outcome, run_methods
+from .runner import run_identity, run_methods
 from .settings import RunSettings
 from .summary import retokenised_counts, summarise_runs
 
@@ -146,31 +147,28 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
         "methods": evaluation.names,
         "settings": settings.to_dict(),
     }
-    journal = output.with_name(f"{output.name}.partial")
-    with write_artifact(
-        output,
-        ARTIFACT_KIND,
-        meta,
-        parents=provenance.parents,
-        config=provenance.facts,
-        overwrite=handling.overwrite,
-    ) as folder:
-        outcome = run_methods(
-            evaluation.benchmark.questions,
-            evaluation.methods,
-            Asking(evaluation.tokenizer, settings, handling.synchronise, handling.between),
-            folder,
-            journal,
-            identity=evaluation.identity(),
-            model_ids=evaluation.model_ids(),
-            fresh=handling.fresh,
-        )
-        write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in outcome.failures])
-        results = build_results(folder, evaluation, outcome, allow_code=handling.allow_code)
-        _write_for_others(folder, evaluation, handling.dialect)
-        atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
-        atomic_write(folder / "report.html", render_report(results))
-    Journal.remove(journal)
+    asking = Asking(evaluation.tokenizer, settings, handling.synchronise, handling.between)
+    questions, methods, model_ids = evaluation.benchmark.questions, evaluation.methods, evaluation.model_ids()
+    identity = run_identity(questions, methods, asking, model_ids) | evaluation.identity()
+    partial = output.with_name(f"{output.name}.partial")
+    with EvaluationJournal(partial, identity, fresh=handling.fresh) as journal:
+        with write_artifact(
+            output,
+            ARTIFACT_KIND,
+            meta,
+            parents=provenance.parents,
+            config=provenance.facts,
+            overwrite=handling.overwrite,
+        ) as folder:
+            failures = run_methods(questions, methods, asking, folder, journal, model_ids)
+            write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
+            results = build_results(
+                folder, evaluation, failures, resumed=journal.resumed, allow_code=handling.allow_code
+            )
+            _write_for_others(folder, evaluation, handling.dialect)
+            atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
+            atomic_write(folder / "report.html", render_report(results))
+        journal.remove()
     return results
 
 
@@ -189,13 +187,21 @@ def _write_for_others(folder: Path, evaluation: Evaluation, dialect: str | None)
         DIALECTS[dialect](folder, evaluation.benchmark, evaluation.names, runs)
 
 
-def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, allow_code: bool) -> Results:
+def build_results(
+    folder: Path,
+    evaluation: Evaluation,
+    failures: Sequence[FailureRow],
+    *,
+    resumed: int = 0,
+    allow_code: bool = False,
+) -> Results:
     """The content of ``results.json``.
 
     Args:
         folder: with the run's ``answers/`` and ``details/``; gets the scorers' files of verdicts.
         evaluation: what was run.
-        outcome: how the run ended.
+        failures: questions that are left out.
+        resumed: how often the run was interrupted and resumed.
         allow_code: run the programs that a model wrote, in a sandbox.
 
     Raises:
@@ -226,7 +232,7 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
         ),
         benchmark=_benchmark_facts(benchmark),
         answered=len(rows[evaluation.names[0]][0].answers),
-        resumed=outcome.resumed,
+        resumed=resumed,
         settings=Settings.model_validate(settings.to_dict()),
         parents=dict(provenance.parents),
         run_facts=_run_facts(evaluation),
@@ -234,7 +240,7 @@ def build_results(folder: Path, evaluation: Evaluation, outcome: Outcome, *, all
         command=shlex.join(provenance.command),
         time_parts=list(dict.fromkeys(part for one in methods for part in one.summary.time_s)),
         methods=methods,
-        failures=outcome.failures,
+        failures=list(failures),
     )
 
 

@@ -1,10 +1,10 @@
 """The Spec-Bench protocol over several methods side by side.
 
-A question runs through all runs and, within each, through all methods before the next question begins, the
-order of methods turned by one from run to run and from question to question, so that a noisy machine treats the
-methods alike. Before anything is measured, the first question runs three times per method as warm-up. Batch 1;
-the time of a turn covers prefill and decode with the device synchronised; tokens after a stop token are not
-counted. What is measured is kept in a journal at once: the same command goes on where a run was interrupted.
+A question runs through all runs and, within each, through all methods before the next question begins. The order of
+methods is rotated by one from run to run and from question to question, so that a noisy machine treats the methods
+alike. Before anything is measured, the first question runs three times per method as warm-up. Batch 1; the time of a
+turn covers prefill and decode with the device synchronised; tokens after a stop token are not counted. Every answer
+is appended to a journal at once, so the same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.progress import ProgressBar, say
 from .answers import Turn, answer_row, detail_row, new_answer_id, write_rows
 from .asking import Asking, Reserves, TurnFailed
 from .benchmarks import Question
-from .journal import Journal, Kept, Key, open_journal
+from .journal import EvaluationJournal, Kept, Key
 from .names import run_files
 from .prompts import Conversation, check_system, longest_conversation, system_of
 from .results import FailureRow
@@ -31,18 +31,8 @@ from .settings import Run
 if TYPE_CHECKING:
     from ..decode.build import Method
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        failures: questions that are left out, in the order in which they were asked.
-        resumed: how often the run was interrupted and went on.
-    """
-
-    failures: list[FailureRow]
-    resumed: int
+_NOTED_METHODS = 3
+_EARLY = 5  # questions after which a run in which nothing succeeds says so; as many are tried for the warm-up
 
 
 def run_methods(
@@ -50,55 +40,55 @@ def run_methods(
     methods: Sequence[Method],
     asking: Asking,
     folder: Path,
-    journal: Path,
-    *,
-    identity: Mapping[str, Any],
+    kept: EvaluationJournal,
     model_ids: Mapping[str, str],
-    fresh: bool = False,
-) -> Outcome:
+) -> list[FailureRow]:
     """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
 
     Args:
         questions: their ids differ.
         methods: the first is the baseline (plain decoding).
         asking: how they are asked.
-        journal: folder of what is measured so far; an interrupted run goes on from there. It stays until
-            ``Journal.remove`` is called, unless nothing was answered.
-        identity: everything that decides the figures beside questions, methods' descriptions, tokenizer and
-            settings; a journal of another identity is refused.
+        kept: what is measured so far, of :func:`run_identity`.
         model_ids: ``model_id`` of the answer rows by method name.
-        fresh: drop what an interrupted run left.
+
+    Returns:
+        Questions that are left out, in the order in which they were asked.
 
     Raises:
-        UsageError: the journal is another run's, or no prompt would show the system message.
         DataError: no question could be answered at all.
         VocabForgeError: the device failed, or the disk is full; the journal stays.
     """
-    settings = asking.settings
-    check_system(asking.tokenizer, settings.prompt_format, settings.system, questions)
-    own = _identity(questions, methods, asking, model_ids)
-    with open_journal(journal, {**own, **identity}, fresh=fresh) as kept:
-        tour = Tour(questions, methods, asking, kept, model_ids)
-        tour.go()
-        failures = [FailureRow(**found) for found in kept.failures.values()]
-        if len(failures) == len(questions):
-            kept.forget()
-            raise DataError(
-                "not one question could be answered",
-                got=failures[0].reason,
-                source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
-            )
-        _write_files(folder, questions, methods, settings.runs, kept)
-        if failures:
-            say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
-        return Outcome(failures, kept.resumed)
+    _Loop(questions, methods, asking, kept, model_ids).run()
+    failures = [FailureRow(**found) for found in kept.failures.values()]
+    if len(failures) == len(questions):
+        kept.forget()
+        raise DataError(
+            "not one question could be answered",
+            got=failures[0].reason,
+            source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
+        )
+    ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
+    names, runs = [method.name for method in methods], asking.settings.runs
+    for part, kind in enumerate(("answers", "details")):
+        for name, files in run_files(kind, names, len(runs)).items():
+            for run, file in zip(runs, files):
+                write_rows(folder / file, (kept.get(Key(run.number, number, name))[part] for number in ids))
+    if failures:
+        say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
+    return failures
 
 
-def _identity(
+def run_identity(
     questions: Sequence[Question], methods: Sequence[Method], asking: Asking, model_ids: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What decides the rows, as far as it can be told from what is run."""
+    """What decides the rows, as far as it can be told from what is run; the journal's identity.
+
+    Raises:
+        UsageError: no prompt would show the system message.
+    """
     tokenizer, settings = asking.tokenizer, asking.settings
+    check_system(tokenizer, settings.prompt_format, settings.system, questions)
     asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
     return {
         "questions": len(questions),
@@ -128,23 +118,6 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
-def _write_files(
-    folder: Path, questions: Sequence[Question], methods: Sequence[Method], runs: Sequence[Run], kept: Journal
-) -> None:
-    """Both row files of every method and run, sorted by question id."""
-    ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
-    names = [method.name for method in methods]
-    for kind in ("answers", "details"):
-        for name, files in run_files(kind, names, len(runs)).items():
-            for run, file in zip(runs, files):
-                rows = (kept.get(Key(run.number, number, name)) for number in ids)
-                write_rows(folder / file, (row.answer if kind == "answers" else row.detail for row in rows))
-
-
-_NOTED_METHODS = 3
-_EARLY = 5  # questions after which a run in which nothing succeeds says so; as many are tried for the warm-up
-
-
 @dataclass
 class _Running:
     """Pooled figures of one method so far, for the progress note."""
@@ -162,15 +135,15 @@ class _Running:
         self.committed += sum(choice["accept_lengths"])
 
 
-class Tour:
-    """All questions through all runs and methods, as far as the journal does not hold them yet."""
+class _Loop:
+    """All questions through all runs and methods, except those that the journal has already."""
 
     def __init__(
         self,
         questions: Sequence[Question],
         methods: Sequence[Method],
         asking: Asking,
-        kept: Journal,
+        kept: EvaluationJournal,
         model_ids: Mapping[str, str],
     ) -> None:
         self.questions, self.methods, self.asking = questions, methods, asking
@@ -179,12 +152,11 @@ class Tour:
         self.running = {method.name: _Running() for method in methods}
         self.share = len(self.runs) * len(methods)  # rows of one question
 
-    def go(self) -> None:
-        """Ask what is not answered yet."""
+    def run(self) -> None:
         total, done = len(self.questions) * self.share, sum(map(self._done, self.questions))
         if self.kept.taken_over or self.kept.failures:
-            again = "; the warm-up is done again" if done < total and self.asking.settings.warmup else ""
-            say(f"Going on: {done:,} of {total:,} answers are kept from {self.kept.folder}{again}")
+            again = "; the warm-up is repeated" if done < total and self.asking.settings.warmup else ""
+            say(f"Resuming: {done:,} of {total:,} answers are in {self.kept.folder}{again}")
         name = f"Evaluating {len(self.methods)} methods"
         try:
             with ProgressBar(name, total, "answers", initial=done) as bar:
@@ -198,7 +170,7 @@ class Tour:
                         self._tell_if_all_failed()
         except BaseException:
             if self.kept:
-                say(f"What is measured is kept in {self.kept.folder}: run the same command again to go on")
+                say(f"The answers so far are in {self.kept.folder}: run the same command again to resume")
             raise
 
     def _done(self, question: Question) -> int:
