@@ -16,7 +16,7 @@ NETWORK_MODULES = {
 NETWORK = {
     "vocabforge/corpus/regenerate_http.py": "the servers of --server; the client library for both files below",
     "vocabforge/corpus/hub.py": "data sets named hub:..., by the library datasets",
-    "vocabforge/evaluate/benchmarks/fetch.py": "published question files, checked by SHA-256",
+    "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
     "vocabforge/train/tracker_table.py": "W&B and MLflow, where tracker names them",
 }
 

@@ -37,7 +37,6 @@ ALLOWED = {
         "exec",
     ): "the sandboxed child runs the program it is given",
     ("vocabforge/evaluate/quality/sandbox_child.py", "compile"): "the same program",
-    ("vocabforge/evaluate/quality/sandbox_child.py", "marshal.loads"): "its job, from its parent's pipe",
     ("vocabforge/evaluate/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
     (
         "kernels/gpu_check.py",

@@ -30,7 +30,7 @@ from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.tree import DraftLaw, DraftTree
 from vocabforge.decode.verifiers import RowVerification, verify
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
-from vocabforge.evaluate.whole_pass import next_logits
+from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.vocab.bridge import Bridge, make_bridge

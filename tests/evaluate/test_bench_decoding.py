@@ -23,7 +23,7 @@ from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
 from vocabforge.evaluate.bench_decoding_table import remarks
 from vocabforge.evaluate.prompts import Conversation, resolve_format
-from vocabforge.evaluate.whole_pass import next_logits
+from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.lean import load_target

@@ -15,12 +15,10 @@ from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import write_rows
-from vocabforge.evaluate.assembling import build_results
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, build_results, evaluate_methods
 from vocabforge.evaluate.results import Results, read_results
-from vocabforge.evaluate.runner import Outcome
 from vocabforge.evaluate.settings import RunSettings
 
 
@@ -151,7 +149,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_answers(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial", "tokenizer"]
     with pytest.raises(ArtifactError):
         open_artifact(tmp_path / "out")
-    with pytest.raises(UsageError, match="measures something else") as caught:
+    with pytest.raises(UsageError, match="has other settings or inputs") as caught:
         evaluate(tmp_path, slow, target="cd" * 32)
     assert "target" in str(caught.value.render())
     results = evaluate(tmp_path, slow)
@@ -198,7 +196,7 @@ def test_every_figure_is_made_from_the_files(tmp_path: Path) -> None:
     rows[0]["choices"][0]["accept_lengths"] = [9, 9]
     rows[0]["choices"][0]["wall_time"] = [2 * time for time in rows[0]["choices"][0]["wall_time"]]
     write_rows(file, rows)
-    again = build_results(tmp_path / "out", evaluation, Outcome([], 0), allow_code=False)
+    again = build_results(tmp_path / "out", evaluation, [])
     steps = [length for row in rows for length in row["choices"][0]["accept_lengths"]]
     found, former = again.methods[1].summary.overall, before.methods[1].summary.overall
     assert found.accepted_length.value == sum(steps) / len(steps) != former.accepted_length.value

@@ -8,7 +8,7 @@ import pytest
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.answers import DETAIL_CHOICE_KEYS
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.hf_bench import HfSummary, read_hf_bench, summarise_hf_bench, write_hf_bench
+from vocabforge.evaluate.dialects import HfSummary, read_hf_bench, summarise_hf_bench, write_hf_bench
 
 # Two methods; question 81 has two turns. plain: 5 and 3 tokens; eagle3 is twice as fast.
 # TPOT of plain, example 0: (0.625 - 0.125) / (5 - 1) s = 125 ms, so 8 tokens/s; example 1: (0.5 - 0.25) / 2.

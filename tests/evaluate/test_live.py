@@ -16,8 +16,7 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.live import LiveAcceptance, live_acceptance
-from vocabforge.evaluate.live_copy import for_decoding
+from vocabforge.evaluate.live import LiveAcceptance, for_decoding, live_acceptance
 from vocabforge.evaluate.live_prompts import LivePrompts, read_prompts
 from vocabforge.models.drafters import DRAFTERS, drafter_sizes, new_drafter
 from vocabforge.models.heads import exact_head

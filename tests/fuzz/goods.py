@@ -22,7 +22,7 @@ from vocabforge.core.files import sha256_file
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import ChatCompletion
-from vocabforge.evaluate.journal import Journal, Kept, Key
+from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
 from vocabforge.models.target import HFTarget
 from vocabforge.tune.acceptance import AcceptanceStore, PromptRow
 from vocabforge.tune.table import write_latency
@@ -167,7 +167,7 @@ def _runs(folder: Path) -> None:
     (run / "config.json").write_text(
         json.dumps({"optim": {"steps": 3}, "target": "t", "drafter": {}}), "utf-8"
     )
-    journal = Journal(folder / "journal", {"a": 1})
+    journal = EvaluationJournal(folder / "journal", {"a": 1})
     journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:

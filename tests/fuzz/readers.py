@@ -186,7 +186,7 @@ def _benchmark(path: Path, _: Path) -> Any:
 
 def _format(name: str) -> Read:
     def read(path: Path, _: Path) -> Any:
-        from vocabforge.evaluate.benchmarks.formats import read_format
+        from vocabforge.evaluate.benchmarks.table import read_format
 
         return read_format(name, path)
 
@@ -208,10 +208,10 @@ def _map(path: Path, goods: Path) -> Any:
 
 
 def _journal(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.journal import open_journal
+    from vocabforge.evaluate.journal import EvaluationJournal
 
-    with open_journal(path, {"a": 1}) as journal:
-        return [journal.get(key) for key in list(journal._places)]
+    with EvaluationJournal(path, {"a": 1}) as journal:
+        return [journal.get(key) for key in list(journal.places)]
 
 
 def _answers_log(path: Path, _: Path) -> Any:
@@ -310,7 +310,7 @@ READERS: dict[str, Reader] = {
     "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
     "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
     "hf-bench table": Reader(
-        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.hf_bench:read_hf_bench")
+        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.dialects:read_hf_bench")
     ),
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),

@@ -19,7 +19,7 @@ from vocabforge.core.errors import VocabForgeError
 from vocabforge.corpus.conversation import parse_conversation, read_tools
 from vocabforge.corpus.regenerate_http import read_answer
 from vocabforge.decode.shapes import from_paths
-from vocabforge.evaluate.benchmarks.read_spec_bench import question_of
+from vocabforge.evaluate.benchmarks.read_chats import question_of
 from vocabforge.models.lean_config import LeanConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks a child under limits")

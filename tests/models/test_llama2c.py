@@ -11,7 +11,7 @@ import torch
 
 from tests.models.llama2c import main
 from tests.support import tiny_target
-from vocabforge.evaluate.whole_pass import next_logits
+from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.lean import LeanModel, load_target
 
 IDS = [3, 17, 8, 44, 21, 9, 60]

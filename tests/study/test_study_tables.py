@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.study.report_support import made_up
-from vocabforge.evaluate.results_figures import Figure
+from vocabforge.evaluate.results import Figure
 from vocabforge.study.assembling import assemble
 from vocabforge.study.chosen import looks, main_methods, main_shape, static_of
 from vocabforge.study.results import Cell, StudyResults

@@ -163,7 +163,7 @@ def _ceilings(
         return None
     from ..corpus.fingerprint import check_fingerprint
     from ..corpus.tokenizer import load_tokenizer
-    from ..evaluate.target_ceilings import SampleSettings, measure_target
+    from ..evaluate.ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target
     from ..models.target import check_tokenizer_fits

@@ -111,10 +111,10 @@ def _recipes_methods(recipe: DecodingRecipe, only: list[str], options: BuildOpti
 
 
 def _describe_sandbox() -> None:
-    """Say how generated code is shut in.
+    """Report how generated code is isolated.
 
     Raises:
-        VocabForgeError: this machine has no sandbox for it.
+        VocabForgeError: it cannot be run on this machine.
     """
     from ..core.progress import say
     from ..evaluate.quality import require_sandbox

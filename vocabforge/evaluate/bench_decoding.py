@@ -22,7 +22,7 @@ from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
 from .bench_decoding_theirs import TheirSide
 from .compare import first_difference
 from .environment import describe_environment
-from .whole_pass import next_logits
+from .rounding import next_logits
 
 # What a library may raise over settings or a pair of models that it cannot do.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)

@@ -19,7 +19,8 @@ from torch import Tensor
 from ..decode.request import SamplingParams
 from ..decode.sampling import TokenHistory, no_law
 from ..decode.target_side import VIEW_STEP, TargetSide
-from ..models.lean import LeanModel
+from ..models.kv_cache import causal_mask
+from ..models.lean import LeanModel, LeanOutput
 
 BLOCK = 8  # tokens of a pass in blocks
 
@@ -122,3 +123,30 @@ def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
     assert logits is not None
     scores: Scores = logits.float().cpu().numpy()
     return scores
+
+
+def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> LeanOutput:
+    """Every position of some texts, each seeing what stands before it. Run it under ``torch.inference_mode()``.
+
+    Args:
+        model: the target.
+        ids: (B, T) int64; shorter texts are padded at their ends, where no other token looks.
+        aux_layers: 0-based layers whose outputs are wanted, too.
+    """
+    rows, length = ids.shape
+    places = torch.arange(length, device=model.device)
+    window = model.config.sliding_window
+    return model.forward(
+        ids.to(model.device),
+        places.expand(rows, -1),
+        cache=model.new_cache(length, rows),
+        slots=places,
+        mask=causal_mask(places, places),
+        window_mask=None if window is None else causal_mask(places, places, window),
+        aux_layers=aux_layers,
+    )
+
+
+def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
+    """(V,) logits behind some tokens, in the model's dtype."""
+    return model.logits(whole_pass(model, torch.tensor([list(ids)])).hidden[0, -1])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core.records import read_versioned
-from ..evaluate.results_figures import Figure, Strict
+from ..evaluate.results import Figure, Strict
 from .joined import CHAIN, EVERYTHING, GREEDY
 
 RESULTS = "results.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..evaluate.results_figures import Figure
+from ..evaluate.results import Figure
 from .results import Cell, StudyResults
 
 DASH = "–"

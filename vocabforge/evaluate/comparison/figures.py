@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ..answers import MethodRows
-from ..figure_columns import FORMULAS, QuestionTable
 from ..intervals import (
     Array,
     Statistic,
@@ -27,8 +26,9 @@ from ..intervals import (
     ratio,
     resampled_sums,
 )
-from ..quality.rate import rate
+from ..quality.gsm8k import rate
 from ..results import Figure
+from ..summary import FORMULAS, QuestionTable
 from .quality import share_difference
 
 Verdict = Literal["better", "worse", "no difference shown", "not judged"]

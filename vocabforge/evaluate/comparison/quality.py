@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.errors import DataError
 from ..intervals import Array
-from ..quality.rate import Z95, wilson
+from ..quality.gsm8k import Z95, wilson
 from ..results import Figure, MethodResults
 from .runs import EvaluationRun
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decode.engine import Decoder
 from ...models.lean import LeanModel
-from ..whole_pass import whole_pass
+from ..rounding import whole_pass
 
 _PROMPTS = (
     "The capital of France is",

@@ -19,7 +19,7 @@ from ...models.checkpoint import checkpoint_files, read_headers
 from ...models.lean import LeanModel, load_target
 from ...models.lean_config import LeanConfig
 from ...models.target import HFTarget, check_tokenizer_fits
-from ..whole_pass import whole_pass
+from ..rounding import whole_pass
 from .checks import Finding, Report
 from .machine import free_memory
 
