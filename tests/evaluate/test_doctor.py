@@ -11,7 +11,7 @@ import pytest
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.doctor import environment
 from vocabforge.evaluate.doctor.checks import Finding, Report
-from vocabforge.evaluate.doctor.machine import free_memory, usable_cores
+from vocabforge.evaluate.doctor.environment import free_memory, usable_cores
 
 
 def raising(error: BaseException):

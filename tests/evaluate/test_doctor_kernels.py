@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vocabforge.evaluate.doctor.kernels import check_kernels
+from vocabforge.evaluate.doctor.environment import check_kernels
 
 
 def torch_with(device: tuple[int, int] | None) -> Any:

@@ -18,7 +18,7 @@ from vocabforge.core.errors import VocabForgeError
 from vocabforge.evaluate.doctor import servers
 from vocabforge.evaluate.doctor.checks import Report, Row
 from vocabforge.evaluate.doctor.servers import ServerOptions, check_servers
-from vocabforge.evaluate.doctor.servers_layers import clearly_better
+from vocabforge.evaluate.doctor.servers_head import clearly_better
 from vocabforge.export.formats import load_drafter
 
 SGLANG, VLLM, SPECULATORS, FRSPEC = (

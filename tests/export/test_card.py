@@ -14,8 +14,7 @@ import yaml
 
 from tests.export.test_eagle_layout import eagle1, subset
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.export.card import CardFacts, Measured, model_card
-from vocabforge.export.card_commands import readers
+from vocabforge.export.card import CardFacts, Measured, model_card, readers
 from vocabforge.export.formats import FORMATS
 from vocabforge.export.prune import prune_head
 from vocabforge.models.drafter_io import TargetTensors, load_target_tensors

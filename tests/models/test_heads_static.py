@@ -14,7 +14,7 @@ from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, mak
 from vocabforge.models import head_ops
 from vocabforge.models.head_types import PreparesSteps
 from vocabforge.models.heads import HEADS, DraftState, HeadOptions, build_head
-from vocabforge.models.router import most_clusters, top_clusters
+from vocabforge.models.heads_router import most_clusters, top_clusters
 
 REDUCED = torch.arange(1, VOCAB, 3)
 # (kind, what differs from head_cases.OPTIONS, with a trained part)

@@ -20,10 +20,9 @@ from tests.models.lean_support import (
     run_chunks,
     run_full,
 )
-from vocabforge.models.families import FAMILIES
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import load_target
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.lean_config import FAMILIES, LeanConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,8 +17,8 @@ from vocabforge.models.heads import (
     default_budgets,
     exact_head,
 )
+from vocabforge.models.heads_router import Router, default_width, top_clusters
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router, default_width, top_clusters
 
 REDUCED = torch.arange(2, VOCAB, 4)
 

@@ -15,8 +15,7 @@ from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.models.drafter import Drafter
 from vocabforge.models.target import HFTarget
 from vocabforge.models.ttt_attention import TTTState
-from vocabforge.train.checkpointing import checkpointed_step
-from vocabforge.train.ttt import shift_left
+from vocabforge.train.ttt import checkpointed_step, shift_left
 
 STEPS = 4
 

@@ -20,8 +20,8 @@ from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.corpus.packing import PackedRows, StreamPacker, TrainingSequence
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.target import HFTarget
+from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare, to_tensors, with_prepared, write_heldout_prompts
-from vocabforge.train.data_config import DataConfig
 from vocabforge.train.ttt import shift_left, unroll
 
 STEPS = 4

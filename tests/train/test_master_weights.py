@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vocabforge.train.master_weights import MasterAdamW, clip_global_norm
+from vocabforge.train.optim import MasterAdamW, clip_global_norm
 
 
 def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:

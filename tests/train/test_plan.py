@@ -15,8 +15,7 @@ from vocabforge.core.errors import ArtifactError, DataError, MismatchError, Usag
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import prepare
-from vocabforge.train.plan import plan
-from vocabforge.train.plan_cost import trained_state
+from vocabforge.train.plan import plan, trained_state
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from tests.support import ROOT
 from vocabforge.models.drafters import drafter_sizes, new_drafter
-from vocabforge.train.plan_cost import (
+from vocabforge.train.plan import (
     Work,
     count_target,
     flop_a_token,

@@ -21,7 +21,7 @@ from vocabforge.train.draft_heads import make_heads
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import rows_by_step
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
+from vocabforge.train.vocab_loss_terms import Inputs
 
 VOCAB = 61
 

@@ -19,16 +19,14 @@ from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.train.batches import Division
 from vocabforge.train.candidates import Candidates, CandidateSampler
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.data import batch_rows, corpus_counts
+from vocabforge.train.data import Division, batch_rows, corpus_counts
 from vocabforge.train.heldout import heldout_figures
-from vocabforge.train.loop import take_step, train
+from vocabforge.train.loop import Window, take_step, train
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
-from vocabforge.train.window import Window
 from vocabforge.vocab.subset import make_subset, save_subset
 
 

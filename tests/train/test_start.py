@@ -11,7 +11,7 @@ from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.models.device import choose_device
 from vocabforge.models.target import HFTarget
-from vocabforge.train.start import start_from_target
+from vocabforge.train.setup import start_from_target
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0, 7.0])

@@ -25,7 +25,7 @@ from vocabforge.models.target import HFTarget
 from vocabforge.train.losses import StepFigures, TakenRows, split_figures, take_rows
 from vocabforge.train.ttt import TTTStep, counted_rows, shift_left, unroll
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
+from vocabforge.train.vocab_loss_terms import Inputs
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,9 @@ from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.models.drafter_io import TargetTensors, load_native, load_target_tensors
-from vocabforge.train.basis import step_settings
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
-from vocabforge.train.setup import build_trainer
+from vocabforge.train.setup import build_trainer, step_settings
 
 pytestmark = pytest.mark.long
 

@@ -140,8 +140,7 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     from ..core.errors import UsageError
     from ..core.progress import say
     from ..decode.build import is_draft_model
-    from ..evaluate.doctor.draft_model import check_draft_model
-    from ..evaluate.doctor.drafter import check_drafter
+    from ..evaluate.doctor.drafter import check_draft_model, check_drafter
     from ..evaluate.doctor.servers import check_servers
 
     say(f"Checking the drafter {path} …")

@@ -14,7 +14,7 @@ from .option_values import key_values
 from .text_options import DocumentOptions, MoreInputsArgument, StrictOption
 
 if TYPE_CHECKING:
-    from ..train.data_config import DataConfig
+    from ..train.config import DataConfig
 
 
 class Overlong(Enum):
@@ -199,7 +199,7 @@ def data_config(
     Raises:
         UsageError: no input, two ways of parting documents, or a variable that cannot be read.
     """
-    from ..train.data_config import DataConfig
+    from ..train.config import DataConfig
 
     train = inputs.paths()
     rows.documents.check()

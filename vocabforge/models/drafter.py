@@ -7,8 +7,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
-from .kv_cache import KVCache
-from .sight import Sight
+from .kv_cache import KVCache, Sight
 from .ttt_attention import TTTState
 
 
@@ -67,7 +66,7 @@ class Drafter(Protocol):
         ...
 
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/start.py``."""
+        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/setup.py``."""
         ...
 
     def ensure_positions(self, count: int) -> None:

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
+from .drafter_parts import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import PlainLayer
-from .kv_cache import KVCache
+from .kv_cache import KVCache, Sight
 from .rope import RopeSettings
-from .sight import Sight
 from .ttt_attention import TTTState, ttt_attention
 
 _TINY = 1e-12

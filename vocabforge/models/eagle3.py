@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from ..core.errors import MismatchError
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
+from .drafter_parts import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import MidLayer, RMSNorm
-from .kv_cache import KVCache
+from .kv_cache import KVCache, Sight
 from .rope import RopeSettings
-from .sight import Sight
 from .target import default_aux_layers
 from .ttt_attention import TTTState, ttt_attention
 

@@ -22,8 +22,7 @@ from .head_ops import of_rows
 from .head_types import DraftState, HeadBase
 from .heads_exact import answer, masked, requests_of
 from .heads_low_rank import scorer_rows
-from .heads_selector import Selector
-from .low_rank import LowRankScorer
+from .low_rank import LowRankScorer, Selector
 
 
 class HotCore(nn.Module):

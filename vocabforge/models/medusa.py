@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, share_target
+from .drafter_parts import OverTarget, share_target
 from .ttt_attention import TTTState
 
 MOST_HEADS = 5

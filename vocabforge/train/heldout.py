@@ -1,11 +1,11 @@
-"""Looking at a drafter while it trains: held-out figures, the real decoder, and copies to look at."""
+"""Evaluation of a drafter in training: held-out figures, the real decoder, and the finished artefacts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from ..core.progress import say
 from ..models.drafter import Drafter
 from ..models.drafter_io import save_drafter
 from ..models.drafters import new_drafter
-from .eval_line import eval_line
+from .draft_heads import draft_heads, save_heads
+from .head_report import head_report
 from .metrics import TTTTotals
 from .trainer import Trainer
 from .ttt import rows_by_step
@@ -133,3 +134,118 @@ def _like(head: Any) -> nn.Module:
     """An uninitialised scorer of the same sizes on the same device."""
     vocab, rank = head.head_weight.shape
     return type(head)(head.down.in_features, vocab, rank).to(head.head_weight.device)
+
+
+def eval_line(
+    step: int,
+    steps: int,
+    heldout: Mapping[str, Any],
+    live: Mapping[str, Any] | None = None,
+    *,
+    best: bool = False,
+) -> str:
+    """One line: accuracy by draft step, causes of misses, accepted lengths simulated and decoded.
+
+    Args:
+        heldout: :meth:`TTTTotals.summary`.
+        live: figures of the real decoder, None or empty without them.
+        best: mark it as the best evaluation so far.
+    """
+    accuracy = " ".join(f"{100 * value:.0f}" for value in heldout["accuracy"])
+    missed = f"wrong {heldout['drafter_wrong'][0]:.0%}"
+    if any(heldout["out_of_vocabulary"]):
+        missed += f", outside {heldout['out_of_vocabulary'][0]:.0%}"
+    parts = [
+        f"{'*' if best else ' '} {step:>{len(str(steps))}}/{steps}",
+        f"accuracy {accuracy}% ({missed})",
+        f"simulated {heldout['chain_accepted_length']:.2f}, {heldout['sampled_accepted_length']:.2f} at T=1",
+    ]
+    if live:
+        decoded = f"decoded {live['accepted_length']:.2f}"
+        if live.get("chain_accepted_length") is not None:
+            decoded += f", chain {live['chain_accepted_length']:.2f}"
+        parts.append(decoded)
+        for name, head in (live.get("heads") or {}).items():
+            if head.get("share_of_full") is not None:
+                parts.append(f"{name.replace('_', '-')} {head['share_of_full']:.1%} of it")
+        if live["identical"] != live["prompts"]:
+            parts.append(f"IDENTICAL ONLY {live['identical']} OF {live['prompts']}")
+    return " | ".join(parts)
+
+
+def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -> NoReturn:
+    """Stop a run whose loss or gradient is not finite, naming the packed rows that did it.
+
+    Args:
+        what: ``loss`` or ``gradient``.
+
+    Raises:
+        DataError: always, on every process.
+    """
+    mine = [row for part in trainer.division.own(rows) for row in part]
+    bad = [row for row in mine if not _is_finite(trainer, row)]
+    named = sorted({row for part in trainer.group.gather(bad) for row in part})
+    raise DataError(
+        f"the training {what} is not finite",
+        got=f"at step {step + 1}; the target's states are "
+        + (f"not finite in rows {named}" if named else "finite in each of its rows"),
+        source=f"packed rows {list(rows)}",
+        remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
+    )
+
+
+@torch.no_grad()
+def _is_finite(trainer: Trainer, row: int) -> bool:
+    """Whether the target's states of a row are finite, and what the drafter reads of them."""
+    batch = trainer.capture("train", [row])
+    return bool(torch.isfinite(batch.features).all() and torch.isfinite(batch.hidden).all())
+
+
+@torch.no_grad()
+def head_figures(trainer: Trainer, drafter: Drafter, heads: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """The report of every trained draft head over held-out rows; see :func:`.head_report.head_report`."""
+    made = draft_heads(drafter, heads, trainer.config.heads)
+    return head_report(drafter, trainer.target, made, _heldout(trainer), trainer.steps)
+
+
+def finish(trainer: Trainer, log: MetricsLog) -> Path:
+    """Write the finished drafter and its heads, with their figures. Collective.
+
+    Returns:
+        the drafter's folder.
+    """
+    config, group = trainer.config, trainer.group
+    path, steps = config.output / "drafter", config.optim.steps
+    seen = trainer.summary
+    summary = seen[1] if seen is not None and seen[0] == steps else heldout_figures(trainer)
+    weights = trainer.strategy.weights()
+    if group.rank == 0:
+        meta = {"steps": steps, "heldout": summary, **trainer.facts}
+        drafter, heads = save_plain(trainer, path, weights, meta)
+        if heads:
+            say("Comparing the draft heads with the full head on held-out rows")
+            figures = head_figures(trainer, drafter, heads)
+            log.write(kind="heads", step=steps, heads=figures)
+            save_heads(
+                config.output,
+                heads,
+                config.heads,
+                drafter=path,
+                meta={**trainer.meta, "report": figures},
+                resolved=config.model_dump(mode="json"),
+            )
+    elif getattr(trainer.target, "tensor_parallel", False) and len(trainer.step_module.heads):
+        capture_heldout(trainer)  # every process must take part in the target's passes
+    group.wait()
+    return path
+
+
+def capture_heldout(trainer: Trainer) -> None:
+    """Take part in the passes that :func:`head_figures` asks the target for."""
+    for _ in _heldout(trainer):
+        pass
+
+
+def _heldout(trainer: Trainer) -> Iterator[CapturedBatch]:
+    count = min(len(trainer.data.heldout), trainer.config.run.eval_rows)
+    return (trainer.capture("heldout", [row]) for row in range(count))

@@ -1,27 +1,76 @@
-"""The training loop: capture, unroll, step; look, write, keep."""
+"""The training loop: capture, unroll, step, log, evaluate, checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..core.distributed import Group
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
 from .data import batch_rows, to_tensors
-from .finish import finish, name_bad_rows
-from .heldout import look
+from .heldout import finish, look, name_bad_rows
 from .keeping import is_finished, keep, resume, start_facts, write_record
+from .losses import StepFigures
 from .machine import Clock, StopFlag, stop_requested
+from .metrics import TTTTotals
 from .optim import learning_rate
 from .trackers import Trackers
 from .trainer import Trainer
 from .ttt import rows_by_step
-from .window import Window
+from .vocab_loss import RowLoss
+
+
+class Window:
+    """Sums of the steps since the last logged line; they stay on the device until they are read."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._totals = TTTTotals.zeros(steps, device)
+        self._heads: dict[str, Tensor] = {}
+        self._loss = torch.zeros((), device=device)
+        self._norm = torch.zeros((), device=device)
+        self._steps = 0
+
+    def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss]) -> None:
+        """Add one micro-batch."""
+        self._totals.add(figures)
+        for name, loss in heads.items():
+            rows = loss.losses.new_tensor(len(loss.losses))
+            sums = torch.stack([loss.losses.sum(), loss.correct.sum().float(), rows])
+            self._heads[name] = self._heads.get(name, torch.zeros_like(sums)) + sums
+
+    def close_step(self, loss: Tensor, norm: Tensor) -> None:
+        """End an optimiser step."""
+        self._loss += loss
+        self._norm = norm.detach()
+        self._steps += 1
+
+    def read(self, group: Group) -> dict[str, Any]:
+        """Figures over all processes, a mean over the window's steps."""
+        names = sorted(self._heads)
+        parts = [self._totals.to_vector(), self._loss.double().reshape(1)]
+        parts += [self._heads[name].double() for name in names]
+        summed = torch.from_numpy(group.sum(torch.cat([part.cpu() for part in parts]).numpy()))
+        totals, rest = summed[: parts[0].numel()], summed[parts[0].numel() :]
+        summary = TTTTotals.from_vector(totals).summary()
+        heads = {
+            name: {"loss": float(loss / rows.clamp(min=1)), "accuracy": float(right / rows.clamp(min=1))}
+            for name, (loss, right, rows) in zip(names, rest[1:].reshape(-1, 3))
+        }
+        figures: dict[str, Any] = {
+            "loss": summary["loss"][0],  # type: ignore[index]
+            "ttt_loss": float(rest[0]) / max(self._steps, 1),
+            "accuracy": [round(a, 4) for a in summary["accuracy"]],  # type: ignore[attr-defined]
+            "grad_norm": float(self._norm),
+            "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
+        }
+        return {**figures, "heads": heads} if heads else figures
 
 
 def train(trainer: Trainer) -> Path:

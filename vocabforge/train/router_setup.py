@@ -24,7 +24,7 @@ from ..models.drafter_io import TargetTensors
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, drafter_digest
 from ..models.head_rows import check_head_fits, open_head
-from ..models.router import Router
+from ..models.heads_router import Router
 from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
 from ..vocab.clusters import Clusters, load_clusters
 from .data import prepare, with_prepared

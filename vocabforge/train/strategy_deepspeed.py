@@ -19,10 +19,10 @@ from torch import Tensor
 from ..core.distributed import Group
 from ..core.errors import ConfigError, UsageError
 from ..core.files import read_json
-from .batches import divide
+from .checkpoint import entries, trained
 from .config import TrainConfig
+from .data import divide
 from .optim import make_optimizer
-from .state import entries, trained
 from .step import TrainStep
 from .strategy import Check
 

@@ -1,4 +1,4 @@
-"""Checks of the machine and of what is installed on it."""
+"""Checks of the machine and of what is installed on it; containers often grant less than the hardware has."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any
 
 from ...core.provenance import program_output
 from .checks import Finding, Report
-from .kernels import check_kernels
-from .machine import free_memory, usable_cores
 
 GROUP = "environment"
 _GIB = 2**30
@@ -241,3 +239,73 @@ def shortest(function: Callable[[], object], budget_s: float, most: int = 20) ->
         function()
         times.append(time.perf_counter() - start)
     return min(times[1:] or times)
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> float:
+    """Cores that the scheduler grants: the affinity mask and, where there is one, the container's quota."""
+    try:
+        cores = float(len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this system
+        cores = float(os.cpu_count() or 1)
+    quota = _words(cgroup / "cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that can still be taken: the system's, or what the container's limit leaves. None if unknown."""
+    found = []
+    fields = dict(line.split(":", 1) for line in _text(meminfo).splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    limit, used = _words(cgroup / "memory.max"), _words(cgroup / "memory.current")
+    if limit and used and limit[0].isdigit() and used[0].isdigit():
+        found.append(max(0, int(limit[0]) - int(used[0]) + _reclaimable(cgroup)))
+    return min(found) if found else None
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """File cache counts as used, and goes when memory is needed."""
+    fields = dict(line.split() for line in _text(cgroup / "memory.stat").splitlines() if line.count(" ") == 1)
+    return int(fields.get("inactive_file", 0))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+_BUILD = "build them with `make kernels` on this machine"
+
+
+def check_kernels(torch: Any) -> Finding[None]:
+    """Without them everything runs in PyTorch: slower on a GPU, the same on the CPU."""
+    from ...ops.backend import library_facts
+
+    device = torch.cuda.is_available()
+    facts = library_facts()
+    if facts is None:
+        if device:
+            return Finding("not built: every operation runs in PyTorch", "warning", _BUILD)
+        return Finding("not built (optional: only a GPU runs them)", "skipped")
+    architectures = [str(one) for one in facts.get("architectures") or ()]
+    found = "built for " + (", ".join(f"sm_{one}" for one in architectures) or "the CPU")
+    if not device:
+        return Finding(f"{found}; no device here runs them")
+    if facts.get("variant") != "native" or not architectures:
+        return Finding(f"{found} alone, while there is a device", "warning", _BUILD)
+    major, minor = torch.cuda.get_device_capability()
+    lowest = int(architectures[0].rstrip("af"))  # later devices translate its intermediate code
+    if 10 * major + minor < lowest:
+        return Finding(f"{found}, but the device is sm_{major}{minor}", "warning", _BUILD)
+    return Finding(f"{found}, which the device runs")

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from ...corpus.tokenizer import TextTokenizer
 from ...export.readers.table import READERS, open_folder, read_as, reader_of
 from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, TargetSide
 from ...models.drafter import Drafter
 from ...models.target import read_target_config
+from ...models.target_load import dtype_name
 from .checks import Finding, Report
-from .servers_dtype import check_dtypes
-from .servers_head import check_head_rows
-from .servers_layers import check_layers_by_acceptance, wanted_layers
+from .servers_head import check_head_rows, check_layers_by_acceptance, wanted_layers
 from .servers_logits import check_logits
 from .servers_probe import Text, default_prompts, probe
-from .servers_tokens import check_draft_tokens
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
@@ -203,3 +204,73 @@ def _judged(served: Served, check: Check, found: str, details: tuple[str, ...] =
         "; ".join(dict.fromkeys(problem.remedy for problem in problems)),
         details=details,
     )
+
+
+_HELD = ("float64", "float32", "bfloat16", "float16")
+_MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
+_WIDE = ("float32", "float64")
+
+
+def check_dtypes(folder: Folder, target: TargetSide) -> Finding[None]:
+    """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
+    kinds = sorted(
+        {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
+    )
+    packed = [
+        name
+        for name, tensor in folder.tensors.items()
+        if name not in _MAPS and dtype_name(tensor.dtype) not in _HELD
+    ]
+    if packed:
+        return Finding(
+            f"packed or quantised: {', '.join(packed[:4])} ({folder.tensors[packed[0]].dtype})",
+            "failed",
+            "give the drafter as it was before it was quantised",
+        )
+    named = folder.body.get("dtype") or folder.body.get("torch_dtype")
+    named = str(named).removeprefix("torch.") if named else None
+    theirs = target.config.get("dtype") or target.config.get("torch_dtype")
+    theirs = str(theirs).removeprefix("torch.") if theirs else None
+    if len(kinds) > 1:
+        return Finding(f"weights of several dtypes: {', '.join(kinds)}", "warning", "export it in one dtype")
+    if not kinds:
+        return Finding("no weights of a floating-point dtype", "failed", "export the drafter again")
+    found = f"weights in {kinds[0]}"
+    if named and named != kinds[0]:
+        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {kinds[0]}")
+    if theirs is None or theirs == kinds[0]:
+        return Finding(f"{found}, as the target's" if theirs else found)
+    if kinds[0] in _WIDE:
+        return Finding(
+            f"{found}: servers round them to the target's {theirs} (export --dtype {theirs} halves the file)"
+        )
+    if theirs in _WIDE:
+        return Finding(f"{found}; the target's {theirs} holds them as they are")
+    return Finding(
+        f"{found}, but the target is in {theirs}: servers convert them",
+        "warning",
+        f"export --dtype {theirs} from the trained drafter",
+    )
+
+
+def check_draft_tokens(
+    served: Served, tokenizer: TextTokenizer | tuple[()], target: TargetSide
+) -> Finding[None]:
+    """The map as the server has it; every end token should be inside."""
+    problems = served.of("draft tokens")
+    if problems:
+        return Finding("; ".join(one.found for one in problems), "failed", problems[0].remedy)
+    total = len(target.embedding)
+    if served.target_ids is None:
+        return Finding(f"all {total:,} tokens can be proposed")
+    rows = len(served.target_ids)
+    found = f"{rows:,} of {total:,} tokens can be proposed ({rows / total:.1%})"
+    ends = [int(token) for token in tokenizer.eos_ids] if tokenizer else []
+    outside = [token for token in ends if not bool(torch.isin(torch.tensor(token), served.target_ids))]
+    if outside:
+        return Finding(
+            f"{found}, but not the end tokens {outside}",
+            "warning",
+            "an answer's end is never drafted: select the vocabulary again (end tokens are forced in)",
+        )
+    return Finding(found + (f", the end tokens {ends} among them" if ends else ""))

@@ -15,8 +15,15 @@ from torch import Tensor
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
 from .forward import ServedSizes
-from .maps import check_ids, check_stored, offsets_to_ids
-from .settings import check_layers, check_sizes, configuration, sizes_of
+from .settings import (
+    check_ids,
+    check_layers,
+    check_sizes,
+    check_stored,
+    configuration,
+    offsets_to_ids,
+    sizes_of,
+)
 from .types import LAYERS_FROM, Folder, Served, TargetSide
 from .vllm import own_embedding
 from .weights import EMBEDDING, HEAD, Place, conclude, is_targets, load, share, slots_of
