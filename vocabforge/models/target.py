@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,6 @@ from torch.nn import functional as F
 from ..core.errors import DataError, MismatchError, UsageError
 from .document_passes import document_spans, gather, plan_passes, restarts, scatter
 from .target_load import Placement, load_causal_lm, read_target_config, whole_weight
-
-if TYPE_CHECKING:
-    from .target import HFTarget
-
 
 __all__ = [
     "HFTarget",

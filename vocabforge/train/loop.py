@@ -108,7 +108,7 @@ def _logging(trainer: Trainer, start: int) -> Iterator[MetricsLog]:
     config = trainer.config
     log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
     values = config.model_dump(mode="json")
-    with Trackers.open(
+    with Trackers(
         config.run.trackers, config.output, values, resume_step=start, removed=log.removed
     ) as trackers:
         log.listener = trackers.log

@@ -37,7 +37,7 @@ from .machine import device_of, set_threads, uses_bf16
 from .start_copying import start_copying
 from .step import StepSettings, TrainStep
 from .strategy import wanted_strategy
-from .tracker_table import check_trackers
+from .trackers import check_trackers
 from .trainer import Live, Trainer
 from .vocab_loss import LossOptions
 
