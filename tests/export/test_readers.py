@@ -107,7 +107,7 @@ def test_what_each_shares_of_the_target(tiny: Tiny, tmp_path: Path) -> None:
     path = write(tiny, eagle3(tiny, rows=None), "sglang-eagle3", tmp_path / "x")
     for name in ("sglang", "vllm"):
         served = read(tiny, name, path)
-        shared = {gap.parameter for gap in served.gaps if gap.source == "target"}
+        shared = {name for name, source in served.gaps.items() if source == "target"}
         assert shared == {"model.embed_tokens.weight", "lm_head.weight"}
         assert not served.own_head
 

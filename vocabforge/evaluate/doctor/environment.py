@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -214,11 +211,14 @@ def check_disk() -> Finding[None]:
 
 def check_bf16(torch: Any) -> Finding[None]:
     """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
-    seconds = {}
+    from torch.utils.benchmark import Timer
+
+    seconds = []
     for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(256, 256, dtype=dtype)
-        seconds[dtype] = shortest(functools.partial(torch.matmul, matrix, matrix), _BF16_BUDGET_S)
-    return judge_bf16(seconds[torch.float32], seconds[torch.bfloat16])
+        given = {"a": torch.ones(256, 256, dtype=dtype)}
+        timer = Timer("a @ a", globals=given, num_threads=torch.get_num_threads())
+        seconds.append(timer.blocked_autorange(min_run_time=_BF16_BUDGET_S).median)
+    return judge_bf16(*seconds)
 
 
 def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
@@ -228,17 +228,6 @@ def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
     if ratio > _SLOW:
         return Finding(found, "warning", "keep --dtype float32 and run.mixed_precision no on this CPU")
     return Finding(found)
-
-
-def shortest(function: Callable[[], object], budget_s: float, most: int = 20) -> float:
-    """Shortest of several runs, a first one not counted unless it alone takes the whole budget."""
-    times: list[float] = []
-    begin = time.perf_counter()
-    while not times or (len(times) < most and time.perf_counter() - begin < budget_s):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times[1:] or times)
 
 
 _CGROUP = Path("/sys/fs/cgroup")

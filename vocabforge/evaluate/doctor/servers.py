@@ -68,42 +68,32 @@ def check_servers(
     served = [read_as(name, folder, side) for name in chosen]
     texts = _texts(report, target, served, options)
     for one in served:
-        _check_server(report, _Side(one, folder, side, target, drafter, texts))
+        _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
     sound = next((one for one in served if one.drafter is not None), None)
     if sound is not None:
         report.run(GROUP, "head rows", check_head_rows, sound, folder, side, texts)
 
 
-@dataclass(frozen=True)
-class _Side:
-    served: Served
-    folder: Folder
-    target: TargetSide
-    facts: TargetFacts
-    drafter: Drafter | None
-    texts: list[Text] | None
-
-
-def _check_server(report: Report, side: _Side) -> None:
-    served, drafter = side.served, side.drafter
-    group = f"served by {served.title}"
+def _check_server(
+    report: Report,
+    served: Served,
+    folder: Folder,
+    target: TargetSide,
+    tokenizer: TextTokenizer | None,
+    drafter: Drafter | None,
+    texts: list[Text] | None,
+) -> None:
+    group, able = f"served by {served.title}", served.drafter and texts
     report.run(group, "configuration", check_configuration, served)
     report.run(group, "tensors", check_keys, served)
     if served.layers:
         report.run(group, "target layers", check_captured, served, drafter or ())
-    report.run(group, "draft tokens", check_draft_tokens, served, side.facts.tokenizer or (), side.target)
-    report.run(group, "dtype", check_dtypes, side.folder, side.target)
-    able = served.drafter and side.texts
+    report.run(group, "draft tokens", check_draft_tokens, served, tokenizer or (), target)
+    report.run(group, "dtype", check_dtypes, folder, target)
     report.run(group, "logits", check_logits, served, drafter, able and able[0], served.title)
     if served.layers:
-        report.run(
-            group,
-            "layers by acceptance",
-            check_layers_by_acceptance,
-            served,
-            able or None,
-            side.target.layers,
-        )
+        needs = (served, able or None, target.layers)
+        report.run(group, "layers by acceptance", check_layers_by_acceptance, *needs)
 
 
 def _texts(
@@ -168,12 +158,14 @@ def check_keys(served: Served) -> Finding[None]:
     """Every stored tensor and every parameter."""
     read = [key for key in served.keys if key.effect == "read"]
     renamed = sum(key.renamed for key in read)
-    shared = [gap.parameter for gap in served.gaps if gap.source == "target"]
+    shared = [name for name, source in served.gaps.items() if source == "target"]
     unused = sum(key.effect == "ignored" for key in served.keys)
     found = f"{len(read)} read ({renamed} under another name)"
     found += f", {unused} not needed" if unused else ""
     found += f", the target's {', '.join(shared)}" if shared else ""
-    details = (*map(str, served.keys), *map(str, served.gaps))
+    words = {"target": "the target’s", "random": "left as it was: random"}
+    gaps = (f"{name}: {words[source]}" for name, source in served.gaps.items())
+    details = (*map(str, served.keys), *gaps)
     return _judged(served, "tensors", found, details)
 
 

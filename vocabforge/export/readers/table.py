@@ -45,9 +45,7 @@ def read_as(name: str, folder: Folder, target: TargetSide) -> Served:
     except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
         served = Served(reader.NAME, reader.TITLE, ", ".join(folder.architectures))
         found = f"cannot be read: {type(error).__name__}: {error}"
-        served.problem(
-            "configuration", "failed", found[:300], "correct config.json, or export the drafter again"
-        )
+        served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
         return served
 
 
