@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from safetensors.torch import save_file
 from tests.support import ROOT
 from vocabforge.models.drafters import drafter_sizes, new_drafter
 from vocabforge.train.plan import (
-    Work,
     count_target,
     flop_a_token,
     loss_workspace,
@@ -26,6 +26,12 @@ SHAPES = {
     "qwen3-0.6b": (1024, 3072, 16, 8, 151936, 0.596e9 - 151936 * 1024),
     "qwen3-8b": (4096, 12288, 32, 8, 151936, 8.19e9 - 2 * 151936 * 4096),
 }
+
+
+def sizes(steps: int, passes: int, hidden: int, teacher: int, draft: int, **others: Any) -> dict[str, Any]:
+    flags = {"own_head": False, "freeze": False, "candidates": None, **others}
+    sizes = {"steps": steps, "passes": passes, "hidden": hidden, "teacher_rows": teacher, "draft_rows": draft}
+    return sizes | flags
 
 
 def shown(recipe: str, what: str) -> float:
@@ -53,9 +59,9 @@ def test_a_token_costs_what_the_recipe_says(recipe: str) -> None:
     with torch.device("meta"):
         drafter = new_drafter("eagle3", drafter_sizes("eagle3", target), meta, meta, None)
     size = sum(p.numel() for p in drafter.parameters())  # type: ignore[attr-defined]
-    work = Work(7, 7, hidden, vocab, vocab, own_head=False, freeze=False, candidates=None)
+    work = sizes(7, 7, hidden, vocab, vocab)
     ranker = {"ranker": hidden // 8 * (vocab + hidden)} if recipe == "qwen3-8b" else {}
-    found = flop_a_token(int(below), size, ranker, work)
+    found = flop_a_token(int(below), size, ranker, **work)
     assert found["target"] / 1e9 == pytest.approx(shown(recipe, "target 2P"), abs=0.06)
     assert found["drafter"] / 1e9 == pytest.approx(shown(recipe, "drafter 6PK"), abs=0.06)
     assert found["vocabulary"] / 1e9 == pytest.approx(shown(recipe, "vocabulary Vd(4K + 2)"), abs=0.06)
@@ -65,22 +71,22 @@ def test_a_token_costs_what_the_recipe_says(recipe: str) -> None:
 
 
 def test_own_heads_frozen_drafters_and_candidates() -> None:
-    own = Work(3, 3, 8, 100, 40, own_head=True, freeze=False, candidates=None)
-    assert flop_a_token(None, 50, {}, own) == {
+    own = sizes(3, 3, 8, 100, 40, own_head=True)
+    assert flop_a_token(None, 50, {}, **own) == {
         "drafter": 6 * 50 * 3,
         "vocabulary": 8 * (6 * 40 * 3 + 2 * 100),
         "total": 900 + 7360,
     }
-    frozen = Work(3, 3, 8, 100, 100, own_head=False, freeze=True, candidates=None)
-    assert flop_a_token(10, 50, {"a": 2 * 108}, frozen) == {
+    frozen = sizes(3, 3, 8, 100, 100, freeze=True)
+    assert flop_a_token(10, 50, {"a": 2 * 108}, **frozen) == {
         "target": 20,
         "drafter": 2 * 50 * 3,
         "vocabulary": 8 * (2 * 100 * 3 + 2 * 100),
         "a": 6 * 216 * 3,
         "total": 20 + 300 + 6400 + 3888,
     }
-    few = Work(3, 1, 8, 100, 40, own_head=False, freeze=False, candidates=20)
-    assert flop_a_token(0, 50, {"a": 2 * 108}, few) == {
+    few = sizes(3, 1, 8, 100, 40, candidates=20)
+    assert flop_a_token(0, 50, {"a": 2 * 108}, **few) == {
         "target": 0,
         "drafter": 6 * 50,
         "vocabulary": 8 * (4 * 20 * 3 + 2 * 20),
@@ -111,7 +117,6 @@ def test_a_target_is_counted_by_its_headers(tmp_path: Path, capsys: pytest.Captu
     }
     save_file(tensors, tmp_path / "model.safetensors")
     found = count_target(tmp_path)
-    assert found is not None
-    assert (found.total, found.ends, found.layers) == (96, 80, 16)
+    assert found == (96, 80)
     save_file({**tensors, "packed": torch.zeros(4, dtype=torch.uint8)}, tmp_path / "model.safetensors")
     assert count_target(tmp_path) is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +52,15 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         artifact = open_artifact(config.drafter.init, "drafter", verify=False)
         check_target(artifact, target_fingerprint(config.target), target=config.target)
     data = planned_data(config, tokenizer)
-    drafter, heads = _blank(config, sizes)
+    meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
+    rows = sizes.draft_vocab_size
+    with torch.device("meta"):
+        ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
+        drafter: Any = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
+        made = make_heads(config.heads, meta, seed=0)
     division = divide(config.optim, group.rank, group.size)
-    trained = 0 if config.drafter.freeze else _parameters(drafter)
-    of_heads = {name: _parameters(head) for name, head in heads.items()}
+    parameters = _parameters(drafter)
+    heads = {name: _parameters(head) for name, head in made.items()}
     target = count_target(config.target)
     files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.html", HELDOUT_PROMPTS]
     files += [f"heads/{head_name(name)}" for name in heads]
@@ -65,48 +69,67 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "target": {
             "path": str(config.target),
             "architectures": basis.target.get("architectures"),
-            "parameters": None if target is None else target.total,
+            "parameters": None if target is None else target[0],
         },
         "tokenizer": {"path": str(tokenizer.source), "vocab_size": tokenizer.vocab_size},
-        "drafter": {"kind": config.drafter.kind, **sizes.to_dict(), "trained_parameters": trained},
-        "heads": of_heads,
+        "drafter": {
+            "kind": config.drafter.kind,
+            **sizes.to_dict(),
+            "trained_parameters": 0 if config.drafter.freeze else parameters,
+        },
+        "heads": heads,
         "data": data,
         "loss": {"settings": dataclasses.asdict(step_settings(config)), "steps": config.ttt.steps},
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
         "strategy": wanted_strategy(config.run.strategy, group),
         "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
-        **_costs(config, sizes, group, target, drafter, of_heads),
+        **_costs(config, group, target, drafter, heads),
         "writes": [str(config.output / name) for name in files],
     }
 
 
 def _costs(
-    config: TrainConfig,
-    sizes: Any,
-    group: Group,
-    target: TargetCount | None,
-    drafter: Any,
-    heads: dict[str, int],
+    config: TrainConfig, group: Group, target: tuple[int, int] | None, drafter: Any, heads: dict[str, int]
 ) -> dict[str, Any]:
-    """Tokens, bytes and operations.
-
-    Args:
-        heads: parameters of each draft head.
-    """
-    frozen = _parameters(drafter) if config.drafter.freeze else 0
-    state = trained_state(_parameters(drafter) - frozen + sum(heads.values()), config.memory.weights)
-    divided = _divided(wanted_strategy(config.run.strategy, group), config, group)
-    below, work = _work(config, drafter, sizes)
+    # Tokens, bytes and operations. ``target`` is of count_target, ``heads`` holds their parameters.
+    parameters, freeze, steps = _parameters(drafter), config.drafter.freeze, config.ttt.steps
+    frozen = parameters if freeze else 0
+    state = trained_state(parameters - frozen + sum(heads.values()), config.memory.weights)
+    strategy = wanted_strategy(config.run.strategy, group)
+    divided = 3 if strategy == "fsdp" else 0  # as ZeRO's stages count
+    if strategy == "deepspeed":
+        divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
+    (rows, hidden), own = drafter.head_weight.shape, drafter.config.draft_vocab_size is not None
+    vocab, some = drafter.config.vocab_size, config.memory.candidates
     row = config.data.sequence_length
-    drafted = divide(config.optim, group.rank, group.size).micro * row * work.steps
+    drafted = divide(config.optim, group.rank, group.size).micro * row * steps
+    columns = sum(size if some is None else min(size, some) for size in (vocab, rows))
+    cached = config.capture.cache is not None  # then only embedding and LM head are loaded, and no layer runs
+    held = None
+    if target is not None:
+        dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
+        size = target[1] if cached and not config.run.live.load_target else target[0]
+        held = size * dtype.itemsize // (group.size if config.capture.tp_plan else 1)
     memory = {
-        "target": _target_bytes(config, target, group),
+        "target": held,  # in one process, on all its devices under capture.device_map
         "trained_state": share_of_state(state, group.size, divided),
         "frozen_drafter": 4 * frozen,
-        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, work.columns),
+        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, columns),
     }
-    flop = flop_a_token(_run_layers(config, target), below, heads, work)
+    flop = flop_a_token(
+        0 if cached else None if target is None else target[0] - target[1],
+        parameters - (rows * hidden if own else 0),
+        heads,
+        steps=steps,
+        passes=1 if config.drafter.kind == "medusa" else steps,
+        hidden=hidden,
+        teacher_rows=vocab,
+        draft_rows=rows,
+        own_head=own,
+        freeze=freeze,
+        candidates=some,
+    )
     tokens = config.optim.batch_size * row
     return {
         "tokens_a_step": tokens,
@@ -118,61 +141,6 @@ def _costs(
     }
 
 
-def _blank(config: TrainConfig, sizes: Any) -> tuple[Any, Any]:
-    """Drafter and draft heads without storage."""
-    meta = torch.empty(sizes.vocab_size, sizes.hidden_size, device="meta")
-    rows = sizes.draft_vocab_size
-    with torch.device("meta"):
-        ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
-        drafter = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
-        return drafter, make_heads(config.heads, meta, seed=0)
-
-
-def _work(config: TrainConfig, drafter: Any, sizes: Any) -> tuple[int, Work]:
-    """D, the drafter's parameters without its head, and what ``flop_a_token`` asks of the configuration."""
-    rows, hidden = drafter.head_weight.shape
-    own = sizes.draft_vocab_size is not None
-    work = Work(
-        steps=config.ttt.steps,
-        passes=1 if config.drafter.kind == "medusa" else config.ttt.steps,
-        hidden=hidden,
-        teacher_rows=sizes.vocab_size,
-        draft_rows=rows,
-        own_head=own,
-        freeze=config.drafter.freeze,
-        candidates=config.memory.candidates,
-    )
-    return _parameters(drafter) - (rows * hidden if own else 0), work
-
-
-def _whole_target(config: TrainConfig) -> bool:
-    """Whether the target's layers are loaded, or with a cache of its states only embedding and LM head."""
-    return config.capture.cache is None or config.run.live.load_target
-
-
-def _run_layers(config: TrainConfig, target: TargetCount | None) -> int | None:
-    """P of the forward pass: none where the states are read from a cache."""
-    if config.capture.cache is not None:
-        return 0
-    return None if target is None else target.layers
-
-
-def _target_bytes(config: TrainConfig, target: TargetCount | None, group: Group) -> int | None:
-    """Of the target in one process (on all its devices, under ``capture.device_map``); None where it is not known."""
-    if target is None:
-        return None
-    dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
-    parameters = target.total if _whole_target(config) else target.ends
-    return parameters * dtype.itemsize // (group.size if config.capture.tp_plan else 1)
-
-
-def _divided(strategy: str, config: TrainConfig, group: Group) -> int:
-    """How much of the trained state is divided over the processes, as ZeRO's stages count."""
-    if strategy == "deepspeed":
-        return int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
-    return 3 if strategy == "fsdp" else 0
-
-
 def _parameters(module: Any) -> int:
     return sum(p.numel() for p in module.parameters())
 
@@ -180,55 +148,11 @@ def _parameters(module: Any) -> int:
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class TargetCount:
-    """Parameters of a target: all, those of embedding and LM head, and those of its layers."""
+def count_target(folder: Path) -> tuple[int, int] | None:
+    """Parameters by the headers of the weight files, and those of embedding and LM head among them.
 
-    total: int
-    ends: int
-
-    @property
-    def layers(self) -> int:
-        """P: what a token passes through below the LM head."""
-        return self.total - self.ends
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a token is worked through.
-
-    Attributes:
-        steps: K, draft steps of the unroll.
-        passes: times that a drafter's parameters are used for a token: K, or 1 where every draft step has its own.
-        hidden: d.
-        teacher_rows: V, rows of the target's head.
-        draft_rows: R, rows of the head that the drafter is read by.
-        own_head: that head is the drafter's, and trained with it.
-        freeze: the drafter is run, not trained.
-        candidates: C, tokens that the vocabulary losses are estimated on; None for all.
+    None, with a warning, if they cannot be read or are packed.
     """
-
-    steps: int
-    passes: int
-    hidden: int
-    teacher_rows: int
-    draft_rows: int
-    own_head: bool
-    freeze: bool
-    candidates: int | None
-
-    @property
-    def columns(self) -> int:
-        """Rows of both heads that a step computes."""
-        return self.rows(self.teacher_rows) + self.rows(self.draft_rows)
-
-    def rows(self, of: int) -> int:
-        """Rows of a head that a step computes."""
-        return of if self.candidates is None else min(of, self.candidates)
-
-
-def count_target(folder: Path) -> TargetCount | None:
-    """Parameters by the headers of the weight files; None, said, where they cannot be read or are packed."""
     try:
         stored = read_headers(checkpoint_files(folder))
     except DataError as error:
@@ -238,32 +162,48 @@ def count_target(folder: Path) -> TargetCount | None:
         return None
     sizes = {name: math.prod(tensor.shape) for name, tensor in stored.items()}
     ends = sum(size for name, size in sizes.items() if name in (*HEADS, *EMBEDDINGS))
-    return TargetCount(sum(sizes.values()), ends)
+    return sum(sizes.values()), ends
 
 
 def flop_a_token(
-    target_layers: int | None, drafter: int, heads: dict[str, int], work: Work
+    target_layers: int | None,
+    drafter: int,
+    heads: dict[str, int],
+    *,
+    steps: int,
+    passes: int,
+    hidden: int,
+    teacher_rows: int,
+    draft_rows: int,
+    own_head: bool,
+    freeze: bool,
+    candidates: int | None,
 ) -> dict[str, int]:
     """Operations of training for one token, if every token counts.
 
     2P for the target's forward pass, 6DK for forward and backward pass of a drafter of D parameters over K steps, and
-    d(4RK + 2V) for the logits of teacher and drafter (6RK where the head is trained). A frozen drafter has no
+    d(4RK + 2V) for the logits of teacher and drafter (6RK if the head is trained). A frozen drafter has no
     backward pass.
 
     Args:
-        target_layers: P; None leaves the target out (not known), 0 where its states come from a cache.
-        drafter: D, parameters without its head.
-        heads: parameters of each draft head.
+        target_layers: P; None leaves the target out (not known), 0 if its states come from a cache.
+        drafter: D, parameters without its head. heads: parameters of each draft head.
+        steps: K, draft steps of the unroll.
+        passes: times that a drafter's parameters are used for a token: K, or 1 if every draft step has its own.
+        hidden: d. teacher_rows: V, of the target's head. draft_rows: R, of the head that the drafter is read by.
+        own_head: that head is the drafter's, and trained with it. freeze: the drafter is run, not trained.
+        candidates: C, tokens that the vocabulary losses are estimated on; None for all.
     """
-    each = 2 if work.freeze else 6
-    head = 2 if work.freeze else 6 if work.own_head else 4
-    teacher, draft = work.rows(work.teacher_rows), work.rows(work.draft_rows)
+    each = 2 if freeze else 6
+    head = 2 if freeze else 6 if own_head else 4
+    teacher, draft = (
+        size if candidates is None else min(size, candidates) for size in (teacher_rows, draft_rows)
+    )
     found = {} if target_layers is None else {"target": 2 * target_layers}
-    found["drafter"] = each * drafter * work.passes
-    found["vocabulary"] = work.hidden * (head * draft * work.steps + 2 * teacher)
+    found["drafter"] = each * drafter * passes
+    found["vocabulary"] = hidden * (head * draft * steps + 2 * teacher)
     for name, size in heads.items():  # d' (V + d) parameters, of which d' (C + d) are used
-        used = size * (teacher + work.hidden) // (work.teacher_rows + work.hidden)
-        found[name] = 6 * used * work.steps
+        found[name] = 6 * (size * (teacher + hidden) // (teacher_rows + hidden)) * steps
     return found | {"total": sum(found.values())}
 
 
