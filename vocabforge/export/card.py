@@ -179,7 +179,6 @@ def _training(facts: CardFacts) -> str:
 
 
 def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """What is known of the training; where nothing is, nothing."""
 
     def of(section: str, name: str) -> Any:
         part = recipe.get(section)

@@ -261,7 +261,6 @@ def _switch(switch: Switch, configured: object) -> bool:
 
 
 def _windows(read: _Reader, family: FamilyTraits, layers: int) -> tuple[int | None, tuple[bool, ...]]:
-    """The sliding window and the layers that use it."""
     values = read.values
     window = values.get("sliding_window", family.sliding_window)
     by_layer = family.windows == "layer_types"

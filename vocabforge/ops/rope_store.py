@@ -102,7 +102,6 @@ def _check(
     heads: int,
     qk_norm: Tensor | None,
 ) -> None:
-    """Shapes, dtypes and devices of ``rope_store``."""
     (cos, sin), (keys, values) = angles, caches
     check_shape(_OP_NAME, "keys", keys, None, None, None, None)
     batch, kv_heads, capacity, dim = keys.shape

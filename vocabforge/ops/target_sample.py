@@ -142,7 +142,6 @@ def target_sample(
 def _checked(
     op: str, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The settings as the kernels take them."""
     check_shape(op, "logits", logits, None, None)
     check_dtype(op, "logits", logits, FLOATS)
     check_range(op, "the number of rows", len(logits), 1, None)

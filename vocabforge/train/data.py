@@ -260,5 +260,4 @@ def divide(config: OptimConfig, rank: int, size: int) -> Division:
 
 
 def _divisor(share: int, most: int) -> int:
-    """The largest divisor of ``share`` that is not above ``most``."""
     return next(size for size in range(most, 0, -1) if share % size == 0)

@@ -39,8 +39,6 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of a draft step with what all heads are compared on."""
-
     rows: DraftingRows
     part: slice
     full: Tensor  # (m, V) log-probabilities of the full head
@@ -224,7 +222,6 @@ def router_schedules(
 
 
 def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
-    """Clusters of each draft step."""
     return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))
 
 

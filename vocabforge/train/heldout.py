@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,7 +38,13 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: one without rows looks at the first again, uncounted.
         batch = trainer.capture("heldout", rows or [0])
-        _check_finite(batch, rows)
+        if not _is_finite(batch):  # they would make nonsense of every figure
+            raise DataError(
+                "the target's states of held-out rows are not finite",
+                got=f"NaN or infinity in rows {rows}",
+                source="packed rows of the held-out data",
+                remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
+            )
         counts = rows_by_step(batch.loss_mask, batch.document, steps)
         with trainer.autocast():
             _, figures, _ = trainer.strategy.forward(batch, steps, counts)
@@ -49,21 +55,6 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         summed = group.sum(totals.to_vector().cpu().numpy())
         totals = TTTTotals.from_vector(torch.from_numpy(summed))
     return totals.summary()
-
-
-def _check_finite(batch: CapturedBatch, rows: list[int]) -> None:
-    """Refuse states that would make nonsense of every figure.
-
-    Raises:
-        DataError: NaN or infinity, with the rows.
-    """
-    if not bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all()):
-        raise DataError(
-            "the target's states of held-out rows are not finite",
-            got=f"NaN or infinity in rows {rows}",
-            source="packed rows of the held-out data",
-            remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
-        )
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
@@ -115,12 +106,15 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
     """
     source = trainer.step_module.drafter
     ids = source.target_ids if source.has_own_head else None
+    scorers, heads = trainer.step_module.heads, {}
     with torch.random.fork_rng(devices=[]):  # their initial weights are drawn, and thrown away
         drafter = new_drafter(source.kind, source.config, source.embedding, source.target_head, ids)
-        heads = {name: _like(head) for name, head in trainer.step_module.heads.items()}
+        for name, head in scorers.items():
+            blank = type(head)(head.down.in_features, *head.head_weight.shape)
+            heads[name] = blank.to(head.head_weight.device)
     drafter.to(source.embedding.device)
     modules = {"drafter": drafter, **{f"heads.{name}": head for name, head in heads.items()}}
-    originals = {"drafter": source, **{f"heads.{name}": h for name, h in trainer.step_module.heads.items()}}
+    originals = {"drafter": source, **{f"heads.{name}": head for name, head in scorers.items()}}
     with torch.no_grad():
         for prefix, module in modules.items():
             before = dict(originals[prefix].named_parameters())
@@ -128,12 +122,6 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
                 parameter.copy_(weights.get(f"{prefix}.{name}", before[name]))
     drafter.eval()
     return drafter, heads
-
-
-def _like(head: Any) -> nn.Module:
-    """An uninitialised scorer of the same sizes on the same device."""
-    vocab, rank = head.head_weight.shape
-    return type(head)(head.down.in_features, vocab, rank).to(head.head_weight.device)
 
 
 def eval_line(
@@ -183,7 +171,8 @@ def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -
         DataError: always, on every process.
     """
     mine = [row for part in trainer.division.own(rows) for row in part]
-    bad = [row for row in mine if not _is_finite(trainer, row)]
+    with torch.no_grad():
+        bad = [row for row in mine if not _is_finite(trainer.capture("train", [row]))]
     named = sorted({row for part in trainer.group.gather(bad) for row in part})
     raise DataError(
         f"the training {what} is not finite",
@@ -194,18 +183,8 @@ def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -
     )
 
 
-@torch.no_grad()
-def _is_finite(trainer: Trainer, row: int) -> bool:
-    """Whether the target's states of a row are finite, and what the drafter reads of them."""
-    batch = trainer.capture("train", [row])
-    return bool(torch.isfinite(batch.features).all() and torch.isfinite(batch.hidden).all())
-
-
-@torch.no_grad()
-def head_figures(trainer: Trainer, drafter: Drafter, heads: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """The report of every trained draft head over held-out rows; see :func:`.head_report.head_report`."""
-    made = draft_heads(drafter, heads, trainer.config.heads)
-    return head_report(drafter, trainer.target, made, _heldout(trainer), trainer.steps)
+def _is_finite(batch: CapturedBatch) -> bool:
+    return bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all())
 
 
 def finish(trainer: Trainer, log: MetricsLog) -> Path:
@@ -219,12 +198,15 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
     seen = trainer.summary
     summary = seen[1] if seen is not None and seen[0] == steps else heldout_figures(trainer)
     weights = trainer.strategy.weights()
+    count = min(len(trainer.data.heldout), config.run.eval_rows)
+    batches = (trainer.capture("heldout", [row]) for row in range(count))
     if group.rank == 0:
         meta = {"steps": steps, "heldout": summary, **trainer.facts}
         drafter, heads = save_plain(trainer, path, weights, meta)
         if heads:
             say("Comparing the draft heads with the full head on held-out rows")
-            figures = head_figures(trainer, drafter, heads)
+            made = draft_heads(drafter, heads, config.heads)
+            figures = head_report(drafter, trainer.target, made, batches, trainer.steps)
             log.write(kind="heads", step=steps, heads=figures)
             save_heads(
                 config.output,
@@ -235,17 +217,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
                 resolved=config.model_dump(mode="json"),
             )
     elif getattr(trainer.target, "tensor_parallel", False) and len(trainer.step_module.heads):
-        capture_heldout(trainer)  # every process must take part in the target's passes
+        for _ in batches:  # every process must take part in the target's passes
+            pass
     group.wait()
     return path
-
-
-def capture_heldout(trainer: Trainer) -> None:
-    """Take part in the passes that :func:`head_figures` asks the target for."""
-    for _ in _heldout(trainer):
-        pass
-
-
-def _heldout(trainer: Trainer) -> Iterator[CapturedBatch]:
-    count = min(len(trainer.data.heldout), trainer.config.run.eval_rows)
-    return (trainer.capture("heldout", [row]) for row in range(count))

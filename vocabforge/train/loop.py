@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,11 @@ def train(trainer: Trainer) -> Path:
             say(f"This run is finished: {config.output / 'drafter'}")
             return config.output / "drafter"
         write_record(trainer)
-        with _logging(trainer, start) as log:
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
+        names, values = config.run.trackers, config.model_dump(mode="json")
+        with Trackers(names, config.output, values, resume_step=start, removed=log.removed) as trackers:
+            log.listener = trackers.log
+            log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
             with stop_requested() as stop, ProgressBar("train-drafter", steps, "steps", initial=start) as bar:
                 _run_steps(trainer, start, log, bar, stop)
             path = finish(trainer, log)
@@ -102,22 +105,7 @@ def train(trainer: Trainer) -> Path:
         trainer.strategy.close()
 
 
-@contextlib.contextmanager
-def _logging(trainer: Trainer, start: int) -> Iterator[MetricsLog]:
-    """The log of figures, behind the rows of ``start``, and the trackers that watch it."""
-    config = trainer.config
-    log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
-    values = config.model_dump(mode="json")
-    with Trackers(
-        config.run.trackers, config.output, values, resume_step=start, removed=log.removed
-    ) as trackers:
-        log.listener = trackers.log
-        log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
-        yield log
-
-
 def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, stop: StopFlag) -> None:
-    """Steps ``start`` to the last one, with what is done between two of them."""
     optim, run, group = trainer.config.optim, trainer.config.run, trainer.group
     clock, window, told = Clock(), Window(trainer.steps, trainer.device), ""
     for step in range(start, optim.steps):

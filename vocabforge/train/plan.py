@@ -285,7 +285,6 @@ def planned_data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any
 
 
 def _of_inputs(config: TrainConfig) -> dict[str, Any]:
-    """Files that are not tokenised yet; of plain ones their size tells roughly how often they would be seen."""
     heldout = expand_paths(config.data.heldout) if config.data.heldout else []
     train = expand_paths(config.data.train)
     size = _plain_bytes(train)
@@ -307,7 +306,6 @@ def _plain_bytes(files: Sequence[Path]) -> int | None:
 
 
 def _tell(epochs: float, what: str, config: TrainConfig, *, about: str) -> None:
-    """Say that rows would be seen too often, or not all of them, and what to set."""
     steps, batch = config.optim.steps, config.optim.batch_size
     if epochs > MANY_EPOCHS:
         fewer = max(1, int(MANY_EPOCHS * steps / epochs))

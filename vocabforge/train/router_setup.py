@@ -133,7 +133,6 @@ def build_router_trainer(
 def _models(
     config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
 ) -> tuple[Any, Drafter, Artifact | None]:
-    """The target with the layers that the drafter reads, and the drafter."""
     sizes = read_target_config(config.target)
     blank = torch.empty(int(sizes["vocab_size"]), int(sizes["hidden_size"]), device="meta")
     # Which layers the target is to show is known only from the drafter, which shares the target's tensors.

@@ -82,7 +82,10 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     check_run_folder(config.output)
     target = read_target_config(config.target)
     tokenizer = load_tokenizer(config.tokenizer or config.target)
-    subset = _draft_vocabulary(config.drafter, tokenizer)
+    subset = None
+    if config.drafter.vocab is not None:
+        subset = load_subset(config.drafter.vocab)
+        subset.check_tokenizer(tokenizer, source=config.drafter.vocab)
     sizes = sizes_of(config.drafter, target, subset)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     if config.memory.candidates is not None:
@@ -140,15 +143,6 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         # Beside the weights' digest: some sizes, such as where norms stand, shape no tensor.
         flat["drafter.init sizes"] = native_sizes(config.drafter.init).to_dict()
     return json.loads(json.dumps(flat))
-
-
-def _draft_vocabulary(config: DrafterConfig, tokenizer: TextTokenizer) -> VocabSubset | None:
-    """The subset that ``drafter.vocab`` names, checked to be of this tokenizer."""
-    if config.vocab is None:
-        return None
-    subset = load_subset(config.vocab)
-    subset.check_tokenizer(tokenizer, source=config.vocab)
-    return subset
 
 
 def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubset | None) -> Any:
@@ -232,7 +226,10 @@ def build_trainer(
         drafter = _fresh_drafter(basis, target, captured, data, device)
     else:
         drafter = _loaded_drafter(basis, target, fingerprint)
-    heads = make_heads(config.heads, _factored(drafter, target), seed=config.run.seed)
+    # Low-rank heads start from the drafter's head if it has a full one of its own.
+    own = len(drafter.head_weight) == target.vocab_size
+    factored = (drafter.head_weight if own else target.head_weight).detach()
+    heads = make_heads(config.heads, factored, seed=config.run.seed)
     kept = captured.key.dtype if isinstance(captured, CachedCapture) else dtype_name(target.dtype)
     identity = {
         **identity_of(config, data.digest(), fingerprint),
@@ -254,7 +251,6 @@ def build_trainer(
 
 
 def _data(config: TrainConfig, tokenizer: TextTokenizer, group: Group) -> TrainData:
-    """The rows, prepared by rank 0 and then read by all."""
     cache = config.output / "data"
     if group.rank == 0:
         try:
@@ -270,7 +266,6 @@ def _data(config: TrainConfig, tokenizer: TextTokenizer, group: Group) -> TrainD
 
 
 def _described(data: TrainData) -> str:
-    """One line for people."""
     figures = data.figures["train"]
     line = (
         f"{len(data.train):,} packed rows of {data.train.length:,} tokens ({data.train.fill:.0%} full, "
@@ -280,12 +275,6 @@ def _described(data: TrainData) -> str:
     if long := figures["overlong"]["sequences"]:
         line += f"; {long:,} documents longer than a row, {figures['overlong']['lost_tokens']:,} tokens lost"
     return line
-
-
-def _factored(drafter: Drafter, target: Any) -> torch.Tensor:
-    """The head that low-rank heads start from: the drafter's where it has a full one of its own."""
-    own = len(drafter.head_weight) == target.vocab_size
-    return (drafter.head_weight if own else target.head_weight).detach()
 
 
 def _fresh_drafter(

@@ -112,7 +112,6 @@ def _chosen(inputs: Inputs, options: LossOptions) -> str:
 
 
 def _naive(x: Inputs) -> RowLoss:
-    """The reference: all logits at once, gradients by autograd."""
     dtypes = x.product_dtypes()
     out = accumulation(torch.promote_types(*dtypes))
     with torch.autocast(x.draft.device.type, enabled=False):

@@ -272,8 +272,6 @@ class FusedVocabLoss(torch.autograd.Function):
 
 
 class _Work:
-    """One call's results, filled chunk by chunk."""
-
     def __init__(
         self, inputs: Inputs, dtypes: tuple[torch.dtype, torch.dtype], draft_grad: bool, head_grad: bool
     ) -> None:

@@ -42,7 +42,8 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Dra
     drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
     report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
     report.run(GROUP, "draft vocabulary", check_map, path, drafter)
-    report.run(GROUP, "end tokens", check_eos_inside, drafter, target and target.tokenizer)
+    inside = drafter and drafter.target_ids.tolist()
+    report.run(GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
     report.run(GROUP, "drafting", check_drafting, drafter, target)
     return drafter
 
@@ -58,9 +59,14 @@ def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter:
         target and target.tokenizer,
         path,
     )
-    report.run(VOCAB_GROUP, "end tokens", check_subset_eos, subset, target and target.tokenizer)
+    inside = subset and subset.ids.tolist()
+    report.run(VOCAB_GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
     if drafter is not None:
-        report.run(VOCAB_GROUP, "drafting", check_restricted, path, drafter, target)
+
+        def restricted(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+            return check_drafting(restrict(drafter, path, None), target)
+
+        report.run(VOCAB_GROUP, "drafting", restricted, drafter, target)
 
 
 def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
@@ -149,7 +155,6 @@ def check_map(path: Path, drafter: Drafter) -> Finding[None]:
 
 
 def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
-    """What is wrong with the stored maps of a head that scores ``ids`` of ``total`` tokens."""
     with safe_open(str(file), framework="pt") as handle:
         absent = {"d2t", "t2d"} - set(handle.keys())
         if absent:
@@ -164,12 +169,8 @@ def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
     return None
 
 
-def check_eos_inside(drafter: Drafter, tokenizer: TextTokenizer) -> Finding[None]:
+def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
     """Every end token can be drafted."""
-    return _eos_inside(drafter.target_ids.tolist(), tokenizer)
-
-
-def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
     ids = tokenizer.eos_ids
     if not ids:
         return Finding("the tokenizer names no end token", "skipped")
@@ -225,16 +226,6 @@ def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: 
     """The subset's tokenizer is the target's."""
     subset.check_tokenizer(tokenizer, source=path)
     return Finding("the fingerprints agree")
-
-
-def check_subset_eos(subset: VocabSubset, tokenizer: TextTokenizer) -> Finding[None]:
-    """Every end token is inside."""
-    return _eos_inside(subset.ids.tolist(), tokenizer)
-
-
-def check_restricted(path: Path, drafter: Drafter, target: TargetFacts) -> Finding[None]:
-    """As :func:`check_drafting`, with the drafter restricted to the subset."""
-    return check_drafting(restrict(drafter, path, None), target)
 
 
 def check_draft_model(report: Report, path: Path, target: TargetFacts | None) -> None:

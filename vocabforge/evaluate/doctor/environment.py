@@ -39,7 +39,6 @@ def check_environment(report: Report) -> Any:
 
 
 def check_python() -> Finding[None]:
-    """Version, system and path; nothing can be wrong with it here."""
     return Finding(
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     )
@@ -87,7 +86,6 @@ def _outside_wanted(name: str, installed: str) -> str | None:
 
 
 def check_cuda(torch: Any) -> Finding[None]:
-    """A missing device is fine; a driver that torch cannot use is not what its owner wants."""
     driver = _driver()
     if torch.cuda.is_available():
         return _check_devices(torch, driver)
@@ -138,7 +136,6 @@ def _driver() -> str | None:
 
 
 def check_nvcc(torch: Any) -> Finding[None]:
-    """The CUDA compiler, and whether its major version is that of torch's CUDA."""
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
     nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
@@ -160,7 +157,6 @@ def check_nvcc(torch: Any) -> Finding[None]:
 
 
 def check_faiss() -> Finding[None]:
-    """The optional package for clusters."""
     for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
         try:
             return Finding(f"{name} {version(name)}")
@@ -187,7 +183,6 @@ def check_threads(torch: Any) -> Finding[None]:
 
 
 def check_memory() -> Finding[None]:
-    """Memory that can still be taken."""
     free = free_memory()
     if free is None:
         return Finding("this system does not tell its free memory", "skipped")
@@ -198,7 +193,6 @@ def check_memory() -> Finding[None]:
 
 
 def check_disk() -> Finding[None]:
-    """Space and rights in the working folder."""
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}"
@@ -222,7 +216,6 @@ def check_bf16(torch: Any) -> Finding[None]:
 
 
 def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
-    """The verdict over two times of one product."""
     ratio = bf16_s / fp32_s
     found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
     if ratio > _SLOW:
