@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, fields
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError, MismatchError
 from .drafter import DrafterSizes
+from .eagle3_layers import LayerSizes
 from .kv_cache import KVCache, Sight, sight_attention
 from .rope import ROPE_TYPES, RopeSettings, parse_rope, rope_tables
 
@@ -109,17 +110,6 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
         ) from error
 
 
-class AttentionSizes(Protocol):
-    """Sizes of a drafter with one decoder layer."""
-
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-
-
 def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
     """The first thing wrong with a drafter's sizes, or None.
 
@@ -136,7 +126,7 @@ def size_problem(sizes: DrafterSizes, *names: str) -> str | None:
     return None
 
 
-def attention_problem(sizes: AttentionSizes) -> str | None:
+def attention_problem(sizes: LayerSizes) -> str | None:
     """The first thing wrong with the sizes of an attention, or None."""
     if sizes.num_heads % sizes.num_kv_heads:
         return f"num_heads {sizes.num_heads} is no multiple of num_kv_heads {sizes.num_kv_heads}"

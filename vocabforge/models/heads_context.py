@@ -15,77 +15,7 @@ from .low_rank import LowRankScorer
 
 MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
 LEAST_CONTEXT = 256
-
-
-class ContextHead(nn.Module):
-    """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
-
-    Args:
-        base: the exact head.
-        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
-        context: tokens of the text, those met last.
-        ops: see ``HeadOptions.ops``.
-    """
-
-    KIND = "context"
-    by_step, static_shapes = False, True
-
-    def __init__(
-        self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
-    ) -> None:
-        super().__init__()
-        size = default_context(len(ranked), len(base.embedding)) if context is None else context
-        check_context(size, len(base.embedding))
-        self._parts = CoreAndTail(base, ranked, ContextTail(size), ops)
-        self.size = len(base.target_ids)
-        self.core_size, self.context_size = self._parts.core.size, size
-
-    def scored(self, step: int) -> int:
-        return min(self.core_size + self.context_size, self.size)
-
-    @classmethod
-    def new_module(cls, sizes: HeadSizes) -> None:
-        """It trains nothing."""
-
-    @classmethod
-    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        refuse_options(cls.KIND, options, ("ranked", "context"))
-        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
-
-    @property
-    def target_ids(self) -> Tensor:
-        return self._parts.target_ids
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.topk(hidden, k, state)
-
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.scores(hidden, k, state)
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._parts.log_probs(hidden, state)
-
-
-def default_context(core: int, vocab_size: int) -> int:
-    """Tokens of the text where nothing is asked for: what the core leaves of ``MOST_TOKENS``, but some."""
-    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
-
-
-def check_context(size: int, vocab_size: int) -> None:
-    """Refuse a context that is empty or larger than the vocabulary.
-
-    Raises:
-        UsageError: ``size`` is outside 1 to ``vocab_size``.
-    """
-    if not 1 <= size <= vocab_size:
-        raise UsageError(
-            "the context of a draft head does not suit the vocabulary",
-            got=f"{size:,} tokens of the text",
-            expected=f"1 to {vocab_size:,}",
-        )
-
-
-DEFAULT_TAIL = 512
+DEFAULT_TAIL = 512  # of a hybrid head
 
 
 class HybridHead(nn.Module):
@@ -118,15 +48,12 @@ class HybridHead(nn.Module):
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        vocab_size = len(base.embedding)
         if module is None:
             refuse_options(cls.KIND, options, ("ranked", "context"))
             ranked = ranked_ids(cls.KIND, options.ranked)
-            size = default_context(len(ranked), vocab_size) if options.context is None else options.context
-            check_context(size, vocab_size)
-            return cls(base, ranked, ContextTail(size), options.ops)
+            return cls(base, ranked, text_tail(base, ranked, options.context), options.ops)
         refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows", "fp8"))
-        check_shortlist(options.shortlist, vocab_size)
+        check_shortlist(options.shortlist, len(base.embedding))
         ranked, size = ranked_ids(cls.KIND, options.ranked), options.shortlist or DEFAULT_TAIL
         tail = RankerTail(base, as_scorer(module), size, options.rows == "shared", bool(options.fp8))
         return cls(base, ranked, tail, options.ops)
@@ -143,3 +70,61 @@ class HybridHead(nn.Module):
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         return self._parts.log_probs(hidden, state)
+
+
+class ContextHead(HybridHead):
+    """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        context: tokens of the text, those met last.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "context"
+
+    def __init__(
+        self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
+    ) -> None:
+        super().__init__(base, ranked, text_tail(base, ranked, context), ops)
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> None:
+        """It trains nothing."""
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        refuse_options(cls.KIND, options, ("ranked", "context"))
+        return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
+
+
+def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
+    """The request's own text as a tail of ``size`` tokens; None takes :func:`default_context`.
+
+    Raises:
+        UsageError: see :func:`check_context`.
+    """
+    vocab_size = len(base.embedding)
+    size = default_context(len(ranked), vocab_size) if size is None else size
+    check_context(size, vocab_size)
+    return ContextTail(size)
+
+
+def default_context(core: int, vocab_size: int) -> int:
+    """Tokens of the text where nothing is asked for: what the core leaves of ``MOST_TOKENS``, but some."""
+    return min(max(MOST_TOKENS - core, LEAST_CONTEXT), vocab_size)
+
+
+def check_context(size: int, vocab_size: int) -> None:
+    """Refuse a context that is empty or larger than the vocabulary.
+
+    Raises:
+        UsageError: ``size`` is outside 1 to ``vocab_size``.
+    """
+    if not 1 <= size <= vocab_size:
+        raise UsageError(
+            "the context of a draft head does not suit the vocabulary",
+            got=f"{size:,} tokens of the text",
+            expected=f"1 to {vocab_size:,}",
+        )

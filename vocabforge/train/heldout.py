@@ -118,7 +118,7 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
     with torch.no_grad():
         for prefix, module in modules.items():
             before = dict(originals[prefix].named_parameters())
-            for name, parameter in module.named_parameters():  # type: ignore[attr-defined]
+            for name, parameter in module.named_parameters():
                 parameter.copy_(weights.get(f"{prefix}.{name}", before[name]))
     drafter.eval()
     return drafter, heads

@@ -109,8 +109,8 @@ class DeepSpeed:
         settings = deepspeed_config(config, group.size)
         self._stage = settings["zero_optimization"]["stage"]
         self._micro = settings["gradient_accumulation_steps"]
-        self._adamw: Any = make_optimizer(trained(step).values(), config.optim)
-        self._adamw.state = _ReadyStates()
+        adamw: Any = make_optimizer(trained(step).values(), config.optim)
+        adamw.state, self._adamw = _ReadyStates(), adamw
         buffers = {id(m): dict(m._buffers) for m in step.modules()}
         engine, *_ = deepspeed.initialize(
             model=step, optimizer=self._adamw, config=settings, dist_init_required=False
