@@ -18,17 +18,7 @@ LEAST_CONTEXT = 256
 DEFAULT_TAIL = 512  # of a hybrid head
 
 
-class HybridHead(nn.Module):
-    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
-
-    Args:
-        base: the exact head.
-        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
-        tail: what is scored beside it.
-        ops: see ``HeadOptions.ops``.
-    """
-
-    KIND = "hybrid"
+class _CoreHead(nn.Module):
     by_step, static_shapes = False, True
 
     def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
@@ -40,6 +30,32 @@ class HybridHead(nn.Module):
 
     def scored(self, step: int) -> int:
         return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
+
+    @property
+    def target_ids(self) -> Tensor:
+        return self._parts.target_ids
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._parts.topk(hidden, k, state)
+
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        return self._parts.scores(hidden, k, state)
+
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
+        return self._parts.log_probs(hidden, state)
+
+
+class HybridHead(_CoreHead):
+    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "hybrid"
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
@@ -58,21 +74,8 @@ class HybridHead(nn.Module):
         tail = RankerTail(base, as_scorer(module), size, options.rows == "shared", bool(options.fp8))
         return cls(base, ranked, tail, options.ops)
 
-    @property
-    def target_ids(self) -> Tensor:
-        return self._parts.target_ids
 
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.topk(hidden, k, state)
-
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.scores(hidden, k, state)
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._parts.log_probs(hidden, state)
-
-
-class ContextHead(HybridHead):
+class ContextHead(_CoreHead):
     """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
 
     Args:
