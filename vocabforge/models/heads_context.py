@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.errors import UsageError
-from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_core import ContextTail, CoreAndTail, RankerTail, Tail, ranked_ids
+from .head_types import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .heads_core import ContextTail, CoreAndTail, RankerTail, ranked_ids
 from .heads_exact import refuse_options
 from .heads_low_rank import as_scorer, check_shortlist, new_scorer
 from .low_rank import LowRankScorer
@@ -18,34 +18,7 @@ LEAST_CONTEXT = 256
 DEFAULT_TAIL = 512  # of a hybrid head
 
 
-class _CoreHead(nn.Module):
-    by_step, static_shapes = False, True
-
-    def __init__(self, base: HeadBase, ranked: Sequence[int], tail: Tail, ops: bool | None = None) -> None:
-        super().__init__()
-        self._parts = CoreAndTail(base, ranked, tail, ops)
-        self.size = len(base.target_ids)
-        self.core_size, self.context_size = self._parts.core.size, tail.context_size
-        self.tail_size = tail.size if isinstance(tail, RankerTail) else None
-
-    def scored(self, step: int) -> int:
-        return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
-
-    @property
-    def target_ids(self) -> Tensor:
-        return self._parts.target_ids
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.topk(hidden, k, state)
-
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.scores(hidden, k, state)
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._parts.log_probs(hidden, state)
-
-
-class HybridHead(_CoreHead):
+class HybridHead(CoreAndTail):
     """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
 
     Args:
@@ -75,7 +48,7 @@ class HybridHead(_CoreHead):
         return cls(base, ranked, tail, options.ops)
 
 
-class ContextHead(_CoreHead):
+class ContextHead(CoreAndTail):
     """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
 
     Args:
