@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.evaluate.doctor_changes import GATE, edit
-from tests.evaluate.doctor_faults import FAULTS
+from tests.evaluate.doctor_faults import FAULTS, GATE, edit
 from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.evaluate.doctor import servers

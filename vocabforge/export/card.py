@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..core.markdown import markdown_table
 from ..models.drafter import Drafter
@@ -76,7 +76,7 @@ class CardFacts:
 
     @property
     def target_dtype(self) -> str | None:
-        """Of the target's checkpoint."""
+        """Of the target's checkpoint, which a server runs the drafter in, too; None where it is not known."""
         named = self.target.get("dtype") or self.target.get("torch_dtype")
         return named if isinstance(named, str) else None
 
@@ -94,7 +94,7 @@ def model_card(facts: CardFacts) -> str:
         _training(facts),
         _measured(facts),
         *facts.sections,
-        "## Use\n\n" + commands(facts.layout, facts.server, facts.name, target, facts),
+        "## Use\n\n" + _commands(facts),
         "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
@@ -255,22 +255,6 @@ _READERS = {
 }
 
 
-class DraftFacts(Protocol):
-    """What the commands depend on."""
-
-    @property
-    def target_dtype(self) -> str | None:
-        """Of the target's checkpoint, which a server runs the drafter in, too; None where it is not known."""
-        ...
-
-    @property
-    def speculative_tokens(self) -> int: ...
-    @property
-    def rows(self) -> int:
-        """Of the draft head."""
-        ...
-
-
 def readers(layout: str, server: str | None) -> tuple[str, ...]:
     """Who reads a folder of this layout."""
     if layout == "eagle":
@@ -278,45 +262,33 @@ def readers(layout: str, server: str | None) -> tuple[str, ...]:
     return _READERS.get(layout, ())
 
 
-def commands(layout: str, server: str | None, name: str, target: str, facts: DraftFacts) -> str:
-    """A section of Markdown: the decoder of VocabForge, then each server that reads the layout.
-
-    Args:
-        name, target: folders or names; quoted for a shell here.
-    """
-    bare, name, target = name, shlex.quote(name), shlex.quote(target)
-    written = [("VocabForge", f'vocabforge generate --target {target} --drafter {name} --prompt "..."')]
-    known = readers(layout, server)
-    eagle3 = layout in ("sglang-eagle3", "speculators-eagle3")
+def _commands(facts: CardFacts) -> str:
+    # The decoder of VocabForge, then each server that reads the layout; names are quoted for a shell.
+    name, target = shlex.quote(facts.name), shlex.quote(base_model(facts))
+    blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {name} --prompt "..."')]
+    known, count = readers(facts.layout, facts.server), facts.speculative_tokens
+    method = "eagle3" if facts.layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    dtype = [f"--dtype {facts.target_dtype}"] if facts.target_dtype else []
     if "sglang" in known:
-        written.append(("SGLang", _sglang(layout, name, target, facts, "EAGLE3" if eagle3 else "EAGLE")))
+        options = [
+            f"--model-path {target}",
+            f"--speculative-algorithm {method.upper()}",
+            f"--speculative-draft-model-path {name}",
+            *([f"--speculative-token-map {name}/freq_{facts.rows}.pt"] if facts.layout == "fr-spec" else []),
+            f"--speculative-num-steps {count}",
+            "--speculative-eagle-topk 1",
+            f"--speculative-num-draft-tokens {count + 1}",
+            *dtype,
+        ]
+        blocks.append(("SGLang", " \\\n  ".join(["python -m sglang.launch_server", *options])))
     if "vllm" in known:
-        written.append(("vLLM", _vllm(bare, target, facts, "eagle3" if eagle3 else "eagle")))
+        config = json.dumps({"method": method, "model": facts.name, "num_speculative_tokens": count})
+        start = " ".join(["vllm serve", target, *dtype])
+        blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
     if "speculators" in known:
-        written.append(("vLLM, the target as this folder names it", f"vllm serve {name}"))
-    blocks = [f"{title}:\n\n```\n{command}\n```" for title, command in written]
-    if layout == "native":
-        blocks.append("`vocabforge export` writes it in the layouts of servers.")
-    blocks.append("`vocabforge doctor --target TARGET --drafter DIR` checks the folder against the target.")
-    return "\n\n".join(blocks)
-
-
-def _sglang(layout: str, name: str, target: str, facts: DraftFacts, algorithm: str) -> str:
-    options = [
-        f"--model-path {target}",
-        f"--speculative-algorithm {algorithm}",
-        f"--speculative-draft-model-path {name}",
-        f"--speculative-num-steps {facts.speculative_tokens}",
-        "--speculative-eagle-topk 1",
-        f"--speculative-num-draft-tokens {facts.speculative_tokens + 1}",
-        *([f"--dtype {facts.target_dtype}"] if facts.target_dtype else []),
-    ]
-    if layout == "fr-spec":
-        options.insert(3, f"--speculative-token-map {name}/freq_{facts.rows}.pt")
-    return " \\\n  ".join(["python -m sglang.launch_server", *options])
-
-
-def _vllm(name: str, target: str, facts: DraftFacts, method: str) -> str:
-    config = {"method": method, "model": name, "num_speculative_tokens": facts.speculative_tokens}
-    dtype = f" --dtype {facts.target_dtype}" if facts.target_dtype else ""
-    return f"vllm serve {target}{dtype} \\\n  --speculative-config {shlex.quote(json.dumps(config))}"
+        blocks.append(("vLLM, the target as this folder names it", f"vllm serve {name}"))
+    parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
+    if facts.layout == "native":
+        parts.append("`vocabforge export` writes it in the layouts of servers.")
+    parts.append("`vocabforge doctor --target TARGET --drafter DIR` checks the folder against the target.")
+    return "\n\n".join(parts)
