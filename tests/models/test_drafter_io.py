@@ -37,16 +37,6 @@ from vocabforge.models.target_head import TargetHead
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
-
-
 def shared(target: HFTarget, dtype: torch.dtype = torch.float32) -> TargetTensors:
     return TargetTensors(target.embedding.to(dtype), target.head_weight.to(dtype))
 

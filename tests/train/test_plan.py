@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support import ROOT
-from tests.train.run_support import make_place, settings
+from tests.train.run_support import settings
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
@@ -28,11 +28,6 @@ from vocabforge.train.plan import (
     share_of_state,
     trained_state,
 )
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("plan"))
 
 
 def planned(place: Path, **sections: dict[str, Any]) -> dict[str, Any]:

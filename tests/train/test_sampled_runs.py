@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.train.run_support import make_place, settings, signalled
+from tests.train.run_support import settings, signalled
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
@@ -28,11 +28,6 @@ from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
 from vocabforge.vocab.subset import make_subset, save_subset
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def trainer(place: Path, output: str, **sections: Any) -> Trainer:

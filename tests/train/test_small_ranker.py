@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import tiny_drafter, tiny_target
-from tests.train.run_support import make_place, settings
+from tests.support import tiny_drafter
+from tests.train.run_support import settings
 from vocabforge.cli import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
@@ -38,11 +38,6 @@ HEADS: dict[str, Any] = {
     "low_rank": {"rank": 4},
 }
 NAMES = {"ranker": "ranker", "small-ranker": "ranker", "low-rank": "low-rank"}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def config(place: Path, output: str, **sections: Any) -> TrainConfig:
@@ -132,11 +127,6 @@ BOTH = HeadsConfig.model_validate(
     {"ranker": {"rank": 6, "shortlist": 11, "weight": 0.2}, "low_rank": {"init": "random"}}
 )
 META = {"target_fingerprint": "t" * 64, "tokenizer_fingerprint": "k" * 64, "steps": 3}
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory) -> HFTarget:
-    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("heads") / "t"))
 
 
 def test_heads_are_made_as_configured(target: HFTarget) -> None:

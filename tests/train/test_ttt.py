@@ -31,11 +31,6 @@ from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
 from vocabforge.train.vocab_loss_terms import Inputs
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
-    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))
-
-
 @pytest.mark.parametrize("reduced", [False, True])
 def test_loss_and_counts_equal_the_reference(target: HFTarget, reduced: bool) -> None:
     drafter = tiny_drafter(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.run_support import make_place, settings, signalled
+from tests.train.run_support import settings, signalled
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
@@ -38,11 +38,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "heads": {"heads": {"ranker": {"shortlist": 16}, "low_rank": {"weight": 0.5, "init": "random"}}},
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def run(place: Path, name: str, stop_at: int | None = None, **sections: dict[str, Any]) -> Path:
