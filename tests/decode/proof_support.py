@@ -33,8 +33,8 @@ from vocabforge.models.drafters import new_drafter
 from vocabforge.models.eagle1 import Eagle1Config
 from vocabforge.models.eagle3 import Eagle3Config
 from vocabforge.models.heads import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
+from vocabforge.models.heads_router import Router
 from vocabforge.models.medusa import MedusaConfig
-from vocabforge.models.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
 

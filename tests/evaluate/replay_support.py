@@ -23,9 +23,9 @@ from vocabforge.decode.shapes import TreeShape
 from vocabforge.evaluate.replay_types import Continuation
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
+from vocabforge.models.heads_router import Router
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22

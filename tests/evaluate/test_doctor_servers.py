@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.evaluate.doctor_changes import GATE, edit
-from tests.evaluate.doctor_faults import FAULTS
+from tests.evaluate.doctor_faults import FAULTS, GATE, edit
 from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.evaluate.doctor import servers
 from vocabforge.evaluate.doctor.checks import Report, Row
 from vocabforge.evaluate.doctor.servers import ServerOptions, check_servers
-from vocabforge.evaluate.doctor.servers_layers import clearly_better
+from vocabforge.evaluate.doctor.servers_head import clearly_better
 from vocabforge.export.formats import load_drafter
 
 SGLANG, VLLM, SPECULATORS, FRSPEC = (

@@ -34,9 +34,9 @@ from vocabforge.evaluate.live_prompts import LivePrompts
 from vocabforge.export.prune import prune_head
 from vocabforge.models.head_io import HeadOwner, load_head, save_head
 from vocabforge.models.heads import HeadOptions, base_of, build_head, exact_head
+from vocabforge.models.heads_router import Router
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)

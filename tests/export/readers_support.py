@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tests.support import tiny_target
 from vocabforge.evaluate.doctor.servers_probe import Text, probe
 from vocabforge.evaluate.doctor.target import TargetFacts
 from vocabforge.export.formats import layout_of
+from vocabforge.export.layer_ids import LAYER_IDS
 from vocabforge.export.layout import Export
 from vocabforge.export.readers.types import TargetSide
 from vocabforge.models.drafter_io import TargetTensors
@@ -160,3 +161,31 @@ def changed(
         tensors(stored)
         save_file({name: tensor.contiguous() for name, tensor in stored.items()}, file)
     return folder
+
+
+def _inner(body: Mapping[str, Any]) -> Any:
+    return (body.get("eagle_config") or {}).get(LAYER_IDS)
+
+
+def _default(num_layers: int) -> tuple[int, ...]:
+    return (1, num_layers // 2 - 1, num_layers - 4)
+
+
+def sglang_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """The outputs that SGLang hands to the drafter, ascending, each once.
+
+    The last layer's output is no layer's input: it is not captured, whatever the list says.
+    """
+    layers = _inner(body) or _default(num_layers)
+    return tuple(sorted({layer for layer in layers if layer < num_layers - 1}))
+
+
+def vllm_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """The outputs that vLLM hands to the drafter, ascending, each once; -1 is the input embedding.
+
+    Args:
+        body: of the serving or of the speculators layout.
+    """
+    listed = body.get(LAYER_IDS) or _inner(body)
+    layers = [layer - 1 for layer in listed] if listed else _default(num_layers)
+    return tuple(sorted({layer for layer in layers if -1 <= layer < num_layers}))

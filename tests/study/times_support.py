@@ -14,8 +14,8 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
+from vocabforge.models.heads_router import Router
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.joined import Predicted, Row

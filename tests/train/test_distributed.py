@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.support import ROOT, free_port
-from tests.train.run_support import make_place, settings, signalled, write_config
+from tests.train.run_support import settings, signalled, write_config
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
 from vocabforge.core.metrics_log import read_jsonl_log
@@ -38,11 +38,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 OWN_HEAD: dict[str, dict[str, Any]] = {"drafter": {"head": "own"}}
 SAMPLED: dict[str, dict[str, Any]] = {**OWN_HEAD, "memory": {"candidates": 60}}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def needs_deepspeed() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter
 from tests.train.test_vocab_loss import FUSED, NAIVE, SmallChunks, case
 from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
@@ -21,7 +21,7 @@ from vocabforge.train.draft_heads import make_heads
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import rows_by_step
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
+from vocabforge.train.vocab_loss_terms import Inputs
 
 VOCAB = 61
 
@@ -125,11 +125,6 @@ def one(x: dict[str, Any], some: Candidates | None) -> tuple[Tensor, Tensor]:
     total.backward()
     assert draft.grad is not None
     return total.detach(), draft.grad
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
-    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))
 
 
 @pytest.fixture(scope="module")

@@ -13,28 +13,21 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.train.run_support import make_place, settings, signalled
+from tests.train.run_support import settings, signalled
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.train.batches import Division
 from vocabforge.train.candidates import Candidates, CandidateSampler
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.data import batch_rows, corpus_counts
+from vocabforge.train.data import Division, batch_rows, corpus_counts
 from vocabforge.train.heldout import heldout_figures
-from vocabforge.train.loop import take_step, train
+from vocabforge.train.loop import Window, take_step, train
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
-from vocabforge.train.window import Window
 from vocabforge.vocab.subset import make_subset, save_subset
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def trainer(place: Path, output: str, **sections: Any) -> Trainer:

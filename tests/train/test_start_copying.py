@@ -20,7 +20,7 @@ from vocabforge.models.rope import RopeSettings
 from vocabforge.models.target import HFTarget
 from vocabforge.models.ttt_attention import TTTState
 from vocabforge.train.config import DrafterConfig
-from vocabforge.train.start import start_from_target
+from vocabforge.train.setup import start_from_target
 from vocabforge.train.start_copying import start_copying
 
 VOCAB, LENGTH, HIDDEN = 900, 120, 128

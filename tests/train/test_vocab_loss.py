@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
-from vocabforge.train.vocab_loss_plan import Costs, make_plan
+from vocabforge.train.vocab_loss_terms import Costs, Inputs, make_plan
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
 

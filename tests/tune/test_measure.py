@@ -22,11 +22,10 @@ from vocabforge.models.head_types import HeadOptions
 from vocabforge.models.heads import base_of, base_of_model, build_head, exact_head, exact_head_of
 from vocabforge.models.heads_exact import FullHead
 from vocabforge.models.heads_low_rank import RankerHead
-from vocabforge.models.heads_router import RouterHead
+from vocabforge.models.heads_router import Router, RouterHead
 from vocabforge.models.heads_scheduled import ScheduledHead
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 from vocabforge.tune.fitting import fit_rest, point_of
 from vocabforge.tune.measure import LatencyInputs, LatencyOptions, measure_latency

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.models.head_types import HeadBase, HeadOptions
 from vocabforge.models.heads import build_head, exact_head_of
+from vocabforge.models.heads_router import Router
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.tune.interpolate import Sample, interpolate, line_at
 from vocabforge.tune.records import AXES, Check, Part, Point, Rest, Shapes
 from vocabforge.tune.table import LATENCY, LatencyTable, head_family, read_latency, write_latency

@@ -20,8 +20,7 @@ from torch import Tensor
 from ..core.errors import DataError, MismatchError
 from ..core.progress import ProgressBar
 from ..models.document_passes import document_spans
-from ..models.target import HFTarget
-from ..models.target_check import final_norm
+from ..models.target import HFTarget, final_norm
 from .online import CapturedBatch, Key, RowBatch
 
 _SAMPLE_TOKENS = 256

@@ -39,10 +39,10 @@ from ..models.target import (
     read_target_config,
 )
 from ..models.target_load import dtype_name, dtype_of
-from ..train.basis import sizes_of
 from ..train.config import TrainConfig
 from ..train.data import prepare
 from ..train.machine import device_of, set_threads
+from ..train.setup import sizes_of
 from .native_init import briefly_native
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")

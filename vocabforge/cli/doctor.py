@@ -136,12 +136,10 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
 
 
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:
-    """Check a drafter or a draft model; the loaded drafter, where it is one and can be read."""
     from ..core.errors import UsageError
     from ..core.progress import say
     from ..decode.build import is_draft_model
-    from ..evaluate.doctor.draft_model import check_draft_model
-    from ..evaluate.doctor.drafter import check_drafter
+    from ..evaluate.doctor.drafter import check_draft_model, check_drafter
     from ..evaluate.doctor.servers import check_servers
 
     say(f"Checking the drafter {path} …")
@@ -203,7 +201,6 @@ def _print_table(report: Report, *, keys: bool) -> None:
 
 
 def _verdict(report: Report) -> str:
-    """One line: whether everything fits, and how much is to be looked at."""
     from ..evaluate.doctor.environment import GROUP
 
     failed, warnings, skipped = (report.count(state) for state in ("failed", "warning", "skipped"))

@@ -117,7 +117,6 @@ def _card(
     measured: Sequence[Measured],
     chosen: Chosen | None,
 ) -> str:
-    """The model card of an export."""
     facts = CardFacts(
         name=request.output.resolve().name,
         layout=request.format_name,
@@ -137,7 +136,6 @@ def _card(
 
 
 def _check(request: ExportRequest) -> None:
-    """Refuse what needs no model to be refused."""
     check_known(request.dtype, DTYPES, "dtype", source="--dtype")
     if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
         known = SERVERS.get(request.format_name)
@@ -236,7 +234,6 @@ def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
 
 
 def _tell(request: ExportRequest, parts: _Parts, config: Mapping[str, Any]) -> None:
-    """What was written, and what a user may want otherwise."""
     if parts.chosen is not None:
         parts.chosen.print()
     rows = len(parts.drafter.head_weight)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..corpus.prepared import PreparedData
     from ..corpus.tokenizer import TextTokenizer
 if TYPE_CHECKING:
-    from ..train.data_config import DataConfig
+    from ..train.config import DataConfig
 
 
 class Overlong(Enum):
@@ -205,7 +205,7 @@ def data_config(
     Raises:
         UsageError: no input, two ways of parting documents, or a variable that cannot be read.
     """
-    from ..train.data_config import DataConfig
+    from ..train.config import DataConfig
 
     train = inputs.paths()
     rows.documents.check()

@@ -16,8 +16,7 @@ from ..models.drafter import Drafter
 from ..models.drafter_io import save_drafter
 from ..models.drafter_parts import read_target_sizes
 from ..models.target import read_target_config
-from ..train.config import TrainConfig, TTTConfig
-from ..train.data_config import DataConfig
+from ..train.config import DataConfig, TrainConfig, TTTConfig
 
 START, RECIPE = "start", "recipe.yaml"
 _HEADER = "# Heals "

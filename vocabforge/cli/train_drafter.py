@@ -106,7 +106,6 @@ def _trained(settings: TrainConfig, *, fresh: bool) -> Path | None:
 
 
 def _planned(settings: TrainConfig) -> dict[str, Any]:
-    """What the run would do; see ``train.plan``."""
     from ..train.plan import plan
 
     with briefly_native(settings) as native:

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..models.drafter import CachedDrafter
 from ..models.heads import exact_head
-from ..models.kv_cache import KVCache
-from ..models.sight import Sight, line_sight
+from ..models.kv_cache import KVCache, Sight, line_sight
 from ..ops.trees import WORD, bits_of
 from .draft import Commit, DraftStep, Frontier, Wrap
 from .graphs import GraphCapture

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import causal_mask
+from ..models.kv_cache import Sight, causal_mask, line_sight
 from ..models.lean import LeanModel
-from ..models.sight import Sight, line_sight
 from .draft import Wrap
 from .graphs import GraphCapture
 from .tree import DraftTree

@@ -22,11 +22,11 @@ from ..models.fingerprint import target_fingerprint
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits
 from ..models.target_load import DTYPES
-from ..train.basis import identity_of
 from ..train.config import OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.draft_heads import KINDS
 from ..train.machine import set_threads
+from ..train.setup import identity_of
 from . import bench_heads_make as making
 from .bench_heads_candidates import Candidate, TrainedParts, candidates
 from .bench_heads_decode import HeldoutDecoding

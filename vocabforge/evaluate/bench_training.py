@@ -28,7 +28,7 @@ from ..train.optim import make_optimizer
 from ..train.step import StepSettings, TrainStep
 from ..train.ttt import rows_by_step
 from ..train.vocab_loss import LossOptions, vocab_loss
-from ..train.vocab_loss_fused import Inputs
+from ..train.vocab_loss_terms import Inputs
 from .tensor_memory import TensorMemory
 from .training_shapes import CPU_SHAPES, CUDA_SHAPES, Shape, find_shape, random_rows, random_target
 

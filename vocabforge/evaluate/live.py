@@ -22,8 +22,7 @@ from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ..models.lean import LeanModel, load_target
-from ..models.lean_shared import share_target
+from ..models.lean import LeanModel, load_target, share_target
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..train.config import LiveConfig

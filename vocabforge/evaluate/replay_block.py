@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..core.errors import MismatchError
 from ..models.heads import DraftState, HeadBase
-from ..models.heads_selector import Selector
+from ..models.low_rank import Selector
 from .replay_above import Pairs, above
 from .replay_lists import OnList, Shortlist, on_lists
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .masses import draw_by_height, mass_parts, mass_value
 from .philox import philox_uniform
 from .tree_verify import check_tree

@@ -14,8 +14,8 @@ from ..core.files import atomic_write, sha256_file
 from ..corpus.chat import render_with_mask
 from ..corpus.conversation import parse_conversation
 from ..corpus.tokenizer import TextTokenizer
+from ..train.config import DataConfig
 from ..train.data import TrainData, prepare
-from ..train.data_config import DataConfig
 from .answer_prompts import spread_by_source
 from .config import DraftersConfig, StudyConfig
 from .layout import Layout

@@ -14,8 +14,8 @@ from ..evaluate import bench_heads_make as making
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
-from ..train.basis import identity_of
 from ..train.config import (
+    DataConfig,
     DrafterConfig,
     HeadsConfig,
     LiveConfig,
@@ -27,9 +27,9 @@ from ..train.config import (
     TTTConfig,
 )
 from ..train.data import TrainData
-from ..train.data_config import DataConfig
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
+from ..train.setup import identity_of
 from ..train.tiny_target_run import passes_in_bf16
 from .config import PartConfig, StudyConfig
 from .drafter_data import FOLDER, mix, mix_fits, mix_key, packed

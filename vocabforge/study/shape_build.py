@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..evaluate.bench_cycle_models import Pair, random_pair
 from ..evaluate.op_benches.types import QWEN3_8B, Shape, distinct_ids, generator, normal
 from ..models.heads import DraftHead, DraftState, HeadBase, HeadOptions, RouterHead, build_head
+from ..models.heads_router import Router
+from ..models.kv_cache import Sight, line_sight
 from ..models.low_rank import LowRankScorer
-from ..models.router import Router
-from ..models.sight import Sight, line_sight
 from ..tune.types import HeadSetting
 
 Call = Callable[[], Any]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core.progress import say
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
-from ..evaluate.doctor.machine import free_memory
+from ..evaluate.doctor.environment import free_memory
 from ..evaluate.environment import describe_environment
 from ..tune.rounds import Task, run_rounds
 from ..tune.types import HeadSetting

@@ -19,7 +19,7 @@ from .candidates import Candidates, rows_among
 from .losses import StepFigures, TakenRows, feature_loss, split_figures, take_rows
 from .ttt import unroll
 from .vocab_loss import LossOptions, RowLoss, vocab_loss
-from .vocab_loss_fused import Inputs
+from .vocab_loss_terms import Inputs
 
 
 @dataclass(frozen=True)

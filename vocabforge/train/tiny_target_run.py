@@ -21,10 +21,10 @@ from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, say
 from . import checkpoint as checkpoints
 from .candidates import CandidateSampler
+from .checkpoint import restore_state, state_of
 from .data import corpus_counts
 from .machine import StopFlag, stop_requested
 from .optim import learning_rate, make_optimizer, set_learning_rate
-from .state import restore_state, state_of
 from .tiny_target_config import TinyTargetConfig
 from .tiny_target_loss import batch_loss, candidate_loss
 from .tiny_target_rows import Batch, Rows, batches

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from ..capture.online import CapturedBatch
 from ..core.distributed import Group
 from ..models.drafter import Drafter
-from .batches import divide
 from .candidates import Candidates, CandidateSampler
 from .config import TrainConfig
-from .data import TrainData, corpus_counts, to_tensors
+from .data import TrainData, corpus_counts, divide, to_tensors
 from .losses import feature_noise
 from .machine import uses_bf16
 from .step import TrainStep

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ..core.errors import ConfigError, MismatchError
 from ..models.device import has_triton
-from .vocab_loss_fused import FusedVocabLoss, Inputs
-from .vocab_loss_terms import accumulation, scores, teacher_terms
+from .vocab_loss_terms import FusedVocabLoss, Inputs, accumulation, scores, teacher_terms
 
 # (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
 _NAIVE_TENSORS = 4
@@ -113,7 +112,6 @@ def _chosen(inputs: Inputs, options: LossOptions) -> str:
 
 
 def _naive(x: Inputs) -> RowLoss:
-    """The reference: all logits at once, gradients by autograd."""
     dtypes = x.product_dtypes()
     out = accumulation(torch.promote_types(*dtypes))
     with torch.autocast(x.draft.device.type, enabled=False):

@@ -13,8 +13,8 @@ import torch
 from ..core.errors import UsageError
 from ..models.head_types import DraftHead, HeadBase, HeadOptions
 from ..models.heads import build_head
+from ..models.heads_router import Router
 from ..models.low_rank import LowRankScorer
-from ..models.router import Router
 
 
 @dataclass(frozen=True)

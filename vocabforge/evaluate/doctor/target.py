@@ -21,7 +21,7 @@ from ...models.lean_config import LeanConfig
 from ...models.target import HFTarget, check_tokenizer_fits
 from ..rounding import whole_pass
 from .checks import Finding, Report
-from .machine import free_memory
+from .environment import free_memory
 
 GROUP = "target"
 _TEXT = "The doctor asked: how do you feel today? 1 + 1 = 2, said the patient."

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ...models.head_types import DraftHead, HeadBase, HeadOptions
 from ...models.heads import build_head
+from ...models.heads_router import Router
 from ...models.low_rank import LowRankScorer
-from ...models.router import Router
 from .types import Shape, normal
 
 LOGIT = 3.0  # standard deviation of the random logits

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...models.router import top_clusters
+from ...models.heads_router import top_clusters
 from ...ops.fp8 import quantise_rows, restore_rows
 from .types import Inputs
 

@@ -9,7 +9,7 @@ import pytest
 from tests.train.run_support import make_place, settings
 from vocabforge.train import loop
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.eval_line import eval_line
+from vocabforge.train.heldout import eval_line
 from vocabforge.train.setup import build_trainer
 
 HELDOUT = {
