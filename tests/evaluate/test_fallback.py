@@ -31,7 +31,7 @@ from vocabforge.evaluate.fallback_counts import (
 )
 from vocabforge.evaluate.fallback_report import card_section, facts_of, tables, verdict
 from vocabforge.evaluate.live_prompts import LivePrompts
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.models.head_io import HeadOwner, load_head, save_head
 from vocabforge.models.heads import HeadOptions, base_of, build_head, exact_head
 from vocabforge.models.lean import LeanModel, load_target

@@ -17,7 +17,7 @@ from tests.support import tiny_drafter, tiny_target
 from vocabforge.export.card import CardFacts, Measured, model_card
 from vocabforge.export.card_commands import readers
 from vocabforge.export.formats import FORMATS
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
 from vocabforge.models.target import HFTarget, read_target_config
 

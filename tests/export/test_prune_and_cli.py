@@ -18,7 +18,7 @@ from vocabforge.cli.export import export
 from vocabforge.cli.generate import generate
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import MismatchError
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
