@@ -91,7 +91,7 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "generate": ("--max-new-tokens", "6"),
     "tune": (
         *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
-        *("--limit", "4", "--measure-budget", "1", "--budget", "1"),
+        *("--limit", "4", "--budget", "2"),
     ),
     "export": (),
     "revocab": (),
@@ -100,7 +100,6 @@ SMALLER: dict[str, tuple[str, ...]] = {
 # Sizes that no option sets.
 CONSTANTS: dict[str, int] = {
     "vocabforge.cli.export_fallback.NEW_TOKENS": 3,
-    "vocabforge.tune.checking.ROUNDS": 1,
 }
 
 

@@ -138,11 +138,6 @@ class Worlds:
             batch: predict(rows, FULL, candidate.tree, self.latency, batch=batch) for batch in self.batches
         }
 
-    def bound(self, candidate: Candidate, prompts: int) -> dict[int, float]:
-        cycles = -(-(self.new - 1) // (candidate.tree.levels + 1))
-        rows = [row(self.new, cycles)] * prompts
-        return {batch: one.value for batch, one in self.predict(candidate, rows).items()}
-
 
 def chains(count: int, head: str = "full") -> list[Candidate]:
     """Chains of 1 to ``count`` tokens."""

@@ -29,15 +29,20 @@ from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
-from vocabforge.tune.fitting import fit_rest, point_of
-from vocabforge.tune.measure import LatencyInputs, LatencyOptions, measure_latency
+from vocabforge.tune.measure import (
+    LatencyInputs,
+    LatencyOptions,
+    fit_rest,
+    interspersed,
+    measure_latency,
+    point_of,
+    run_rounds,
+)
 from vocabforge.tune.measure_graphs import captured_parts
 from vocabforge.tune.measure_heads import HeadGrid, random_heads, usual_grid
-from vocabforge.tune.measure_parts import Bench, Run
+from vocabforge.tune.measure_parts import Bench, Run, usual
 from vocabforge.tune.measure_plan import covering, plan_of, prefixes
-from vocabforge.tune.places import usual
 from vocabforge.tune.records import Rest
-from vocabforge.tune.rounds import interspersed, run_rounds
 from vocabforge.tune.table import LatencyTable
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 

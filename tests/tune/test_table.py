@@ -16,9 +16,17 @@ from vocabforge.models.head_types import HeadBase, HeadOptions
 from vocabforge.models.heads import build_head, exact_head_of
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.router import Router
-from vocabforge.tune.interpolate import Sample, interpolate, line_at
 from vocabforge.tune.records import AXES, Check, Part, Point, Rest, Shapes
-from vocabforge.tune.table import LATENCY, LatencyTable, head_family, read_latency, write_latency
+from vocabforge.tune.table import (
+    LATENCY,
+    LatencyTable,
+    Sample,
+    head_family,
+    interpolate,
+    line_at,
+    read_latency,
+    write_latency,
+)
 from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting, setting_of
 
 SHAPES = Shapes(kind="llama", hidden_size=32, vocab_size=61, layers=5, parameters=1000, fingerprint="f")

@@ -19,6 +19,7 @@ REMOVED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--depth", "--topk", "--total-nodes"), _EVAL),
         "--counts": "run `vocabforge coverage --counts COUNTS --vocab old=DIR --vocab new=DIR`",
     },
+    "tune": {"--measure-budget": "latency takes a tenth of `--budget`"},
 }
 
 

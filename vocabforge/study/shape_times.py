@@ -10,8 +10,8 @@ from pydantic import Field
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import MismatchError
-from ..tune.interpolate import Found, Sample, interpolate
 from ..tune.records import Time
+from ..tune.table import Found, Sample, interpolate
 from ..tune.types import HeadSetting, Seconds, TreeSetting, total
 from .roofline import SLABS
 

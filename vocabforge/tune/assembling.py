@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def results_of(
             "prompts": inputs.prompts,
             "prompt_format": loaded.halves.form,
             "dtype": options.dtype,
-            "budget": options.budget,
+            "budget": None if math.isinf(options.budget) else options.budget,
         },
         prompts={
             "measured": len(loaded.source),
@@ -76,7 +77,6 @@ def _row(
         identical=identical(entry.rows),
         accepted=accepted_of(entry),
         batches=batch_rows(entry.by_batch, plain, joined.warnings(entry)),
-        bound=dict(entry.bound),
         method=method_of(candidate.recipe(loaded.inputs.drafter)),
     )
 
@@ -117,12 +117,6 @@ def _remarks(
             f"Seconds are of {table.dtype}, accepted lengths of {options.dtype}: rounding changes them a little."
         )
     found += [f"{name} was not searched: {why}." for name, why in space.left_out.items()]
-    hopeless = [row.name for row in rows if row.state == "cannot win"]
-    if hopeless:
-        found.append(
-            f"{len(hopeless)} ways were not decoded, {hopeless[0]} among them: they could not win if all their drafts "
-            "were accepted."
-        )
     if late:
         done = sum(row.state == "measured" for row in rows)
         unreached = sum(row.state == "not reached" for row in rows)

@@ -17,7 +17,7 @@ from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
 from .cutting import cut_vocabs
 from .measure import LatencyInputs
 from .options import TuneInputs, TuneOptions
-from .predict import Prediction, best_rows, mean_prefix, predict, predict_plain
+from .predict import Prediction, mean_prefix, predict, predict_plain
 from .prompts import Halves, read_halves
 from .proposing import HeadInputs, Proposing, head_choices
 from .search import Entry
@@ -202,11 +202,6 @@ class Joined:
             batch: predict(rows, head, tree, self.latency, batch=batch)
             for batch in self.loaded.options.batches
         }
-
-    def bound(self, candidate: Candidate, prompts: int) -> dict[int, float]:
-        """Tokens a second if all drafts were accepted."""
-        rows = best_rows(self.loaded.source.plain(range(prompts)), candidate.tree.levels)
-        return {batch: one.value for batch, one in self.predict(candidate, rows).items()}
 
     def plain(self) -> dict[int, Prediction]:
         """Plain decoding on all prompts."""

@@ -22,7 +22,7 @@ from ..decode.tree import DraftTree
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
 from ..models.heads import DraftHead, DraftState
 from .measure_parts import Bench, Run
-from .places import Place, place_of
+from .records import Place, place_of
 from .table import head_family
 from .types import TreeSetting
 

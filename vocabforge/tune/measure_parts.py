@@ -4,24 +4,135 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..core.errors import UsageError
+from ..decode.draft import Commit, Draw, Plan
 from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture
 from ..decode.proposer_model import ModelProposer
-from ..decode.proposers import Proposer, ProposerParts, make_proposer
+from ..decode.proposers import Lap, Proposer, ProposerParts, make_proposer
 from ..decode.request import Request
 from ..decode.result import Generation
-from ..models.heads import DraftHead
+from ..decode.tree import DraftTree
+from ..models.head_types import PreparesSteps
+from ..models.heads import DraftHead, DraftState
 from ..models.lean import LeanModel
-from .places import Place, place_of, usual
+from .records import Place, place_of
 from .table import head_family
-from .timed import CycleLaps, TimedProposer
 from .types import CycleSetting, TreeSetting, setting_of
 
 WARM = 2  # cycles of a run before its clock counts
+OUTLIER = 3.0  # a cycle of more than this many times its run's median met something else
+
+
+@dataclass
+class Stopwatch:
+    """Reads the clock after the device has done what it was asked."""
+
+    device: torch.device
+    last: float = field(default_factory=lambda: time.perf_counter())
+
+    def lap(self) -> float:
+        """Seconds since the last reading."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        passed, self.last = now - self.last, now
+        return passed
+
+
+@dataclass
+class CycleLaps:
+    """One cycle's seconds.
+
+    Attributes:
+        laps: of drafting, in order: ``layers`` and ``head`` a level, then ``draft``.
+        heads: of the draft head alone, one a level.
+        ahead: that the head took inside of ``layers`` laps, before the drafter's pass.
+        commit: of the drafter.
+        verify: the target's pass and the choice.
+        whole: from one committed cycle to the next.
+    """
+
+    laps: list[tuple[str, float]] = field(default_factory=list)
+    heads: list[float] = field(default_factory=list)
+    ahead: list[float] = field(default_factory=list)
+    commit: float = 0.0
+    verify: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def rest(self) -> float:
+        """What is none of the others."""
+        return self.whole - self.verify - self.commit - sum(seconds for _, seconds in self.laps)
+
+
+class TimedHead:
+    """A draft head that tells how long its answers take."""
+
+    def __init__(self, head: DraftHead, watch: Stopwatch) -> None:
+        self._head, self._watch = head, watch
+        self.cycle = CycleLaps()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        watch = Stopwatch(self._watch.device)
+        found = self._head.topk(hidden, k, state)
+        self.cycle.heads.append(watch.lap())
+        return found
+
+
+class TimedPreparingHead(TimedHead):
+    """The same of a head that begins before the drafter's pass."""
+
+    def prepare(self, state: DraftState) -> DraftState:
+        watch = Stopwatch(self._watch.device)
+        found: DraftState = self._head.prepare(state)  # type: ignore[attr-defined]
+        self.cycle.ahead.append(watch.lap())
+        return found
+
+
+class TimedProposer:
+    """A proposer that tells how long each step of its drafting and its commits take.
+
+    Args:
+        proposer: a model-based one; it is taken apart and put together with a timed head.
+    """
+
+    def __init__(self, proposer: ModelProposer, device: torch.device) -> None:
+        self._watch = Stopwatch(device)
+        kind = TimedPreparingHead if isinstance(proposer.head, PreparesSteps) else TimedHead
+        self._timed = kind(proposer.head, self._watch)
+        self._inner = ModelProposer(proposer.backend, self._timed, proposer.policy)
+        self.cycles: list[CycleLaps] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        self._timed.cycle = cycle = CycleLaps()
+        self.cycles.append(cycle)
+        self._watch.lap()
+
+        def note(part: str) -> None:
+            lap(part)
+            cycle.laps.append((part, self._watch.lap()))
+
+        return self._inner.propose(roots, plan, draws, note)
+
+    def commit(self, commit: Commit) -> None:
+        self._watch.lap()
+        self._inner.commit(commit)
+        if self.cycles:
+            self.cycles[-1].commit = self._watch.lap()
 
 
 @dataclass(frozen=True)
@@ -202,3 +313,9 @@ class Bench:
 def _steps(marks: Sequence[float]) -> list[float]:
     """What lies between one cycle's mark and the next, without the warm-up; the first mark is before any cycle."""
     return [after - before for before, after in zip(marks[WARM:], marks[WARM + 1 :])]
+
+
+def usual(seconds: Sequence[float]) -> list[int]:
+    """Indices of the cycles of a run that are no outliers."""
+    most = OUTLIER * median(seconds)
+    return [place for place, one in enumerate(seconds) if one <= most]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -55,8 +56,7 @@ class TuneOptions:
         new_tokens: limit of an answer.
         limit: questions used, both halves together; None: all.
         form: of prompts: ``auto``, ``chat`` or ``raw``.
-        first: prompts of the first round.
-        budget: seconds for measuring acceptance; None: until all is known. Latency has ``measure_budget``.
+        budget: seconds for measuring; a tenth of them for latency (60 if there is no end), the rest for acceptance.
         check: configurations compared with ``eval`` on the other half of the prompts; 0: none.
         device: None: CUDA where there is one.
     """
@@ -66,12 +66,14 @@ class TuneOptions:
     new_tokens: int = 128
     limit: int | None = None
     form: str = "auto"
-    first: int = 2
-    budget: float | None = None
-    measure_budget: float | None = None
+    budget: float = 600.0
     check: int = 0
     device: str | None = None
     dtype: Dtype = "float32"
+
+    @property
+    def latency_seconds(self) -> float:
+        return 60.0 if math.isinf(self.budget) else self.budget / 10
 
     def __post_init__(self) -> None:
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) != len(self.batches):

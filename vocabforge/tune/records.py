@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -23,6 +23,19 @@ AXES: dict[str, tuple[str, ...]] = {
     "plain": ("batch", "prefix"),
     "prefill": ("tokens",),
 }
+
+
+class Place(NamedTuple):
+    """Where a measured time belongs: a part of a cycle, its family, and the sizes in the order of the part's axes."""
+
+    name: str
+    family: str
+    sizes: tuple[int, ...]
+
+
+def place_of(name: str, family: str, **sizes: int) -> Place:
+    """A place by named sizes; those that the part does not depend on are left out."""
+    return Place(name, family, tuple(sizes[axis] for axis in AXES[name]))
 
 
 class Point(StrictModel):

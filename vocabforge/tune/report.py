@@ -9,9 +9,8 @@ from typing import Any
 from ..decode.recipe import PLAIN
 from ..evaluate.page import render_page
 from ..evaluate.plots import WIDTH_IN
-from ..evaluate.results import Figure
-from .charts import WIDE_IN, Compared, Place, check_chart, pareto_chart
-from .outcome import BatchRow, CandidateRow, Check, Recommendation, TuneResults
+from .charts import WIDE_IN, Place, pareto_chart
+from .outcome import BatchRow, CandidateRow, Recommendation, TuneResults
 
 _SHOWN = 15  # rows before the others are folded away
 
@@ -44,15 +43,13 @@ class Section:
 def render_report(results: TuneResults) -> str:
     """HTML text; it loads nothing from anywhere."""
     heads = head_places(results)
-    check = results.check
     return render_page(
         "tune_report.html.j2",
         results=results,
         sections=[_section(results, one, heads) for one in results.recommendations],
         heads={name: (index, _scores(results, name)) for name, index in heads.items()},
         left=[row for row in results.candidates if not row.batches],
-        check=check,
-        check_chart=None if check is None else _check_chart(check, results, heads),
+        check=results.check,
         facts=_facts(results),
         command=" ".join(results.command),
         plain_name=PLAIN,
@@ -63,14 +60,6 @@ def head_places(results: TuneResults) -> dict[str, int]:
     """Name of each draft head -> number of its colour; 0 is plain decoding's."""
     names = dict.fromkeys(row.head for row in results.candidates)
     return {name: index for index, name in enumerate(names, start=1)}
-
-
-def bounds(figure: Figure) -> tuple[float, float, float]:
-    """Value and interval; without an interval the value three times."""
-    value = figure.value or 0.0
-    low = value if figure.low is None else figure.low
-    high = value if figure.high is None else figure.high
-    return value, low, high
 
 
 def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]) -> Section:
@@ -100,15 +89,6 @@ def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]
 
 def _scores(results: TuneResults, head: str) -> str:
     return next(row.scores for row in results.candidates if row.head == head)
-
-
-def _check_chart(check: Check, results: TuneResults, heads: Mapping[str, int]) -> str:
-    rows = [
-        Compared(heads[results.row(row.name).head], bounds(row.predicted), bounds(row.measured))
-        for row in check.rows
-    ]
-    rows.append(Compared(0, bounds(check.plain.predicted), bounds(check.plain.measured)))
-    return check_chart("check", rows)
 
 
 def _facts(results: TuneResults) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
             "new_tokens": options.new_tokens,
             "prompts": [len(prompt) for prompt in loaded.halves.tuning.prompts],
             "environment": loaded.environment,
-            "budget": options.measure_budget,
+            "budget": options.latency_seconds,
             "vocabforge": __version__,
         }
     )
@@ -131,7 +131,7 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
         heads += _usual_heads(heads[0], loaded)
     table = measure_latency(
         loaded.latency_inputs(heads, loaded.trees, options.batches),
-        LatencyOptions() if options.measure_budget is None else LatencyOptions(options.measure_budget),
+        LatencyOptions(options.latency_seconds),
     )
     write_latency(path, table)
     atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
@@ -185,17 +185,16 @@ class _Bars:
 def _search(space: Space, joined: Joined, options: TuneOptions, prompts: int) -> tuple[list[Entry], bool]:
     """The search, under progress bars; whether its time was up.
 
-    The first round, which sees every way, takes half of the time at most: a few ways that are known well tell more.
+    The first round, which sees every way, takes at most half of the time.
     """
     began, bars = time.monotonic(), _Bars()
 
     def left(number: int) -> float:
-        if options.budget is None:
-            return 1.0
-        return began + options.budget * (0.5 if number == 1 else 1.0) - time.monotonic()
+        share = 0.5 if number == 1 else 1.0
+        return began + share * (options.budget - options.latency_seconds) - time.monotonic()
 
     try:
-        found = search(space.candidates, joined, Halving(prompts, options.first), left=left, tell=bars.tell)
+        found = search(space.candidates, joined, Halving(prompts), left=left, tell=bars.tell)
     finally:
         bars.close()
     late = any(entry.state == "not reached" for entry in found) or left(2) <= 0

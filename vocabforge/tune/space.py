@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,13 +143,3 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) ->
             remedy="give a smaller --topk",
         )
     return found
-
-
-def spread(found: Sequence[Candidate]) -> list[Candidate]:
-    """The same in an order whose every beginning covers the whole space evenly.
-
-    Van der Corput's sequence in base 2 over the places, so that what a budget cuts off is no corner of the space.
-    """
-    bits = max(len(found) - 1, 1).bit_length()
-    order = sorted(range(len(found)), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
-    return [found[place] for place in order]
