@@ -39,7 +39,7 @@ from vocabforge.tune.measure import (
     run_rounds,
 )
 from vocabforge.tune.measure_graphs import captured_parts
-from vocabforge.tune.measure_heads import HeadGrid, random_heads, usual_grid
+from vocabforge.tune.measure_heads import usual_heads
 from vocabforge.tune.measure_parts import Bench, Run, usual
 from vocabforge.tune.measure_plan import covering, plan_of, prefixes
 from vocabforge.tune.records import Rest
@@ -281,33 +281,20 @@ def test_a_tree_wider_than_a_head_is_not_measured_with_it() -> None:
     assert {run.tree for run in runs if run.head == 0} >= set(covering(TREES))
 
 
-def test_heads_of_asked_sizes_are_made_and_measured(models: tuple[LeanModel, Any]) -> None:
+def test_heads_of_usual_sizes_are_made_and_measured(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
-    base = base_of(drafter)
-    grid = HeadGrid(
-        static=(20, 30, 61, 100),  # the last two are no subsets
-        rankers=((4, 16), (8, 16)),
-        routers=((6, 2), (6, 7)),
-        contexts=((10, 5),),
-        hybrids=((10, 4, 6), (60, 4, 6)),
-    )
-    heads = random_heads(base, grid)
+    heads = usual_heads(base_of(drafter))  # 61 tokens, hidden size 32
     assert [setting_of(head) for head in heads] == [
-        HeadSetting(kind="static", scored=(20,)),
-        HeadSetting(kind="static", scored=(30,)),
-        HeadSetting(kind="ranker", scored=(16,), rank=4),
-        HeadSetting(kind="ranker", scored=(16,), rank=8),
-        HeadSetting(kind="router", scored=(20,), clusters=6, shared=True),
-        HeadSetting(kind="context", scored=(15,), core=10),
-        HeadSetting(kind="hybrid", scored=(16,), core=10, rank=4),
+        *(HeadSetting(kind="static", scored=(size,)) for size in (8, 15, 30)),
+        *(HeadSetting(kind="ranker", scored=(size,), rank=rank) for rank in (2, 4) for size in (8, 16)),
+        HeadSetting(kind="router", scored=(30,), clusters=2, shared=True),
+        HeadSetting(kind="context", scored=(16,), core=8),
+        HeadSetting(kind="hybrid", scored=(16,), core=8, rank=2),
     ]
     inputs = LatencyInputs(model, drafter, [exact_head(drafter), *heads], TREES[3:4], PROMPTS, new=40)
     table = measure_latency(inputs, LatencyOptions(budget_s=0.0, cycles=1))
     for head in heads:
         assert table.cycle(CycleSetting(head=setting_of(head), tree=TREES[3], prefix=45)).value > 0
-    assert {setting_of(head).kind for head in random_heads(base, usual_grid(61, 32))} >= {"static", "router"}
-    with pytest.raises(UsageError, match="1 or more"):
-        random_heads(base, HeadGrid(static=(0,)))
 
 
 @pytest.mark.parametrize("kind", ["eagle1", "medusa", "draft-model"])

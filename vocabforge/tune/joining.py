@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +190,8 @@ class Joined:
     def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
         """Acceptance on the first prompts; decoded only where it is not known."""
         about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
-        places = range(prompts)
-        missing = self.loaded.source.missing(about, places)
-        proposer = self.loaded.proposing.proposer(candidate) if missing else None
-        return self.loaded.source.rows(about, proposer, places)
+        make = partial(self.loaded.proposing.proposer, candidate)
+        return self.loaded.source.rows(about, make, range(prompts))
 
     def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         """By batch size."""

@@ -17,13 +17,12 @@ from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
-from ..models.heads import DraftHead
 from .acceptance import digest
 from .assembling import results_of
 from .checking import check_predictions
 from .joining import Joined, Loaded, Space
 from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
-from .measure_heads import random_heads, usual_grid
+from .measure_heads import usual_heads
 from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
 from .report import render_report
@@ -128,7 +127,10 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
     levels = max(tree.levels for tree in loaded.trees)
     heads = [loaded.proposing.head(choice, levels) for choice in loaded.choices]
     if usual:
-        heads += _usual_heads(heads[0], loaded)
+        widest = max(tree.topk for tree in loaded.trees)
+        known = {setting_of(head) for head in heads}
+        made = [(one, setting_of(one)) for one in usual_heads(loaded.proposing.base)]
+        heads += [one for one, found in made if min(found.scored) >= widest and found not in known]
     table = measure_latency(
         loaded.latency_inputs(heads, loaded.trees, options.batches),
         LatencyOptions(options.latency_seconds),
@@ -136,15 +138,6 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
     write_latency(path, table)
     atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
     return table
-
-
-def _usual_heads(own: DraftHead, loaded: Loaded) -> list[DraftHead]:
-    """Heads of usual sizes that every tree of the search can be drafted with, but for those that are there."""
-    base = loaded.proposing.base
-    widest = max(tree.topk for tree in loaded.trees)
-    made = random_heads(base, usual_grid(*base.weight.shape))
-    known = {setting_of(own)} | {loaded.setting(choice) for choice in loaded.choices}
-    return [one for one in made if min((found := setting_of(one)).scored) >= widest and found not in known]
 
 
 def _check_folder(output: Path) -> None:
