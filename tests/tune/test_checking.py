@@ -10,7 +10,7 @@ import pytest
 
 from tests.tune.support import Formula, Worlds, chains, row
 from vocabforge.evaluate.results import Figure
-from vocabforge.tune.checking import choose, compare, spread_entries
+from vocabforge.tune.checking import choose, compare
 from vocabforge.tune.predict import Prediction, predict_plain
 from vocabforge.tune.search import Entry, Halving, search
 from vocabforge.tune.types import Seconds
@@ -62,9 +62,8 @@ def test_all_are_checked_where_there_are_few() -> None:
 
 def test_what_was_not_decoded_fills_the_gaps() -> None:
     entries = [Entry(one) for one in chains(9)]
-    found = spread_entries(entries, 3)
-    assert [entry.candidate.tree.levels for entry in found] == [1, 4, 7]
-    assert len(spread_entries(entries[:2], 3)) == 2
+    assert [entry.candidate.tree.levels for entry in choose(entries, 3)] == [1, 4, 7]
+    assert len(choose(entries[:2], 3)) == 2
 
 
 def test_errors_and_ranks_are_those_of_eval() -> None:

@@ -23,22 +23,19 @@ from .search import Entry, finalists, ranked
 TOP = 3
 
 
-def check_predictions(
-    output: Path, loaded: Loaded, joined: Joined, entries: Sequence[Entry], count: int, wrap: Wrap | None
-) -> Check:
+def check_predictions(joined: Joined, entries: Sequence[Entry], count: int, wrap: Wrap | None) -> Check:
     """Evaluate some configurations as ``eval --recipe`` does and compare tokens a second.
 
     Those that the search stopped early are decoded on all tuning prompts first, so that all predictions rest on the
-    same ones. The evaluation is in ``check-...`` below ``output``; an existing one is not repeated.
+    same ones. The evaluation is in ``check-...`` in the run's folder; an existing one is not repeated.
 
     Args:
         count: configurations; see :func:`choose`.
     """
+    loaded = joined.loaded
     everything = len(loaded.source)
     predicted: dict[str, Prediction] = {}
     chosen = choose(entries, count)
-    if len(chosen) < count:  # the budget ran out before others were decoded
-        chosen += spread_entries(entries, count - len(chosen))
     for entry in chosen:
         rows = joined.measure(entry.candidate, everything)
         predicted[entry.name] = joined.predict(entry.candidate, rows)[1]
@@ -51,7 +48,7 @@ def check_predictions(
     )
     device = str(loaded.models.model.device)
     methods = recipe_methods(recipe, device=device, wrap=wrap, models=loaded.models)
-    folder = output / f"check-{digest([recipe_dict(recipe), _questions(loaded)])[:12]}"
+    folder = loaded.output / f"check-{digest([recipe_dict(recipe), _questions(loaded)])[:12]}"
     if not (folder / MANIFEST).is_file():
         _evaluate(folder, loaded, recipe, methods, device)
     return compare(predicted | {PLAIN: joined.plain()[1]}, read_results(folder), folder.name)
@@ -60,28 +57,22 @@ def check_predictions(
 def choose(entries: Sequence[Entry], count: int) -> list[Entry]:
     """Configurations all over the space: the best, the worst, and others at even steps of predicted tokens a second.
 
-    Ways whose speeds are alike cannot be ranked by any measurement; even steps ask for what can be told.
+    No measurement can rank ways whose speeds are alike; even steps ask for what can be told apart. If fewer were
+    decoded (the budget ran out), others from all over the space fill the gaps.
     """
     order = ranked(entries, 1)
     if len(order) <= count:
-        return order
+        left = [entry for entry in entries if not entry.by_batch]
+        wanted = min(count - len(order), len(left))
+        return order + [left[place * len(left) // wanted] for place in range(wanted)]
     best, worst = finalists(entries, 1)[0].value(1), order[-1].value(1)
     # What few prompts put above the best of all prompts is more luck than speed.
     sober = [entry for entry in order if entry.value(1) <= best]
-    order = sober if len(sober) >= count else order
-    rest, found = list(order), []
+    rest, found = sober if len(sober) >= count else order, []
     for step in range(count):
-        wanted = best + (worst - best) * step / max(count - 1, 1)
-        nearest = min(rest, key=lambda entry: abs(entry.value(1) - wanted))
-        rest.remove(nearest)
-        found.append(nearest)
+        value = best + (worst - best) * step / max(count - 1, 1)
+        found.append(rest.pop(min(range(len(rest)), key=lambda at: abs(rest[at].value(1) - value))))
     return sorted(found, key=lambda entry: -entry.value(1))
-
-
-def spread_entries(entries: Sequence[Entry], count: int) -> list[Entry]:
-    """Ways that were not decoded, from all over the space."""
-    left = [entry for entry in entries if not entry.by_batch]
-    return [left[place * len(left) // count] for place in range(count)] if len(left) > count else left
 
 
 def compare(predicted: Mapping[str, Prediction], results: Results, evaluation: str) -> Check:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,34 +13,14 @@ from ..decode.build_models import Models
 from ..evaluate.environment import describe_environment
 from ..models.heads import DraftHead
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
-from .cutting import cut_vocabs
 from .measure import LatencyInputs
-from .options import TuneInputs, TuneOptions
+from .options import Halves, TuneInputs, TuneOptions, read_halves
 from .predict import Prediction, mean_prefix, predict, predict_plain
-from .prompts import Halves, read_halves
 from .proposing import HeadInputs, Proposing, head_choices
 from .search import Entry
-from .space import Candidate, HeadChoice, candidates, trees_of
+from .space import Candidate, HeadChoice, candidates, cut_vocabs, trees_of
 from .table import LatencyTable
 from .types import CycleSetting, HeadSetting, TreeSetting
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is searched.
-
-    Attributes:
-        settings: sizes of each head.
-        left_out: heads that are not searched, and why.
-    """
-
-    candidates: Sequence[Candidate]
-    heads: Mapping[HeadChoice, HeadSetting]
-    left_out: Mapping[str, str]
-
-    @property
-    def trees(self) -> list[TreeSetting]:
-        return list(dict.fromkeys(one.tree for one in self.candidates))
 
 
 class Loaded:
@@ -113,37 +92,6 @@ class Loaded:
             self.hashes["drafter"],
         )
 
-    def space(self, latency: LatencyTable) -> Space:
-        """Heads times trees, less what the latency table cannot tell.
-
-        Raises:
-            MismatchError: nothing is left.
-        """
-        settings = {choice: self.setting(choice) for choice in self.choices}
-        left_out: dict[str, str] = {}
-        found = []
-        for one in self.all_candidates:
-            try:
-                for batch in self.options.batches:
-                    latency.cycle(
-                        CycleSetting(head=settings[one.head], tree=one.tree, batch=batch, prefix=64)
-                    )
-            except MismatchError as error:
-                kind = settings[one.head].label
-                left_out.setdefault(
-                    one.head.name, f"the latency table knows nothing of {kind}; {error.remedy}"
-                )
-                continue
-            found.append(one)
-        if not found:
-            raise MismatchError(
-                "the latency table tells nothing about any of the draft heads",
-                got="; ".join(f"{name}: {why}" for name, why in left_out.items()),
-                source=self.inputs.what_if,
-                remedy="run tune --measure-only there with the same draft heads and trees",
-            )
-        return Space(found, settings, left_out)
-
     @cached_property
     def all_candidates(self) -> list[Candidate]:
         sizes = {choice: self.proposing.head(choice, self.trees[-1].levels).size for choice in self.choices}
@@ -181,11 +129,40 @@ class Loaded:
 
 
 class Joined:
-    """Acceptance and latency of candidates, as :func:`~vocabforge.tune.search.search` asks for them."""
+    """Acceptance and latency of candidates, as :func:`~vocabforge.tune.search.search` asks for them.
+
+    Attributes:
+        candidates: heads times trees, without those that the latency table lacks.
+        settings: sizes of each head.
+        left_out: heads that are not searched, and why.
+
+    Raises:
+        MismatchError: no candidate is left.
+    """
 
     def __init__(self, loaded: Loaded, latency: LatencyTable) -> None:
         self.loaded, self.latency = loaded, latency
         self._abouts: dict[str, dict[str, Any]] = {}
+        self.settings = {choice: loaded.setting(choice) for choice in loaded.choices}
+        self.left_out: dict[str, str] = {}
+        self.candidates: list[Candidate] = []
+        for one in loaded.all_candidates:
+            head = self.settings[one.head]
+            try:
+                for batch in loaded.options.batches:
+                    latency.cycle(CycleSetting(head=head, tree=one.tree, batch=batch, prefix=64))
+            except MismatchError as error:
+                why = f"the latency table has no {head.label}; {error.remedy}"
+                self.left_out.setdefault(one.head.name, why)
+            else:
+                self.candidates.append(one)
+        if not self.candidates:
+            raise MismatchError(
+                "the latency table has none of the draft heads",
+                got="; ".join(f"{name}: {why}" for name, why in self.left_out.items()),
+                source=loaded.inputs.what_if,
+                remedy="run tune --measure-only there with the same draft heads and trees",
+            )
 
     def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
         """Acceptance on the first prompts; decoded only where it is not known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from .. import __version__
@@ -18,13 +19,13 @@ from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
 from .acceptance import digest
-from .assembling import results_of
 from .checking import check_predictions
-from .joining import Joined, Loaded, Space
+from .joining import Joined, Loaded
 from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
 from .measure_heads import usual_heads
 from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
+from .recommend import results_of
 from .report import render_report
 from .search import Entry, Halving, finalists, search
 from .table import LATENCY, LatencyTable, read_latency, write_latency
@@ -57,14 +58,12 @@ def tune(
                 got=f"--check {options.check} with {inputs.what_if}",
                 remedy="leave --check out, or run tune with --check on that machine",
             )
-        space = loaded.space(table)
         joined = Joined(loaded, table)
-        entries, late = _search(space, joined, options, len(loaded.source))
-        plain = joined.plain()
-        results = results_of(loaded, space, joined, entries, plain, late)
+        entries, late = _search(joined)
+        results = results_of(joined, entries, late)
         _write(output, loaded, results, entries)
         if options.check:
-            check = check_predictions(output, loaded, joined, entries, options.check, wrap)
+            check = check_predictions(joined, entries, options.check, wrap)
             results = results.model_copy(update={"check": check})
             _write(output, loaded, results, entries)
     return results
@@ -153,45 +152,29 @@ def _check_folder(output: Path) -> None:
         )
 
 
-class _Bars:
-    """One progress bar a round of the search."""
-
-    def __init__(self) -> None:
-        self._open: ProgressBar | None = None
-
-    def tell(self, done: int, of: int, what: str) -> None:
-        """A way of a round is about to be decoded."""
-        if done == 0:
-            self.close()
-            self._open = ProgressBar("Acceptance", of, "ways").__enter__()
-        if self._open is not None:
-            self._open.update(1 if done else 0, note=what)
-
-    def close(self) -> None:
-        """The round is over."""
-        if self._open is not None:
-            self._open.update(1)
-            self._open.__exit__(None, None, None)
-        self._open = None
-
-
-def _search(space: Space, joined: Joined, options: TuneOptions, prompts: int) -> tuple[list[Entry], bool]:
-    """The search, under progress bars; whether its time was up.
+def _search(joined: Joined) -> tuple[list[Entry], bool]:
+    """The search, with a progress bar a round; whether its time was up.
 
     The first round, which sees every way, takes at most half of the time.
     """
-    began, bars = time.monotonic(), _Bars()
+    options, prompts, began = joined.loaded.options, len(joined.loaded.source), time.monotonic()
+    with ExitStack() as bars:
+        bar = ProgressBar("Acceptance", 0, "ways")
 
-    def left(number: int) -> float:
-        share = 0.5 if number == 1 else 1.0
-        return began + share * (options.budget - options.latency_seconds) - time.monotonic()
+        def tell(done: int, of: int, what: str) -> None:
+            nonlocal bar
+            if done == 0:
+                bars.close()
+                bar = bars.enter_context(ProgressBar("Acceptance", of, "ways"))
+                bars.callback(bar.update, 1)
+            bar.update(1 if done else 0, note=what)
 
-    try:
-        found = search(space.candidates, joined, Halving(prompts), left=left, tell=bars.tell)
-    finally:
-        bars.close()
-    late = any(entry.state == "not reached" for entry in found) or left(2) <= 0
-    return found, late
+        def left(number: int) -> float:
+            share = 0.5 if number == 1 else 1.0
+            return began + share * (options.budget - options.latency_seconds) - time.monotonic()
+
+        found = search(joined.candidates, joined, Halving(prompts), left=left, tell=tell)
+    return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
 def _write(output: Path, loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> None:
