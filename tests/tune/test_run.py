@@ -120,6 +120,26 @@ def test_time_that_is_up_is_told(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_page")
+def test_latency_is_measured_again_only_for_what_a_longer_budget_could_add(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[float] = []
+    table = make_table(place, settings_of(place, [HeadChoice()]), here=True)
+
+    def measured(inputs: Any, options: Any) -> Any:
+        budgets.append(options.budget_s)
+        return table.model_copy(update={"notes": ("left out",) if options.budget_s < 30 else ()})
+
+    monkeypatch.setattr("vocabforge.tune.run.measure_latency", measured)
+    inputs = TuneInputs(place / "t", place / "d", str(place / "q.jsonl"))
+    for budget in (200.0, 100.0, 400.0, 900.0):
+        tune(tmp_path / "out", inputs, options_of(budget=budget))
+    assert budgets == [20.0, 40.0]
+    tune(tmp_path / "out", inputs, options_of(), fresh=True)
+    assert budgets == [20.0, 40.0, 60.0]
+
+
+@pytest.mark.usefixtures("no_page")
 def test_a_head_that_the_file_does_not_know_is_left_out(place: Path, tmp_path: Path) -> None:
     heads = HeadInputs(heads=(("r", place / "r"),))
     results = tune(tmp_path / "out", inputs_of(place, heads=heads), options_of())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,13 @@ from ..decode.build_models import Models
 from ..evaluate.environment import describe_environment
 from ..models.heads import DraftHead
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
-from .measure import LatencyInputs
 from .options import Halves, TuneInputs, TuneOptions, read_halves
 from .predict import Prediction, mean_prefix, predict, predict_plain
-from .proposing import HeadInputs, Proposing, head_choices
+from .proposing import Proposing, head_choices
 from .search import Entry
 from .space import Candidate, HeadChoice, candidates, cut_vocabs, trees_of
 from .table import LatencyTable
-from .types import CycleSetting, HeadSetting, TreeSetting
+from .types import CycleSetting, setting_of
 
 
 class Loaded:
@@ -76,31 +76,14 @@ class Loaded:
     def environment(self) -> dict[str, Any]:
         return describe_environment(device=str(self.models.model.device), dtype=self.options.dtype)
 
-    def latency_inputs(
-        self, heads: Sequence[DraftHead], trees: Sequence[TreeSetting], batches: Sequence[int]
-    ) -> LatencyInputs:
-        """What is measured of these heads, the drafter's own first, with these trees."""
-        return LatencyInputs(
-            self.models.model,
-            self.proposing.drafter,
-            heads,
-            trees,
-            self.halves.tuning.prompts,
-            batches,
-            self.options.new_tokens,
-            self.hashes["target"],
-            self.hashes["drafter"],
-        )
+    @property
+    def levels(self) -> int:
+        """Of the deepest tree; a head with a schedule is laid over them."""
+        return max(tree.levels for tree in self.trees)
 
-    @cached_property
-    def all_candidates(self) -> list[Candidate]:
-        sizes = {choice: self.proposing.head(choice, self.trees[-1].levels).size for choice in self.choices}
-        return candidates(sizes, self.trees)
-
-    def setting(self, choice: HeadChoice, levels: int | None = None) -> HeadSetting:
-        """Sizes of a head; of one with a schedule, laid over so many levels."""
-        deepest = max(tree.levels for tree in self.trees)
-        return self.proposing.setting(Candidate(choice, TreeSetting.chain((levels or deepest) - 1)))
+    def heads(self) -> list[DraftHead]:
+        """Of :attr:`choices`, the drafter's own first."""
+        return [self.proposing.head(choice, self.levels) for choice in self.choices]
 
     def about(self, candidate: Candidate) -> dict[str, Any]:
         """What decides a candidate's drafts, by content."""
@@ -122,9 +105,7 @@ class Loaded:
         if self.inputs.ranking is not None:
             folder = self.output / "vocab"
             cut = cut_vocabs(self.inputs.ranking, self.inputs.sizes, self.inputs.target, folder)
-            heads = HeadInputs(
-                (*heads.vocabs, *cut), heads.heads, heads.shortlists, heads.budgets, heads.dynamic
-            )
+            heads = replace(heads, vocabs=(*heads.vocabs, *cut))
         return head_choices(heads, self.proposing.own)
 
 
@@ -143,10 +124,11 @@ class Joined:
     def __init__(self, loaded: Loaded, latency: LatencyTable) -> None:
         self.loaded, self.latency = loaded, latency
         self._abouts: dict[str, dict[str, Any]] = {}
-        self.settings = {choice: loaded.setting(choice) for choice in loaded.choices}
+        heads = dict(zip(loaded.choices, loaded.heads()))
+        self.settings = {choice: setting_of(head) for choice, head in heads.items()}
         self.left_out: dict[str, str] = {}
         self.candidates: list[Candidate] = []
-        for one in loaded.all_candidates:
+        for one in candidates({choice: head.size for choice, head in heads.items()}, loaded.trees):
             head = self.settings[one.head]
             try:
                 for batch in loaded.options.batches:

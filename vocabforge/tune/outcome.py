@@ -79,7 +79,7 @@ class CandidateRow(_Figures):
         return next((row for row in self.batches if row.batch == batch), None)
 
 
-class RunnerUp(StrictModel):
+class RunnerUp(_Figures):
     """What another way lacks, beside the recommended one.
 
     Attributes:
@@ -92,7 +92,6 @@ class RunnerUp(StrictModel):
     accepted: float
     cycle: float
     sure: bool
-    text: str
 
 
 class Recommendation(StrictModel):

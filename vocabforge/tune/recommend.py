@@ -218,21 +218,10 @@ def _others(order: Sequence[Entry], batch: int) -> list[Entry]:
 
 
 def _runner_up(name: str, other: Prediction, won: Prediction) -> RunnerUp:
-    rate = other.value / won.value - 1
-    accepted = (other.accepted.value or 0) / (won.accepted.value or 1) - 1
-    cycle = other.cycle.value / won.cycle.value - 1
-    sure = (other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value)
-    text = f"{_change(accepted, 'tokens a cycle')} and cycles {_longer(cycle)}: {_change(rate, 'tokens a second')}"
-    return RunnerUp(name=name, tokens_per_s=rate, accepted=accepted, cycle=cycle, sure=sure, text=text)
-
-
-def _change(share: float, what: str) -> str:
-    if abs(share) < 0.0005:
-        return f"as many {what}"
-    return f"{abs(share):.1%} {'more' if share > 0 else 'fewer'} {what}"
-
-
-def _longer(share: float) -> str:
-    if abs(share) < 0.0005:
-        return "as long"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
+    return RunnerUp(
+        name=name,
+        tokens_per_s=other.value / won.value - 1,
+        accepted=(other.accepted.value or 0) / (won.accepted.value or 1) - 1,
+        cycle=other.cycle.value / won.cycle.value - 1,
+        sure=(other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value),
+    )

@@ -21,7 +21,7 @@ from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
 from .acceptance import digest
 from .checking import check_predictions
 from .joining import Joined, Loaded
-from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
+from .measure import LatencyInputs, LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
 from .measure_heads import usual_heads
 from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
@@ -104,38 +104,48 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
         shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
         table.check_shapes(*shapes, source=inputs.what_if)
         return table
+    heads, prompts = loaded.heads(), loaded.halves.tuning.prompts
     wanted = digest(
         {
             "hashes": loaded.input_hashes,
             "trees": [tree.model_dump(mode="json") for tree in loaded.trees],
-            "heads": [loaded.setting(choice).model_dump(mode="json") for choice in loaded.choices],
+            "heads": [setting_of(head).model_dump(mode="json") for head in heads],
             "batches": list(options.batches),
             "new_tokens": options.new_tokens,
-            "prompts": [len(prompt) for prompt in loaded.halves.tuning.prompts],
+            "prompts": [len(prompt) for prompt in prompts],
             "environment": loaded.environment,
-            "budget": options.latency_seconds,
             "vocabforge": __version__,
         }
     )
     path, note = loaded.output / LATENCY, loaded.output / MEASURED_FOR
     if not fresh and path.is_file() and note.is_file():
         made = read_json(note, "note beside the latency file")
-        if made == {"digest": wanted, "sha256": sha256_file(path)}:
-            say(f"Latency: as measured before for the same space ({path}).")
-            return read_latency(path)
-    levels = max(tree.levels for tree in loaded.trees)
-    heads = [loaded.proposing.head(choice, levels) for choice in loaded.choices]
+        known = made if isinstance(made, dict) else {}
+        if (known.get("digest"), known.get("sha256")) == (wanted, sha256_file(path)):
+            table = read_latency(path)
+            if not table.notes or known.get("seconds", 0) >= options.latency_seconds:
+                say(f"Latency: as measured before for the same space ({path}).")
+                return table
     if usual:
         widest = max(tree.topk for tree in loaded.trees)
-        known = {setting_of(head) for head in heads}
-        made = [(one, setting_of(one)) for one in usual_heads(loaded.proposing.base)]
-        heads += [one for one, found in made if min(found.scored) >= widest and found not in known]
-    table = measure_latency(
-        loaded.latency_inputs(heads, loaded.trees, options.batches),
-        LatencyOptions(options.latency_seconds),
+        there = {setting_of(head) for head in heads}
+        random = [(one, setting_of(one)) for one in usual_heads(loaded.proposing.base)]
+        heads += [one for one, found in random if min(found.scored) >= widest and found not in there]
+    asked = LatencyInputs(
+        model,
+        loaded.proposing.drafter,
+        heads,
+        loaded.trees,
+        prompts,
+        options.batches,
+        options.new_tokens,
+        loaded.hashes["target"],
+        loaded.hashes["drafter"],
     )
+    table = measure_latency(asked, LatencyOptions(options.latency_seconds))
     write_latency(path, table)
-    atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
+    measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": options.latency_seconds}
+    atomic_write_json(note, measured)
     return table
 
 
