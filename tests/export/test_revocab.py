@@ -20,6 +20,11 @@ V, H = 61, 32
 SMALL = torch.tensor([0, 3, 9, 17, 41, 58])
 LARGE = torch.tensor([0, 2, 3, 9, 10, 17, 18, 40, 41, 57, 58, 60])
 FULL = torch.arange(V)
+RANKED = np.array([41, 0, 9, 3, 17, 58], dtype=np.int64)  # SMALL by rank
+
+
+def subset(ranked: np.ndarray = RANKED) -> VocabSubset:
+    return VocabSubset.from_ranked(ranked, vocab_size=V, fingerprint="tokenizer")
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +86,35 @@ def test_remapping_finds_rows_by_target_id_not_by_place(target: HFTarget) -> Non
 @pytest.mark.parametrize("have", [None, LARGE, FULL])
 def test_pruning_is_prune_head(target: HFTarget, have: torch.Tensor | None) -> None:
     drafter = trained(target, have)
-    subset = VocabSubset.from_ranked(SMALL.numpy(), vocab_size=V, fingerprint="t")
-    assert same(revocab_head(drafter, SMALL), prune_head(drafter, subset, source="s"))
+    assert same(revocab_head(drafter, SMALL), prune_head(drafter, subset(), source="s"))
+
+
+def test_pruned_rows_are_those_of_d2t(target: HFTarget) -> None:
+    for rows in (None, 61):
+        drafter = tiny_drafter(target, own_head=rows)
+        if rows:
+            with torch.no_grad():
+                drafter.lm_head.weight.normal_()
+        pruned = prune_head(drafter, subset(), source="s")
+        d2t = torch.from_numpy(subset().d2t())
+        assert torch.equal(pruned.lm_head.weight, drafter.head_weight[torch.arange(len(d2t)) + d2t])
+        assert not torch.equal(pruned.lm_head.weight, drafter.head_weight[d2t]), "offsets are no row numbers"
+        assert pruned.target_ids.tolist() == sorted(RANKED)
+        g = torch.randn(5, 32)
+        assert torch.allclose(pruned.logits(g), drafter.logits(g)[:, sorted(RANKED)], atol=1e-5)
+        shared = {name for name in drafter.state_dict() if name != "lm_head.weight"}
+        assert all(torch.equal(pruned.state_dict()[name], drafter.state_dict()[name]) for name in shared)
+
+
+def test_a_reduced_head_can_be_pruned_further_but_not_extended(target: HFTarget) -> None:
+    ids = torch.tensor(sorted([*RANKED.tolist(), 5, 60]))
+    drafter = tiny_drafter(target, own_head=len(ids), target_ids=ids)
+    pruned = prune_head(drafter, subset(), source="s")
+    kept = [ids.tolist().index(token) for token in sorted(RANKED)]
+    assert torch.equal(pruned.lm_head.weight, drafter.lm_head.weight[kept])
+    with pytest.raises(MismatchError, match="does not score every token") as error:
+        prune_head(drafter, subset(np.array([0, 4, 5], dtype=np.int64)), source="s")
+    assert "[4]" in str(error.value)
 
 
 @pytest.mark.parametrize("by_way_of", [LARGE, FULL])
@@ -156,12 +188,3 @@ def test_end_tokens_by_what_becomes_of_them() -> None:
         "gained": [5],
         "outside": [9],
     }
-
-
-def test_ids_of_numpy_subsets_go_in_as_they_are(target: HFTarget) -> None:
-    subset = VocabSubset.from_ranked(
-        np.array([41, 0, 9], dtype=np.int64), vocab_size=V, fingerprint="tokenizer"
-    )
-    made = revocab_head(trained(target, LARGE), torch.from_numpy(subset.ids))
-    d2t = torch.from_numpy(subset.d2t())
-    assert torch.equal(made.target_ids, torch.arange(3) + d2t)
