@@ -14,11 +14,11 @@ from vocabforge.evaluate.acceptance import AcceptanceMeter
 from vocabforge.evaluate.live_prompts import LivePrompts
 from vocabforge.tune.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
 from vocabforge.tune.proposing import Proposing
-from vocabforge.tune.space import Candidate, HeadChoice
+from vocabforge.tune.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
-CHAIN = Candidate(HeadChoice(), TreeSetting.chain(2))
+CHAIN = TuneCandidate(HeadChoice(), TreeSetting.chain(2))
 ABOUT = {"tree": "chain 3"}
 
 

@@ -16,7 +16,7 @@ _STEPS = (1, 2, 2.5, 5)
 
 
 @dataclass(frozen=True)
-class Place:
+class ChartPoint:
     """A way of decoding in the plane of cycle time and accepted length.
 
     Attributes:
@@ -35,7 +35,7 @@ class Place:
 
 
 def pareto_chart(
-    name: str, places: Sequence[Place], plain: Place, *, batch: int = 1, width: float = WIDE_IN
+    name: str, places: Sequence[ChartPoint], plain: ChartPoint, *, batch: int = 1, width: float = WIDE_IN
 ) -> str:
     """Accepted length over cycle time; straight lines through the origin are equal tokens a second.
 
@@ -95,9 +95,9 @@ def pareto_chart(
     return render_chart(name, 4.6 if width >= WIDE_IN else 3.6, draw, width)
 
 
-def frontier(places: Sequence[Place]) -> list[Place]:
+def frontier(places: Sequence[ChartPoint]) -> list[ChartPoint]:
     """Those that no other is both quicker and better than, by time."""
-    found: list[Place] = []
+    found: list[ChartPoint] = []
     for one in sorted(places, key=lambda place: (place.ms, -place.accepted)):
         if not found or one.accepted > found[-1].accepted:
             found.append(one)

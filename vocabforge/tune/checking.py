@@ -15,7 +15,7 @@ from ..evaluate.results import MethodResults, Results, read_results
 from ..evaluate.settings import RunSettings
 from ..models.device import synchroniser
 from .acceptance import digest
-from .joining import Joined, Loaded
+from .joining import Joined, TuneSession
 from .outcome import Check, CheckRow
 from .predict import Prediction
 from .search import Entry, finalists, ranked
@@ -127,14 +127,14 @@ def _speed(measured: MethodResults) -> float:
     return measured.summary.overall.tokens_per_s.value or 0.0
 
 
-def _questions(loaded: Loaded) -> list[object]:
+def _questions(loaded: TuneSession) -> list[object]:
     """What decides the evaluation beside the recipe."""
     checking = loaded.halves.checking
     return [checking.sha256, checking.max_new_tokens, loaded.halves.form, loaded.hashes, loaded.environment]
 
 
 def _evaluate(
-    folder: Path, loaded: Loaded, recipe: DecodingRecipe, methods: Sequence[Method], device: str
+    folder: Path, loaded: TuneSession, recipe: DecodingRecipe, methods: Sequence[Method], device: str
 ) -> None:
     tokenizer = loaded.models.tokenizer
     provenance = Provenance(

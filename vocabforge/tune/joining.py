@@ -18,12 +18,12 @@ from .options import Halves, TuneInputs, TuneOptions, read_halves
 from .predict import Prediction, mean_prefix, predict, predict_plain
 from .proposing import Proposing, head_choices
 from .search import Entry
-from .space import Candidate, HeadChoice, candidates, cut_vocabs, trees_of
+from .space import HeadChoice, TuneCandidate, candidates, cut_vocabs, trees_of
 from .table import LatencyTable
 from .types import CycleSetting, setting_of
 
 
-class Loaded:
+class TuneSession:
     """Everything that a run has loaded.
 
     Args:
@@ -85,7 +85,7 @@ class Loaded:
         """Of :attr:`choices`, the drafter's own first."""
         return [self.proposing.head(choice, self.levels) for choice in self.choices]
 
-    def about(self, candidate: Candidate) -> dict[str, Any]:
+    def about(self, candidate: TuneCandidate) -> dict[str, Any]:
         """What decides a candidate's drafts, by content."""
         head = candidate.head
         given = {
@@ -121,13 +121,13 @@ class Joined:
         MismatchError: no candidate is left.
     """
 
-    def __init__(self, loaded: Loaded, latency: LatencyTable) -> None:
+    def __init__(self, loaded: TuneSession, latency: LatencyTable) -> None:
         self.loaded, self.latency = loaded, latency
         self._abouts: dict[str, dict[str, Any]] = {}
         heads = dict(zip(loaded.choices, loaded.heads()))
         self.settings = {choice: setting_of(head) for choice, head in heads.items()}
         self.left_out: dict[str, str] = {}
-        self.candidates: list[Candidate] = []
+        self.candidates: list[TuneCandidate] = []
         for one in candidates({choice: head.size for choice, head in heads.items()}, loaded.trees):
             head = self.settings[one.head]
             try:
@@ -146,13 +146,13 @@ class Joined:
                 remedy="run tune --measure-only there with the same draft heads and trees",
             )
 
-    def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+    def measure(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
         """Acceptance on the first prompts; decoded only where it is not known."""
         about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
         make = partial(self.loaded.proposing.proposer, candidate)
         return self.loaded.source.rows(about, make, range(prompts))
 
-    def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
+    def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         """By batch size."""
         head, tree = self.loaded.proposing.setting(candidate), candidate.tree
         return {

@@ -28,9 +28,9 @@ from ..models.heads import DraftHead
 from ..models.lean import LeanModel
 from ..models.target_load import dtype_name
 from .measure_graphs import captured_parts
-from .measure_parts import Bench, Run
+from .measure_parts import CycleRun, CycleRunner
 from .measure_plan import MeasurePlan, plan_of
-from .records import AXES, Check, Part, Place, Point, Rest, Shapes, place_of
+from .records import AXES, CycleCheck, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
 from .table import LatencyTable
 from .types import TreeSetting
 
@@ -70,7 +70,7 @@ class LatencyInputs:
 
 
 @dataclass(frozen=True)
-class LatencyOptions:
+class LatencyBudget:
     """How long is measured.
 
     Attributes:
@@ -95,24 +95,24 @@ def _by_round() -> dict[int, list[float]]:
 class _Measured:
     """Seconds by part, and of whole cycles by run, each by round."""
 
-    parts: dict[Place, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
-    cycles: dict[Run, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
+    parts: dict[PartKey, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
+    cycles: dict[CycleRun, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
 
-    def all_of(self, run: Run) -> list[float]:
+    def all_of(self, run: CycleRun) -> list[float]:
         return [one for seconds in self.cycles[run].values() for one in seconds]
 
 
-def measure_latency(inputs: LatencyInputs, options: LatencyOptions | None = None) -> LatencyTable:
+def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None) -> LatencyTable:
     """Measure until the budget is spent.
 
     Raises:
         UsageError: no prompt with a token, or a drafter whose drafting has no parts.
     """
-    options, began, model = options or LatencyOptions(), time.monotonic(), inputs.model
+    options, began, model = options or LatencyBudget(), time.monotonic(), inputs.model
     graphs = model.device.type == "cuda" if inputs.graphs is None else inputs.graphs
     name = FITTING[getattr(inputs.drafter, "kind", "draft-model")][0]
     capture = partial(_quiet_capture, model.device) if graphs else None
-    bench = Bench(model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
+    bench = CycleRunner(model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
     lengths, limit = [len(prompt) for prompt in inputs.prompts], model.config.max_positions
     plan = plan_of(bench.settings, inputs.trees, inputs.batches, lengths, inputs.new, limit)
     measured = _Measured()
@@ -143,16 +143,16 @@ def _quiet_capture(device: torch.device) -> GraphCapture:
 
 
 def _tasks(
-    bench: Bench, plan: MeasurePlan, measured: _Measured, options: LatencyOptions, graphs: bool
+    bench: CycleRunner, plan: MeasurePlan, measured: _Measured, options: LatencyBudget, graphs: bool
 ) -> tuple[list[Task], list[Task]]:
     """Everything of a round: what no prediction can do without, and the rest."""
 
-    def timed(run: Run, number: int) -> None:
+    def timed(run: CycleRun, number: int) -> None:
         found = captured_parts(bench, run) if graphs else []
         for where, seconds in found or bench.timed(run, options.cycles):
             measured.parts[where][number].append(seconds)
 
-    def whole(run: Run, number: int) -> None:
+    def whole(run: CycleRun, number: int) -> None:
         seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
         measured.cycles[run][number] += seconds
         if run.tree is None:
@@ -162,10 +162,10 @@ def _tasks(
         where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
         measured.parts[where][number].append(bench.prefill(tokens, head))
 
-    def cycles(runs: Sequence[Run]) -> list[Task]:
+    def cycles(runs: Sequence[CycleRun]) -> list[Task]:
         return [(f"whole cycle: {bench.setting(run).label}", partial(whole, run)) for run in runs]
 
-    def parts(runs: Sequence[Run]) -> list[Task]:
+    def parts(runs: Sequence[CycleRun]) -> list[Task]:
         return [(bench.setting(run).label, partial(timed, run)) for run in runs]
 
     plain: list[Task] = [
@@ -245,14 +245,15 @@ def point_of(times: Times, at: Mapping[str, int]) -> Point:
     return Point(at=dict(at), seconds=middle, low=min(low, middle), high=max(high, middle), count=count)
 
 
-def parts_of(times: Mapping[Place, Times]) -> tuple[Part, ...]:
+def parts_of(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:
     """Everything measured, by part and family."""
     found: dict[tuple[str, str], list[Point]] = {}
     for where, by_round in sorted(times.items()):
         at = dict(zip(AXES[where.name], where.sizes))
         found.setdefault((where.name, where.family), []).append(point_of(by_round, at))
     return tuple(
-        Part(name=name, family=family, points=tuple(points)) for (name, family), points in found.items()
+        MeasuredPart(name=name, family=family, points=tuple(points))
+        for (name, family), points in found.items()
     )
 
 
@@ -275,7 +276,9 @@ def fit_rest(cycles: Sequence[tuple[int, int, float, float]], *, by_size: bool) 
     return Rest(per_cycle=float(found[0]), per_level=float(found[1]), per_row=float(found[2]))
 
 
-def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, measured: _Measured) -> LatencyTable:
+def _with_rest(
+    table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, measured: _Measured
+) -> LatencyTable:
     """Fit the rest to the reference cycles and compare all predictions with their cycles."""
     cycles = []
     for run in plan.references:
@@ -293,7 +296,7 @@ def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, measured: _
         setting = bench.setting(run)
         value, low, high = table.cycle(setting)
         checks.append(
-            Check(
+            CycleCheck(
                 setting=setting,
                 fitted=run in plan.references,
                 predicted=value,

@@ -23,7 +23,7 @@ from ..decode.tree import DraftTree
 from ..models.head_types import PreparesSteps
 from ..models.heads import DraftHead, DraftState
 from ..models.lean import LeanModel
-from .records import Place, place_of
+from .records import PartKey, place_of
 from .table import head_family
 from .types import CycleSetting, TreeSetting, setting_of
 
@@ -136,7 +136,7 @@ class TimedProposer:
 
 
 @dataclass(frozen=True)
-class Run:
+class CycleRun:
     """Some cycles of one kind.
 
     Attributes:
@@ -151,7 +151,7 @@ class Run:
     prefix: int
 
 
-class Bench:
+class CycleRunner:
     """Runs cycles of a target, a drafter and its draft heads.
 
     Args:
@@ -197,12 +197,12 @@ class Bench:
             )
         return found
 
-    def setting(self, run: Run) -> CycleSetting:
+    def setting(self, run: CycleRun) -> CycleSetting:
         """What the latency table calls a run that drafts."""
         assert run.tree is not None
         return CycleSetting(head=self.settings[run.head], tree=run.tree, batch=run.batch, prefix=run.prefix)
 
-    def timed(self, run: Run, count: int) -> list[tuple[Place, float]]:
+    def timed(self, run: CycleRun, count: int) -> list[tuple[PartKey, float]]:
         """Seconds of the parts of ``count`` cycles that draft, step by step."""
         assert run.tree is not None
         timed = TimedProposer(self.proposer(run.head, run.tree), self.model.device)
@@ -219,7 +219,7 @@ class Bench:
             cycle.verify, cycle.whole = seconds, all_of_it
         return [one for place in usual(whole) for one in self._parts(run, run.tree, cycles[place])]
 
-    def _parts(self, run: Run, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[Place, float]]:
+    def _parts(self, run: CycleRun, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[PartKey, float]]:
         """Where one cycle's laps belong."""
         setting = self.setting(run)
         head, at = setting.head, setting.sizes
@@ -247,7 +247,7 @@ class Bench:
                 found.append((place_of("choose", tree.kind, **at), seconds))
         return found
 
-    def whole(self, run: Run, count: int) -> list[float]:
+    def whole(self, run: CycleRun, count: int) -> list[float]:
         """Host seconds from one committed cycle to the next, as decoding pays them: captured where it captures."""
         proposer = None if run.tree is None else self.proposer(run.head, run.tree)
         marks: list[float] = []
@@ -275,7 +275,7 @@ class Bench:
 
     def _cycles(
         self,
-        run: Run,
+        run: CycleRun,
         proposer: Proposer | Any | None,
         capture: GraphCapture | None,
         count: int,

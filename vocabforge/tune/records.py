@@ -25,7 +25,7 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Place(NamedTuple):
+class PartKey(NamedTuple):
     """Where a measured time belongs: a part of a cycle, its family, and the sizes in the order of the part's axes."""
 
     name: str
@@ -33,9 +33,9 @@ class Place(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def place_of(name: str, family: str, **sizes: int) -> Place:
+def place_of(name: str, family: str, **sizes: int) -> PartKey:
     """A place by named sizes; those that the part does not depend on are left out."""
-    return Place(name, family, tuple(sizes[axis] for axis in AXES[name]))
+    return PartKey(name, family, tuple(sizes[axis] for axis in AXES[name]))
 
 
 class Point(StrictModel):
@@ -54,7 +54,7 @@ class Point(StrictModel):
     count: Positive
 
 
-class Part(StrictModel):
+class MeasuredPart(StrictModel):
     """All times of one part of a cycle.
 
     Attributes:
@@ -83,7 +83,7 @@ class Rest(StrictModel):
         return self.per_cycle + self.per_level * levels + self.per_row * (batch - 1)
 
 
-class Check(StrictModel):
+class CycleCheck(StrictModel):
     """A real cycle beside its prediction.
 
     Attributes:

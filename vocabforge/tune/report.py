@@ -9,14 +9,14 @@ from typing import Any
 from ..decode.recipe import PLAIN
 from ..evaluate.page import render_page
 from ..evaluate.plots import WIDTH_IN
-from .charts import WIDE_IN, Place, pareto_chart
+from .charts import WIDE_IN, ChartPoint, pareto_chart
 from .outcome import BatchRow, CandidateRow, Recommendation, TuneResults
 
 _SHOWN = 15  # rows before the others are folded away
 
 
 @dataclass(frozen=True)
-class Section:
+class BatchSection:
     """Everything about one batch size.
 
     Attributes:
@@ -62,12 +62,12 @@ def head_places(results: TuneResults) -> dict[str, int]:
     return {name: index for index, name in enumerate(names, start=1)}
 
 
-def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]) -> Section:
+def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]) -> BatchSection:
     rows = [(row, found) for row in results.candidates if (found := row.at(one.batch)) is not None]
     rows.sort(key=lambda pair: -(pair[1].tokens_per_s.value or 0.0))
     base = next(row for row in results.plain if row.batch == one.batch)
     places = [
-        Place(
+        ChartPoint(
             heads[row.head],
             row.name,
             found.cycle.value * 1e3,
@@ -78,13 +78,13 @@ def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]
         for row, found in rows
         if row.accepted is not None and row.accepted.value is not None
     ]
-    plain = Place(0, PLAIN, base.cycle.value * 1e3, 1.0, best=one.method == PLAIN)
+    plain = ChartPoint(0, PLAIN, base.cycle.value * 1e3, 1.0, best=one.method == PLAIN)
     charts = [
         pareto_chart(f"pareto-{one.batch}-{name}", places, plain, batch=one.batch, width=width)
         for name, width in (("wide", WIDE_IN), ("narrow", WIDTH_IN))
     ]
     best = None if one.method == PLAIN else results.row(one.method)
-    return Section(one, base, best, charts[0], charts[1], rows)
+    return BatchSection(one, base, best, charts[0], charts[1], rows)
 
 
 def _scores(results: TuneResults, head: str) -> str:

@@ -20,8 +20,8 @@ from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
 from .acceptance import digest
 from .checking import check_predictions
-from .joining import Joined, Loaded
-from .measure import LatencyInputs, LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
+from .joining import Joined, TuneSession
+from .measure import LatencyBudget, LatencyInputs, measure_latency, shapes_of_drafter, shapes_of_target
 from .measure_heads import usual_heads
 from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
@@ -50,7 +50,7 @@ def tune(
     """
     _check_folder(output)
     with only_writer(output):
-        loaded = Loaded(output, inputs, options)
+        loaded = TuneSession(output, inputs, options)
         table = latency_of(loaded, fresh=fresh)
         if options.check and dict(table.environment) != loaded.environment:
             raise UsageError(
@@ -84,10 +84,10 @@ def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> Late
         )
     _check_folder(output)
     with only_writer(output):
-        return latency_of(Loaded(output, inputs, options), fresh=True, usual=True)
+        return latency_of(TuneSession(output, inputs, options), fresh=True, usual=True)
 
 
-def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTable:
+def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> LatencyTable:
     """The latency table: of another machine, measured here before for the same space, or measured now.
 
     Args:
@@ -142,7 +142,7 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
         loaded.hashes["target"],
         loaded.hashes["drafter"],
     )
-    table = measure_latency(asked, LatencyOptions(options.latency_seconds))
+    table = measure_latency(asked, LatencyBudget(options.latency_seconds))
     write_latency(path, table)
     measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": options.latency_seconds}
     atomic_write_json(note, measured)
@@ -187,13 +187,13 @@ def _search(joined: Joined) -> tuple[list[Entry], bool]:
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
-def _write(output: Path, loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> None:
+def _write(output: Path, loaded: TuneSession, results: TuneResults, entries: Sequence[Entry]) -> None:
     write_recipe(output / RECIPE, _recipe(loaded, results, entries))
     atomic_write(output / REPORT, render_report(results))
     atomic_write_json(output / TUNE, results.model_dump(mode="json"))
 
 
-def _recipe(loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> DecodingRecipe:
+def _recipe(loaded: TuneSession, results: TuneResults, entries: Sequence[Entry]) -> DecodingRecipe:
     """The recommended ways first, then what they were compared with."""
     names = [one.method for one in results.recommendations if one.method != PLAIN]
     names += [

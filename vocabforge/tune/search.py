@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from .acceptance import PromptRow
 from .predict import Prediction
-from .space import Candidate
+from .space import TuneCandidate
 
 State = Literal["measured", "stopped", "not reached"]
 
@@ -17,11 +17,11 @@ State = Literal["measured", "stopped", "not reached"]
 class Ways(Protocol):
     """What a search asks of candidates."""
 
-    def measure(self, candidate: Candidate, prompts: int) -> Sequence[PromptRow]:
+    def measure(self, candidate: TuneCandidate, prompts: int) -> Sequence[PromptRow]:
         """Acceptance on the first prompts."""
         ...
 
-    def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> Mapping[int, Prediction]:
+    def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> Mapping[int, Prediction]:
         """By batch size."""
         ...
 
@@ -59,7 +59,7 @@ class Entry:
         by_batch: prediction by batch size; empty if nothing was decoded.
     """
 
-    candidate: Candidate
+    candidate: TuneCandidate
     state: State = "not reached"
     rows: Sequence[PromptRow] = ()
     by_batch: Mapping[int, Prediction] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Entry:
 
 
 def search(
-    found: Sequence[Candidate],
+    found: Sequence[TuneCandidate],
     ways: Ways,
     halving: Halving,
     *,

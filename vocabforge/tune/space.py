@@ -35,7 +35,7 @@ class HeadChoice:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TuneCandidate:
     """A draft head with a draft tree."""
 
     head: HeadChoice
@@ -122,7 +122,7 @@ def trees_of(grid: TreeGrid, most_levels: int | None = None) -> list[TreeSetting
     return found
 
 
-def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) -> list[Candidate]:
+def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) -> list[TuneCandidate]:
     """Heads times trees that are no wider than the head.
 
     Args:
@@ -138,7 +138,9 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) ->
             "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
         )
     shapes = list(trees)
-    found = [Candidate(head, tree) for head, size in heads.items() for tree in shapes if tree.topk <= size]
+    found = [
+        TuneCandidate(head, tree) for head, size in heads.items() for tree in shapes if tree.topk <= size
+    ]
     if not found:
         raise UsageError(
             "every draft tree is wider than every draft head",

@@ -16,7 +16,7 @@ from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write
 from ..core.versioned import read_versioned
 from ..decode.control_estimates import isotonic
-from .records import AXES, Check, Part, Rest, Shapes, Time
+from .records import AXES, CycleCheck, MeasuredPart, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total
 
 LATENCY = "latency.json"
@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 _ALIKE = {"full": ("static", "scheduled"), "static": ("full", "scheduled"), "scheduled": ("static", "full")}
 
 
-class Sample(NamedTuple):
+class TimeSample(NamedTuple):
     """A measured time at some sizes.
 
     Attributes:
@@ -39,14 +39,14 @@ class Sample(NamedTuple):
     weight: int
 
 
-class Found(NamedTuple):
+class Interpolated(NamedTuple):
     """An answer, and the axes on which it lies beyond what was measured."""
 
     seconds: Seconds
     beyond: frozenset[str]
 
 
-def interpolate(samples: Sequence[Sample], axes: Sequence[str], at: Mapping[str, int]) -> Found:
+def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Interpolated:
     """The time at some sizes, from samples that need not fill a grid.
 
     Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
@@ -61,14 +61,14 @@ def interpolate(samples: Sequence[Sample], axes: Sequence[str], at: Mapping[str,
     """
     ranges = {axis: [sample.at[axis] for sample in samples] for axis in axes}
     beyond = {axis for axis, sizes in ranges.items() if not min(sizes) <= at[axis] <= max(sizes)}
-    return Found(_between(samples, axes, at), frozenset(beyond))
+    return Interpolated(_between(samples, axes, at), frozenset(beyond))
 
 
-def _between(samples: Sequence[Sample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
+def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
     if not axes:
         return _mean(samples)
     axis, rest = axes[0], axes[1:]
-    groups: dict[int, list[Sample]] = {}
+    groups: dict[int, list[TimeSample]] = {}
     for sample in samples:
         groups.setdefault(sample.at[axis], []).append(sample)
     sizes, wanted = sorted(groups), at[axis]
@@ -78,7 +78,7 @@ def _between(samples: Sequence[Sample], axes: Sequence[str], at: Mapping[str, in
     return Seconds(*(line_at(sizes, column, wanted) for column in columns))
 
 
-def _mean(samples: Sequence[Sample]) -> Seconds:
+def _mean(samples: Sequence[TimeSample]) -> Seconds:
     """Of repeated measurements of the same sizes."""
     weight = sum(sample.weight for sample in samples)
     return Seconds(
@@ -119,10 +119,10 @@ class LatencyTable(StrictModel):
     graphs: bool
     target: Shapes
     drafter: Shapes
-    parts: tuple[Part, ...]
+    parts: tuple[MeasuredPart, ...]
     rest: Rest = Rest()
     error: Time = 0.0
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CycleCheck, ...] = ()
     notes: tuple[str, ...] = ()
     rounds: Positive = 1
     seconds: Time = 0.0
@@ -219,27 +219,27 @@ class LatencyTable(StrictModel):
                 )
 
     @cached_property
-    def _answers(self) -> dict[tuple[object, ...], Found]:
+    def _answers(self) -> dict[tuple[object, ...], Interpolated]:
         """What was asked before: a search asks for the same parts again and again."""
         return {}
 
-    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Found:
+    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Interpolated:
         key = (name, family, *(sizes[axis] for axis in AXES[name]))
         if key not in self._answers:
             self._answers[key] = interpolate(self._samples(name, family), AXES[name], sizes)
         return self._answers[key]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str], list[Sample]]:
+    def _by_name(self) -> dict[tuple[str, str], list[TimeSample]]:
         return {
             (part.name, part.family): [
-                Sample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
+                TimeSample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
                 for point in part.points
             ]
             for part in self.parts
         }
 
-    def _samples(self, name: str, family: str) -> list[Sample]:
+    def _samples(self, name: str, family: str) -> list[TimeSample]:
         samples = self._by_name.get((name, family))
         if samples is None:
             measured = sorted(other for part, other in self._by_name if part == name)
