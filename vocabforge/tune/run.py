@@ -7,7 +7,6 @@ interrupted, and another space in the same folder reuses what it shares.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
 from .recommend import results_of
 from .report import render_report
-from .search import Entry, Halving, finalists, search
+from .search import Entry, Halving, search
 from .table import LATENCY, LatencyTable, read_latency, write_latency
 from .types import setting_of
 
@@ -61,11 +60,11 @@ def tune(
         joined = Joined(loaded, table)
         entries, late = _search(joined)
         results = results_of(joined, entries, late)
-        _write(output, loaded, results, entries)
+        _write(output, loaded, results)
         if options.check:
             check = check_predictions(joined, entries, options.check, wrap)
             results = results.model_copy(update={"check": check})
-            _write(output, loaded, results, entries)
+            _write(output, loaded, results)
     return results
 
 
@@ -187,24 +186,20 @@ def _search(joined: Joined) -> tuple[list[Entry], bool]:
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
-def _write(output: Path, loaded: TuneSession, results: TuneResults, entries: Sequence[Entry]) -> None:
-    write_recipe(output / RECIPE, _recipe(loaded, results, entries))
+def _write(output: Path, loaded: TuneSession, results: TuneResults) -> None:
+    write_recipe(output / RECIPE, _recipe(loaded, results))
     atomic_write(output / REPORT, render_report(results))
     atomic_write_json(output / TUNE, results.model_dump(mode="json"))
 
 
-def _recipe(loaded: TuneSession, results: TuneResults, entries: Sequence[Entry]) -> DecodingRecipe:
+def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
     """The recommended ways first, then what they were compared with."""
-    names = [one.method for one in results.recommendations if one.method != PLAIN]
-    names += [
-        other.name for one in results.recommendations for other in one.runner_ups if other.name != PLAIN
-    ]
-    if not names:
-        names = [entry.name for entry in finalists(entries, loaded.options.batches[0])[:_COMPARED]]
-    if not names:
+    best = dict.fromkeys(one.method for one in results.recommendations)
+    others = dict.fromkeys(other.name for one in results.recommendations for other in one.runner_ups)
+    ways = [name for name in dict.fromkeys([*best, *others]) if name != PLAIN]
+    kept = ways[: len(best.keys() - {PLAIN}) + _COMPARED]
+    if not kept:
         raise DataError("nothing was measured", remedy="give a longer --budget")
-    best = [one.method for one in results.recommendations if one.method != PLAIN]
-    kept = list(dict.fromkeys([*best, *names]))[: len(set(best)) + _COMPARED]
     tokenizer = loaded.inputs.tokenizer
     return DecodingRecipe(
         target=loaded.inputs.target.resolve(),
