@@ -121,7 +121,7 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
     given = params.get("overrides") or params.get("settings") or params.get("stages") or ()
     items = [word for word in given if "=" in word]
     stray = [word for word in overrides_of(rest) if _OVERRIDE.match(word) and word not in items]
-    if stray and name in ("train-drafter", "train-router", "capture", "bench", "study", "revocab"):
+    if stray and name in ("train-drafter", "train-router", "capture", "bench", "study"):
         raise Wrong(f"not read as an override: {', '.join(stray)}")
     if name == "study":
         _check_study(params, items)

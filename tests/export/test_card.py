@@ -16,7 +16,7 @@ from tests.export.test_eagle_layout import eagle1, subset
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.export.card import CardFacts, Measured, model_card, readers
 from vocabforge.export.formats import FORMATS
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.models.drafter_io import TargetTensors
 from vocabforge.models.target import HFTarget, read_target_config
 

@@ -19,7 +19,7 @@ from vocabforge.export.checked import random_logits, rounded, write_checked
 from vocabforge.export.eagle import Eagle, FrSpec
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.native import Native
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.export.serving import SglangEagle3
 from vocabforge.export.speculators import SpeculatorsEagle3
 from vocabforge.models.drafter_io import TargetTensors

@@ -20,7 +20,7 @@ from vocabforge.export.eagle import Eagle, FrSpec
 from vocabforge.export.eagle_folder import ranked_ids
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.layout import Export
-from vocabforge.export.prune import prune_head, with_head
+from vocabforge.export.revocab import prune_head, with_head
 from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.rope import RopeSettings

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from .app import OverwriteOption
-from .export_fallback import PROMPTS
 
+PROMPTS = 48  # that --head uses at most
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), speculators-eagle3 (vLLM), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 "
     "with a draft vocabulary: SGLang, FR-Spec), or native: what this toolkit trains and decodes with. native imports "
@@ -20,15 +20,14 @@ _FORMATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class FallbackOptions:
-    """A draft head, and the static vocabulary that stands for it."""
+    """A draft head, and the static vocabulary in its place."""
 
     head: Annotated[
         Path | None,
         typer.Option(
             "--head",
-            help="Draft head (ranker, low-rank, router) of this drafter: write the best static draft vocabulary in "
-            "its place, chosen by measured accepted length on --prompts, and the head itself under dynamic/. Each "
-            "--vocab is then measured, too.",
+            help="Draft head (ranker, low-rank, router) of this drafter: write a static draft vocabulary in its place, "
+            "counted on --prompts (with --vocab behind the counted tokens), and the head itself under dynamic/.",
         ),
     ] = None
     size: Annotated[
@@ -44,8 +43,8 @@ class FallbackOptions:
         Path | None,
         typer.Option(
             "--prompts",
-            help=f"Held-out prompts that --head measures on, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl "
-            "of train-drafter).",
+            help=f"Held-out prompts for --head, at most {PROMPTS} of them (OUTPUT/heldout_prompts.jsonl of "
+            "train-drafter): half count tokens, half measure.",
         ),
     ] = None
 

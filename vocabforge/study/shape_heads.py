@@ -23,7 +23,7 @@ from ..core.progress import say
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
 from ..evaluate.doctor.environment import free_memory
 from ..evaluate.environment import describe_environment
-from ..tune.rounds import Task, run_rounds
+from ..tune.measure import Task, run_rounds
 from ..tune.types import HeadSetting
 from .shape_build import Call, ShapeHeads, ShapeLayers, shape_of
 from .shape_times import HeadTime, ShapeTimes, Timed, representatives, weights_of

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import MismatchError
-from ..tune.interpolate import Found, Sample, interpolate
 from ..tune.records import Time
+from ..tune.table import Interpolated, TimeSample, interpolate
 from ..tune.types import HeadSetting, Seconds, TreeSetting, total
 from .roofline import SLABS
 
@@ -78,7 +78,7 @@ class ShapeTimes(StrictModel):
     rounds: Positive = 1
     seconds: Time = 0.0
 
-    def head_at(self, setting: HeadSetting, rows: int, step: int = 0) -> Found:
+    def head_at(self, setting: HeadSetting, rows: int, step: int = 0) -> Interpolated:
         """Seconds of a head in one draft step, between what was measured of its family.
 
         Raises:
@@ -123,16 +123,16 @@ class ShapeTimes(StrictModel):
         return Cycle(total([head, *rest]), head, tuple(notes))
 
     @cached_property
-    def _by_family(self) -> dict[tuple[object, ...], list[Sample]]:
-        found: dict[tuple[object, ...], list[Sample]] = {}
+    def _by_family(self) -> dict[tuple[object, ...], list[TimeSample]]:
+        found: dict[tuple[object, ...], list[TimeSample]] = {}
         for one in self.heads:
             setting = one.setting
             at = {"rows": one.rows, "core": setting.core, "scored": setting.scored[0]}
-            found.setdefault(time_family(setting), []).append(Sample(at, one.bounds, one.count))
+            found.setdefault(time_family(setting), []).append(TimeSample(at, one.bounds, one.count))
         return found
 
     def _pass(self, times: Sequence[Timed], rows: int) -> Seconds:
-        samples = [Sample({"rows": one.rows}, one.bounds, one.count) for one in times]
+        samples = [TimeSample({"rows": one.rows}, one.bounds, one.count) for one in times]
         if not samples:
             raise MismatchError(
                 "the times of the larger shape lack its passes",

@@ -26,7 +26,7 @@ from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
 from ..models.lean import LeanModel, load_target
-from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
+from ..tune.measure import LatencyBudget, LatencyInputs, measure_latency
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
 from .answer_prompts import question_prompt
@@ -231,7 +231,7 @@ def _latency(
         target=digests["target"],
         digest=digests["drafter"],
     )
-    return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
+    return measure_latency(inputs, LatencyBudget(config.times.budget_s)).model_dump(mode="json")
 
 
 def _shape(

@@ -11,7 +11,7 @@ from ..tune.outcome import Recommendation
 from ..tune.predict import Prediction
 from ..tune.recommend import recommend
 from ..tune.search import Entry, ranked
-from ..tune.space import Candidate, HeadChoice
+from ..tune.space import HeadChoice, TuneCandidate
 from ..tune.types import Seconds, TreeSetting
 from .joined import COLUMNS, EVERYTHING, GREEDY, MACHINE, Predicted, Row
 
@@ -87,7 +87,7 @@ def places_of(pick: Row, rows: Sequence[Row]) -> dict[str, int]:
 
 def _entry(row: Row, found: Predicted, tree: TreeSetting) -> Entry:
     prediction = _prediction(found.tokens_per_s, found.low, found.high, row.accepted, found.cycle_s)
-    return Entry(Candidate(HeadChoice(row.key), tree), "measured", by_batch={1: prediction})
+    return Entry(TuneCandidate(HeadChoice(row.key), tree), "measured", by_batch={1: prediction})
 
 
 def _prediction(value: float, low: float, high: float, accepted: float, cycle: float) -> Prediction:

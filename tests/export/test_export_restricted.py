@@ -1,4 +1,4 @@
-"""Restricting a trained head, and ``vocabforge export``."""
+"""``vocabforge export`` with a draft vocabulary, again from an export, and its mistakes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.export import export
 from vocabforge.cli.generate import generate
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import MismatchError
-from vocabforge.export.prune import prune_head
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
@@ -37,41 +35,8 @@ def target(folder: Path) -> HFTarget:
     return HFTarget.load(folder)
 
 
-def subset(ranked: np.ndarray = RANKED, fingerprint: str = "tok") -> VocabSubset:
-    return VocabSubset.from_ranked(ranked, vocab_size=61, fingerprint=fingerprint)
-
-
-def test_pruned_rows_are_those_of_d2t(target: HFTarget) -> None:
-    for rows in (None, 61):
-        drafter = tiny_drafter(target, own_head=rows)
-        if rows:
-            with torch.no_grad():
-                drafter.lm_head.weight.normal_()
-        pruned = prune_head(drafter, subset(), source="s")
-        d2t = torch.from_numpy(subset().d2t())
-        assert torch.equal(pruned.lm_head.weight, drafter.head_weight[torch.arange(len(d2t)) + d2t])
-        assert not torch.equal(pruned.lm_head.weight, drafter.head_weight[d2t]), "offsets are no row numbers"
-        assert pruned.target_ids.tolist() == sorted(RANKED)
-        g = torch.randn(5, 32)
-        assert torch.allclose(pruned.logits(g), drafter.logits(g)[:, sorted(RANKED)], atol=1e-5)
-        shared = {name for name in drafter.state_dict() if name != "lm_head.weight"}
-        assert all(torch.equal(pruned.state_dict()[name], drafter.state_dict()[name]) for name in shared)
-
-
-def test_a_reduced_head_can_be_pruned_further_but_not_extended(target: HFTarget) -> None:
-    ids = torch.tensor(sorted([*RANKED.tolist(), 5, 60]))
-    drafter = tiny_drafter(target, own_head=len(ids), target_ids=ids)
-    pruned = prune_head(drafter, subset(), source="s")
-    kept = [ids.tolist().index(token) for token in sorted(RANKED)]
-    assert torch.equal(pruned.lm_head.weight, drafter.lm_head.weight[kept])
-    with pytest.raises(MismatchError, match="does not score every token") as error:
-        prune_head(drafter, subset(np.array([0, 4, 5], dtype=np.int64)), source="s")
-    assert "[4]" in str(error.value)
-
-
-def test_pruning_keeps_the_dtype(target: HFTarget) -> None:
-    pruned = prune_head(tiny_drafter(target).bfloat16(), subset(), source="s")
-    assert {p.dtype for p in pruned.parameters()} == {torch.bfloat16}
+def subset(fingerprint: str = "tok") -> VocabSubset:
+    return VocabSubset.from_ranked(RANKED, vocab_size=61, fingerprint=fingerprint)
 
 
 @pytest.fixture
