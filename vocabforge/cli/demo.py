@@ -184,7 +184,7 @@ def _sample_step(output: Path, scale: _Scale) -> Step:
         write_sample(texts, 0, sizes)
 
     outputs = tuple(texts / name for name in (TRAIN, HELDOUT, QUESTIONS))
-    shown = f"Writing sample texts of six task families and code to {texts}"
+    shown = f"Writing sample texts in nine task categories to {texts}"
     return Step("texts", (), outputs, facts=sizes.model_dump(), shown=shown, run=write)
 
 

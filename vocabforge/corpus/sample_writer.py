@@ -12,25 +12,8 @@ from pydantic import Field
 
 from ..core.config import StrictModel
 from ..core.files import atomic_write
-from .sample_arithmetic import arithmetic
-from .sample_code import coding
-from .sample_dialogue import extraction, roleplay, writing
-from .sample_knowledge import question, retrieval, summary
-from .sample_translation import translation
-from .sample_types import Conversation, Family
+from .sample_families import FAMILIES, Conversation
 
-# In the order in which Spec-Bench lists its categories; the number is the family's share.
-FAMILIES: dict[str, tuple[Family, int]] = {
-    "writing": (writing, 3),
-    "roleplay": (roleplay, 3),
-    "coding": (coding, 5),
-    "extraction": (extraction, 3),
-    "translation": (translation, 8),
-    "summarization": (summary, 4),
-    "qa": (question, 10),
-    "math_reasoning": (arithmetic, 7),
-    "rag": (retrieval, 5),
-}
 Count = Annotated[int, Field(ge=1)]
 FIRST_QUESTION_ID = 81
 TRAIN, HELDOUT, QUESTIONS = "train.jsonl", "heldout.jsonl", "question.jsonl"
@@ -50,11 +33,6 @@ class SampleSizes(StrictModel):
     questions_per_category: Count = 5
 
 
-def _row_key(conversation: Conversation) -> str:
-    """What makes two conversations the same question: the first prompt."""
-    return conversation.exchanges[0].prompt
-
-
 def _stream(seed: int, split: str, family: str) -> Iterator[Conversation]:
     """The endless stream of a family's conversations for one split; equal arguments give equal streams."""
     rng = random.Random(f"{seed}/{split}/{family}")
@@ -69,7 +47,7 @@ def _take(
     """The next ``count`` conversations whose first prompt is neither blocked nor taken."""
     found: list[Conversation] = []
     for conversation in stream:
-        key = _row_key(conversation)
+        key = conversation.exchanges[0].prompt
         if key in blocked or key in taken:
             continue
         taken.add(key)
@@ -138,9 +116,9 @@ def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) 
     """
     sizes = sizes or SampleSizes()
     questions = sample_questions(seed, sizes.questions_per_category)
-    blocked = {_row_key(conversation) for conversation in questions}
+    blocked = {conversation.exchanges[0].prompt for conversation in questions}
     heldout = _mixed(seed, "heldout", sizes.heldout, blocked, unique=True)
-    blocked |= {_row_key(conversation) for conversation in heldout}
+    blocked |= {conversation.exchanges[0].prompt for conversation in heldout}
     train = _mixed(seed, "train", sizes.train, blocked, unique=False)
     texts = {
         TRAIN: _jsonl([{"messages": conversation.messages()} for conversation in train]),
