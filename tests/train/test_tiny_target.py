@@ -16,10 +16,9 @@ from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.tiny_target import TinyTargetConfig, train_tiny_target
-from vocabforge.train.tiny_target_loss import batch_loss
-from vocabforge.train.tiny_target_rows import Rows, batches
-from vocabforge.train.tiny_tokenizer import END, make_tokenizer
+from vocabforge.train.tiny_target import END, make_tokenizer, train_tiny_target
+from vocabforge.train.tiny_target_config import TinyTargetConfig
+from vocabforge.train.tiny_target_train import Rows, batch_loss, batches
 
 VOCAB = 512
 

@@ -190,7 +190,7 @@ def _sample_step(output: Path, scale: _Scale) -> Step:
 
 def _target_step(output: Path, scale: _Scale) -> Step:
     from ..core.config import load_config
-    from ..train.tiny_target import TinyTargetConfig
+    from ..train.tiny_target_config import TinyTargetConfig
     from .demo_steps import Step
 
     texts, folder = output / "texts", output / "target"

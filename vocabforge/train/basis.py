@@ -17,7 +17,6 @@ from ..models.head_io import drafter_digest
 from ..models.target import check_row_length, read_target_config
 from ..vocab.subset import VocabSubset, load_subset
 from .batches import divide
-from .candidates import check_candidates
 from .config import DrafterConfig, TrainConfig
 from .data import with_prepared
 from .draft_heads import KINDS, configured
@@ -55,8 +54,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     Raises:
         DataError: the target or its tokenizer cannot be read.
         ConfigError: the batch cannot be divided over the processes; keys that contradict ``drafter.init``.
-        UsageError: what was launched does not go with the configuration; rows longer than the context; more
-            candidates than tokens.
+        UsageError: what was launched does not go with the configuration; rows longer than the context.
         ArtifactError: the prepared data, the draft vocabulary or the drafter to start from cannot be opened.
         MismatchError: they are of another target or tokenizer.
     """
@@ -70,8 +68,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     subset = _draft_vocabulary(config.drafter, tokenizer)
     sizes = sizes_of(config.drafter, target, subset)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    if config.memory.candidates is not None:
-        check_candidates(config.memory.candidates, sizes.vocab_size, source="memory.candidates")
     return Basis(config, target, tokenizer, subset, sizes)
 
 
@@ -115,6 +111,8 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         for key, value in body[section].items()
         if (section, key) != ("optim", "micro_batch_size")
     }
+    # Keys of earlier versions at the only value they still have, so that their runs resume.
+    flat |= {"drafter.copying": False, "memory.candidates": None}
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint

@@ -134,7 +134,6 @@ def _work(config: TrainConfig, drafter: Any, sizes: Any) -> tuple[int, Work]:
         draft_rows=rows,
         own_head=own,
         freeze=config.drafter.freeze,
-        candidates=config.memory.candidates,
     )
     return _parameters(drafter) - (rows * hidden if own else 0), work
 

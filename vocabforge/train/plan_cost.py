@@ -44,7 +44,6 @@ class Work:
         draft_rows: R, rows of the head that the drafter is read by.
         own_head: that head is the drafter's, and trained with it.
         freeze: the drafter is run, not trained.
-        candidates: C, tokens that the vocabulary losses are estimated on; None for all.
     """
 
     steps: int
@@ -54,16 +53,11 @@ class Work:
     draft_rows: int
     own_head: bool
     freeze: bool
-    candidates: int | None
 
     @property
     def columns(self) -> int:
         """Rows of both heads that a step computes."""
-        return self.rows(self.teacher_rows) + self.rows(self.draft_rows)
-
-    def rows(self, of: int) -> int:
-        """Rows of a head that a step computes."""
-        return of if self.candidates is None else min(of, self.candidates)
+        return self.teacher_rows + self.draft_rows
 
 
 def count_target(folder: Path) -> TargetCount | None:
@@ -96,7 +90,7 @@ def flop_a_token(
     """
     each = 2 if work.freeze else 6
     head = 2 if work.freeze else 6 if work.own_head else 4
-    teacher, draft = work.rows(work.teacher_rows), work.rows(work.draft_rows)
+    teacher, draft = work.teacher_rows, work.draft_rows
     found = {} if target_layers is None else {"target": 2 * target_layers}
     found["drafter"] = each * drafter * work.passes
     found["vocabulary"] = work.hidden * (head * draft * work.steps + 2 * teacher)

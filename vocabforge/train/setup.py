@@ -19,7 +19,6 @@ from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target, load_trainable
 from ..models.drafters import new_drafter
-from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.target import check_tokenizer_fits
 from ..models.target_load import dtype_name
@@ -29,7 +28,6 @@ from .data import TrainData, open_data, prepare, to_tensors
 from .draft_heads import make_heads
 from .machine import device_of, set_threads, uses_bf16
 from .start import start_from_target
-from .start_copying import start_copying
 from .step import TrainStep
 from .trainer import Live, Trainer
 
@@ -137,9 +135,6 @@ def _fresh_drafter(
     some = list(range(min(len(data.train), CALIBRATION_ROWS)))
     batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
     start_from_target(drafter, batch)
-    if basis.config.drafter.copying:
-        assert isinstance(drafter, Eagle3Drafter)  # the configuration says so
-        start_copying(drafter, batch, batch.input_ids.shape[1])
     return drafter
 
 

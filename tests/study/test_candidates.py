@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
-from vocabforge.train.candidates import Candidates, CandidateSampler, check_candidates, rows_among
+from vocabforge.study.candidates import CandidateSampler
+from vocabforge.train.candidates import Candidates, rows_among
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
 
@@ -110,8 +111,6 @@ def test_draws_are_a_function_of_seed_and_step() -> None:
 def test_a_size_that_cannot_be_is_refused(size: int) -> None:
     with pytest.raises(UsageError, match=r"(?s)that many tokens.*2 to 100"):
         CandidateSampler(zipf(100, 50), size, 100, 0)
-    with pytest.raises(UsageError, match=r"(?s)that many tokens.*memory.candidates"):
-        check_candidates(size, 100, source="memory.candidates")
 
 
 def test_rows_of_a_reduced_head() -> None:
@@ -125,7 +124,7 @@ def test_rows_of_a_reduced_head() -> None:
     (rows * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
     assert head.grad is not None
     assert head.grad[:, 0].tolist() == [0, 1, 0, 2, 3]
-    with pytest.raises(UsageError, match=r"(?s)no candidate token.*memory.candidates"):
+    with pytest.raises(UsageError, match=r"(?s)no candidate token.*draw more"):
         rows_among(Candidates(torch.tensor([0, 15]), torch.zeros(2)), head, ids)
 
 
