@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.evaluate import training_shapes
-from vocabforge.evaluate.bench_training import bench_training
+from vocabforge.evaluate import bench_training as training_shapes
+from vocabforge.evaluate.bench_training import SHAPES, TrainingShape, bench_training, find_shape
 from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.evaluate.training_shapes import SHAPES, Shape, find_shape
 
 SMALL = ["shapes=[least]", "device=cpu", "batch=1", "length=80", "steps=2", "loss_rows=400", "chunk_mb=1"]
 
@@ -24,7 +23,7 @@ SMALL = ["shapes=[least]", "device=cpu", "batch=1", "length=80", "steps=2", "los
 @pytest.fixture
 def _least(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {**SHAPES["tiny"].sizes, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
-    least = Shape("llama", sizes, batch=1, length=80, steps=2)
+    least = TrainingShape("llama", sizes, batch=1, length=80, steps=2)
     monkeypatch.setattr(training_shapes, "SHAPES", {**SHAPES, "least": least})
 
 

@@ -15,7 +15,7 @@ from vocabforge.study.induction import build_induction
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.tiny_target import train_tiny_target
 from vocabforge.train.tiny_target_config import TinyTargetConfig
-from vocabforge.train.tiny_target_train import Batch, Step, plain_step
+from vocabforge.train.tiny_target_train import Step, TextBatch, plain_step
 
 VOCAB = 2000
 
@@ -121,7 +121,7 @@ def test_training_keeps_it_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
     def stopping(*arguments: Any) -> Step:
         take = plain_step(*arguments)
 
-        def step(number: int, batch: Batch) -> tuple[Tensor, Tensor]:
+        def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
             if number == 4:
                 raise KeyboardInterrupt
             return take(number, batch)

@@ -26,7 +26,7 @@ from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import corpus_counts
 from vocabforge.train.optim import make_optimizer
 from vocabforge.train.tiny_target_train import (
-    Rows,
+    TextRows,
     WorkFolder,
     batch_loss,
     counted_states,
@@ -56,21 +56,21 @@ def model_of(seed: int = 0) -> Any:
     return LlamaForCausalLM(settings)
 
 
-def rows_of(number: int = 12, seed: int = 0) -> Rows:
+def rows_of(number: int = 12, seed: int = 0) -> TextRows:
     """Rows of two or three documents each; the tokens are those below 40."""
     random = np.random.default_rng(seed)
     lengths = random.integers(5, 12, size=2 * number)
     sequences = [
         TrainingSequence(random.integers(0, 40, n).tolist(), [0, 0] + [1] * (n - 2)) for n in lengths
     ]
-    return Rows(pack(sequences, T, pad_id=0), "assistant")
+    return TextRows(pack(sequences, T, pad_id=0), "assistant")
 
 
-def counts_of(rows: Rows) -> Any:
+def counts_of(rows: TextRows) -> Any:
     return corpus_counts(rows.packed, V)
 
 
-def sampler_of(rows: Rows, size: int) -> CandidateSampler:
+def sampler_of(rows: TextRows, size: int) -> CandidateSampler:
     return CandidateSampler(counts_of(rows), size, V, 0)
 
 
@@ -140,7 +140,7 @@ def test_gradients_of_the_loss_itself() -> None:
 
 def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     model = model_of()
-    rows = Rows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
+    rows = TextRows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
     batch = rows.batch(torch.arange(1))
     candidates = sampler_of(rows, 20).draw(0, batch.input_ids)
     gathered = model.get_input_embeddings().weight.detach()[candidates.ids].requires_grad_()

@@ -18,7 +18,7 @@ from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.tiny_target import END, make_tokenizer, train_tiny_target
 from vocabforge.train.tiny_target_config import TinyTargetConfig
-from vocabforge.train.tiny_target_train import Rows, batch_loss, batches
+from vocabforge.train.tiny_target_train import TextRows, batch_loss, batches
 
 VOCAB = 512
 
@@ -146,7 +146,7 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
     sequences = [TrainingSequence(*render_with_mask(tokenizer, messages)) for messages in (first, second)]
 
     def loss(chosen: list[TrainingSequence]) -> tuple[float, int]:
-        rows = Rows(pack(chosen, 128, pad_id=0), "assistant")
+        rows = TextRows(pack(chosen, 128, pad_id=0), "assistant")
         with torch.no_grad():
             value, count = batch_loss(model, rows.batch(torch.arange(len(rows))))
         return float(value), count

@@ -23,7 +23,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class SampleConversation:
     """One or more exchanges; ``category`` is Spec-Bench's name."""
 
     category: str
@@ -38,7 +38,7 @@ class Conversation:
         ]
 
 
-Family = Callable[[random.Random], Conversation]
+Family = Callable[[random.Random], SampleConversation]
 
 # The encyclopaedia: (question, answer, reference). The first half of PASSAGES[i] answers FACTS[i].
 _TOWN = (
@@ -140,14 +140,14 @@ def _filled(templates: tuple[str, ...], fields: Entry) -> list[str]:
     return [template.format(**fields) for template in templates]
 
 
-def question(rng: random.Random) -> Conversation:
+def question(rng: random.Random) -> SampleConversation:
     """A question to be answered from memory; frequent names are asked often."""
     opening = rng.choice(("", "", "", "Please answer: ", "A short question: ", "For my homework: "))
     prompt, answer, reference = _filled(rng.choice(_QUESTIONS), scene(rng, 2.5))
-    return Conversation("qa", (Exchange(opening + prompt, answer, reference),))
+    return SampleConversation("qa", (Exchange(opening + prompt, answer, reference),))
 
 
-def retrieval(rng: random.Random) -> Conversation:
+def retrieval(rng: random.Random) -> SampleConversation:
     """Passages, then a question about one of them; the answer cites its passage."""
     fields = [scene(rng, 1.6) for _ in _PASSAGES]
     order = rng.sample(range(3), rng.choice((2, 3)))
@@ -156,16 +156,16 @@ def retrieval(rng: random.Random) -> Conversation:
     passages = [f"[{at}] {_PASSAGES[which][0].format(**fields[which])}" for at, which in enumerate(order, 1)]
     cited = f"According to passage [{order.index(asked) + 1}], {answer}"
     prompt = "\n".join([*passages, f"Use the passages above. {prompt}"])
-    return Conversation("rag", (Exchange(prompt, cited, reference),))
+    return SampleConversation("rag", (Exchange(prompt, cited, reference),))
 
 
-def summary(rng: random.Random) -> Conversation:
+def summary(rng: random.Random) -> SampleConversation:
     """A report to be summed up in one or two sentences."""
     text, short = _filled(rng.choice(_REPORTS), scene(rng))
-    return Conversation("summarization", (Exchange(f"Summarize: {text}", short, short),))
+    return SampleConversation("summarization", (Exchange(f"Summarize: {text}", short, short),))
 
 
-def writing(rng: random.Random) -> Conversation:
+def writing(rng: random.Random) -> SampleConversation:
     """A short story to order, then the same with other weather or another mood."""
     fields = scene(rng)
     other = rng.choice([row for row in WEATHER if row != fields["weather"]])
@@ -181,17 +181,19 @@ def writing(rng: random.Random) -> Conversation:
             ),
         )
     )
-    return Conversation("writing", (Exchange(rng.choice(_STORY_PROMPTS).format(**fields), first), second))
+    return SampleConversation(
+        "writing", (Exchange(rng.choice(_STORY_PROMPTS).format(**fields), first), second)
+    )
 
 
-def roleplay(rng: random.Random) -> Conversation:
+def roleplay(rng: random.Random) -> SampleConversation:
     """Somebody with a trade speaks about the day's work, then about tool, town or language."""
     fields = scene(rng)
     first, second = (rng.choice(_ROLE_PROMPTS), _ROLE), rng.choice(_ROLE_SECOND)
-    return Conversation("roleplay", tuple(Exchange(*_filled(pair, fields)) for pair in (first, second)))
+    return SampleConversation("roleplay", tuple(Exchange(*_filled(pair, fields)) for pair in (first, second)))
 
 
-def extraction(rng: random.Random) -> Conversation:
+def extraction(rng: random.Random) -> SampleConversation:
     """Orders in running text to be turned into JSON, then a question about them."""
     orders = [scene(rng) for _ in range(rng.choice((2, 3, 3)))]
     lines = " ".join(rng.choice(_ORDERS).format(**order) for order in orders)
@@ -210,7 +212,7 @@ def extraction(rng: random.Random) -> Conversation:
         )
     )
     first = Exchange(f"Extract the orders as JSON, one a line: {lines}", table, table)
-    return Conversation("extraction", (first, Exchange(prompt, answer, answer)))
+    return SampleConversation("extraction", (first, Exchange(prompt, answer, answer)))
 
 
 # Exact tasks: problem, steps, result. {n} and {m} are names, {t} things; a to d are numbers, e to g follow from them.
@@ -230,7 +232,7 @@ _SUMS = (
 )  # fmt: skip
 
 
-def arithmetic(rng: random.Random) -> Conversation:
+def arithmetic(rng: random.Random) -> SampleConversation:
     """A problem in two steps; the answer shows both and ends with ``#### result``, as GSM8K's references do."""
     text, steps, compute = rng.choice(_SUMS)
     first, second = scene(rng, 1.5)["first"], scene(rng, 1.5)["first"]
@@ -239,7 +241,7 @@ def arithmetic(rng: random.Random) -> Conversation:
     e, f = compute(a, b, c)
     fields = {"n": first, "m": second, "t": pick(rng, OBJECTS, 1.4), "a": a, "b": b, "c": c, "e": e, "f": f}
     answer = f"{steps.format(**fields)}\n#### {f}"
-    return Conversation("math_reasoning", (Exchange(text.format(**fields), answer, answer),))
+    return SampleConversation("math_reasoning", (Exchange(text.format(**fields), answer, answer),))
 
 
 _ITEMS = words("numbers values scores prices ages weights lengths heights points sizes")
@@ -278,7 +280,7 @@ _CODE_SECOND = (
 )
 
 
-def coding(rng: random.Random) -> Conversation:
+def coding(rng: random.Random) -> SampleConversation:
     """A Python function over a list to be written, then a change to it."""
     items, number = pick(rng, _ITEMS, 1.5), rng.randrange(2, 12)
     test, change, result = rng.choice(_TESTS), pick(rng, _CHANGES, 1.8), pick(rng, _RESULTS, 1.3)
@@ -294,7 +296,7 @@ def coding(rng: random.Random) -> Conversation:
     first = Exchange(
         f"Write a Python function that returns {fields['phrase']}.", f"```python\n{code}\n```", code
     )
-    return Conversation("coding", (first, Exchange(asked, changed, changed)))
+    return SampleConversation("coding", (first, Exchange(asked, changed, changed)))
 
 
 def _pairs(text: str) -> tuple[tuple[str, ...], ...]:
@@ -362,11 +364,11 @@ def _sentence(rng: random.Random) -> tuple[str, str]:
     return f"{german[0].upper()}{german[1:]}.", f"{english[0].upper()}{english[1:]}."
 
 
-def translation(rng: random.Random) -> Conversation:
+def translation(rng: random.Random) -> SampleConversation:
     """One to three German sentences to put into English."""
     german, english = zip(*(_sentence(rng) for _ in range(rng.choice((1, 2, 2, 3)))))
     answer = " ".join(english)
-    return Conversation(
+    return SampleConversation(
         "translation", (Exchange(f"Translate German to English: {' '.join(german)}", answer, answer),)
     )
 

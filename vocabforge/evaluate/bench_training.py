@@ -12,13 +12,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..capture.online import CapturedBatch
+from ..capture.online import CapturedBatch, RowBatch
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.errors import UsageError, did_you_mean
 from ..core.progress import ProgressBar
 from ..models.device import choose_device
 from ..models.drafters import drafter_sizes, new_drafter
@@ -30,7 +32,115 @@ from ..train.ttt import rows_by_step
 from ..train.vocab_loss import LossOptions, vocab_loss
 from ..train.vocab_loss_fused import Inputs
 from .tensor_memory import TensorMemory
-from .training_shapes import CPU_SHAPES, CUDA_SHAPES, Shape, find_shape, random_rows, random_target
+
+
+@dataclass(frozen=True)
+class TrainingShape:
+    """A target's sizes, and rows that fit one device.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        sizes: fields of its configuration.
+        batch, length: packed rows a step, and their tokens.
+        steps: K of the training-time test.
+        loss_rows: rows for the vocabulary loss alone.
+    """
+
+    model_type: str
+    sizes: Mapping[str, Any]
+    batch: int
+    length: int
+    steps: int = 7
+    loss_rows: int = 8192
+
+
+def _sizes(
+    hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocab,
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+_LONG = {"head_dim": 128, "max_position_embeddings": 40_960}
+
+SHAPES: Mapping[str, TrainingShape] = MappingProxyType(
+    {
+        # As bitllama-3M: many rows of a tiny vocabulary.
+        "tiny": TrainingShape(
+            "llama", _sizes(256, 256, 8, 8, 4, 512), batch=4, length=256, steps=4, loss_rows=4096
+        ),
+        "tiny-long": TrainingShape(
+            "llama", _sizes(256, 256, 8, 8, 4, 512), batch=1, length=512, steps=4, loss_rows=4096
+        ),
+        "small": TrainingShape(
+            "llama", _sizes(256, 512, 4, 8, 4, 16_384), batch=1, length=512, steps=4, loss_rows=1024
+        ),
+        "qwen3-0.6b": TrainingShape(
+            "qwen3",
+            _sizes(1024, 3072, 28, 16, 8, 151_936, **{**_LONG, "tie_word_embeddings": True}),
+            batch=8,
+            length=2048,
+        ),
+        "qwen3-8b": TrainingShape(
+            "qwen3", _sizes(4096, 12_288, 36, 32, 8, 151_936, **_LONG), batch=4, length=2048
+        ),
+        "llama3-8b": TrainingShape(
+            "llama", _sizes(4096, 14_336, 32, 32, 8, 128_256, **_LONG), batch=4, length=2048
+        ),
+    }
+)
+CPU_SHAPES = ("tiny", "tiny-long", "small")
+CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b")
+
+
+def find_shape(name: str) -> TrainingShape:
+    """The shape of this name.
+
+    Raises:
+        UsageError: there is none; names those that there are.
+    """
+    if name not in SHAPES:
+        raise UsageError(
+            "there is no shape of this name",
+            got=name,
+            expected=", ".join(SHAPES),
+            remedy=did_you_mean(name, SHAPES),
+        )
+    return SHAPES[name]
+
+
+def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype) -> HFTarget:
+    """A target with random weights, made on the device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(shape.model_type, **shape.sizes)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    return HFTarget(model, source=f"random weights of the shape {shape.model_type}")
+
+
+def random_rows(shape: TrainingShape, device: torch.device, seed: int) -> RowBatch:
+    """Rows of one document each, all of it the assistant's, so that nearly every row counts."""
+    size = (shape.batch, shape.length)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, int(shape.sizes["vocab_size"]), size, generator=generator)
+    position = torch.arange(shape.length).expand(size)
+    ones = torch.ones(size, dtype=torch.int64)
+
+    def move(x: Tensor) -> Tensor:
+        return x.contiguous().to(device)
+
+    return RowBatch(move(ids), move(ones.bool()), move(ones), move(position))
+
 
 _MB = 1e6
 
@@ -69,7 +179,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrainingCost:
     """One variant's figures; None where the memory did not suffice.
 
     Attributes:
@@ -113,7 +223,7 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
 
 
 def _measure(
-    shapes: Mapping[str, Shape], config: TrainingBenchConfig, device: torch.device, repeats: int
+    shapes: Mapping[str, TrainingShape], config: TrainingBenchConfig, device: torch.device, repeats: int
 ) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -129,13 +239,13 @@ def _measure(
     }
 
 
-def _adjusted(shape: Shape, config: TrainingBenchConfig) -> Shape:
+def _adjusted(shape: TrainingShape, config: TrainingBenchConfig) -> TrainingShape:
     wishes = {key: getattr(config, key) for key in ("batch", "length", "steps", "loss_rows")}
     return dataclasses.replace(shape, **{key: value for key, value in wishes.items() if value is not None})
 
 
 def _measure_shape(
-    name: str, shape: Shape, config: TrainingBenchConfig, device: torch.device, repeats: int
+    name: str, shape: TrainingShape, config: TrainingBenchConfig, device: torch.device, repeats: int
 ) -> dict[str, Any]:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     target = random_target(shape, device, dtype)
@@ -165,12 +275,12 @@ def _measure_shape(
     }
 
 
-def _with_rate(row: Measured, tokens: int) -> Measured:
+def _with_rate(row: TrainingCost, tokens: int) -> TrainingCost:
     return dataclasses.replace(row, tokens_per_s=None if row.seconds is None else tokens / row.seconds)
 
 
 def _training(
-    shape: Shape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
+    shape: TrainingShape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
 ) -> Callable[[Variant], Callable[[], None]]:
     """Makes, for a variant, a function that does one training step; all share one drafter and optimiser."""
     torch.manual_seed(1)
@@ -207,7 +317,7 @@ def _training(
     return steps_of
 
 
-def _loss_alone(shape: Shape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
+def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
     """The vocabulary loss with its backward pass, one teacher a row."""
     head = target.head_weight
     draft, teacher = (
@@ -228,7 +338,7 @@ def _loss_alone(shape: Shape, target: HFTarget, impl: str, chunk_mb: int) -> Cal
 
 def _take_turns(
     label: str, runs: Mapping[Any, Callable[[], None]], device: torch.device, repeats: int
-) -> dict[Any, Measured]:
+) -> dict[Any, TrainingCost]:
     """Memory in a first round, then ``repeats`` timed rounds in which everyone has a turn."""
     memory: dict[Any, tuple[float, float | None]] = {}
     seconds: dict[Any, list[float]] = {key: [] for key in runs}
@@ -244,9 +354,9 @@ def _take_turns(
                     seconds[key].append(_seconds(run, device))
                 bar.update(1)
     return {
-        key: Measured(statistics.median(seconds[key]), seconds[key], *memory[key])
+        key: TrainingCost(statistics.median(seconds[key]), seconds[key], *memory[key])
         if key in memory
-        else Measured(None, (), None)
+        else TrainingCost(None, (), None)
         for key in runs
     }
 

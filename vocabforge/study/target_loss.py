@@ -19,7 +19,7 @@ from ..train.candidates import Candidates
 from ..train.config import Precision
 from ..train.data import corpus_counts
 from ..train.tiny_target_config import TinyTargetConfig
-from ..train.tiny_target_train import Batch, Rows, Step, counted_states, plain_step
+from ..train.tiny_target_train import Step, TextBatch, TextRows, counted_states, plain_step
 from ..train.vocab_loss_terms import accumulation, product
 from .candidates import CandidateSampler
 
@@ -47,7 +47,7 @@ def passes_in_bf16(mixed_precision: str, device: torch.device) -> bool:
 
 
 def make_target_step(
-    model: Any, optimizer: torch.optim.Optimizer, rows: Rows, config: TinyTargetConfig
+    model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
 ) -> Step:
     """The step that ``config`` (a :class:`StudyTinyTargetConfig`) asks for.
 
@@ -63,7 +63,7 @@ def make_target_step(
         return SampledStep(model, optimizer, sampler, counts, config.optim.clip, bf16=bf16)
     exact = plain_step(model, optimizer, rows, config)
 
-    def step(number: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
         with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             return exact(number, batch)
 
@@ -101,7 +101,7 @@ class SampledStep:
         self._never_ids = self._never.nonzero()[:, 0]
         self._others = [p for p in model.parameters() if p is not self._table]
 
-    def __call__(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
         device = self._table.device
         candidates = self._sampler.draw(step, batch.input_ids, device)
         rows = self._table.detach().index_select(0, candidates.ids).requires_grad_()  # (C, H)
@@ -120,7 +120,9 @@ class SampledStep:
         return loss.detach(), norm
 
 
-def candidate_loss(model: Any, batch: Batch, rows: Tensor, candidates: Candidates, *, bf16: bool) -> Tensor:
+def candidate_loss(
+    model: Any, batch: TextBatch, rows: Tensor, candidates: Candidates, *, bf16: bool
+) -> Tensor:
     """The same mean, estimated on candidates.
 
     Args:

@@ -27,7 +27,7 @@ from .tiny_target_config import TinyTargetConfig
 from .tiny_target_train import (
     METRICS,
     MakeStep,
-    Rows,
+    TextRows,
     WorkFolder,
     heldout_loss,
     packed_rows,
@@ -314,7 +314,7 @@ def _fit(
     make_step: MakeStep,
 ) -> dict[str, Any]:
     """Train the model and measure it; returns figures for the manifest."""
-    rows = Rows(prepared_rows(work.rows, tokenizer, config), config.loss_on)
+    rows = TextRows(prepared_rows(work.rows, tokenizer, config), config.loss_on)
     parameters = sum(p.numel() for p in model.parameters())
     tokens = int((rows.packed.document > 0).sum())
     seen = config.optim.steps * config.optim.batch_size / len(rows)
@@ -327,7 +327,7 @@ def _fit(
     for path in config.heldout_files:
         packed = packed_rows(tokenizer, path, config.sequence_length, model.config.pad_token_id)
         chosen = spread_rows(len(packed), config.heldout_rows)
-        sums[path.stem] = heldout_loss(model.eval(), Rows(packed, config.loss_on), chosen)
+        sums[path.stem] = heldout_loss(model.eval(), TextRows(packed, config.loss_on), chosen)
     total, count = (sum(values[at] for values in sums.values()) for at in (0, 1))
     return {
         "vocab_size": model.config.vocab_size,

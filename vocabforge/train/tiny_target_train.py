@@ -38,7 +38,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     """Some packed rows.
 
     Attributes:
@@ -56,14 +56,14 @@ class Batch:
         """(n,) the counted next tokens."""
         return self.input_ids[:, 1:][self.keep]
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> TextBatch:
         """The same on a device."""
         parts = (self.input_ids, self.document, self.position, self.keep)
-        return self if device == _CPU else Batch(*(part.to(device) for part in parts))
+        return self if device == _CPU else TextBatch(*(part.to(device) for part in parts))
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """Packed rows, maybe memory-mapped, and which of their tokens are learnt."""
 
     packed: PackedRows
@@ -72,21 +72,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.packed)
 
-    def batch(self, chosen: Tensor) -> Batch:
+    def batch(self, chosen: Tensor) -> TextBatch:
         """The rows of these numbers, on the CPU."""
         read = to_tensors(self.packed, chosen.tolist(), _CPU)
         document = read.document
         counted = read.loss_mask if self.loss_on == "assistant" else document > 0
         follows = document[:, 1:] == document[:, :-1]
-        return Batch(
+        return TextBatch(
             read.input_ids, document, read.position, counted[:, 1:] & follows & (document[:, 1:] > 0)
         )
 
 
 # One optimiser step: its number and its batch on the CPU -> loss and norm of the gradient.
-Step = Callable[[int, Batch], tuple[Tensor, Tensor]]
+Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
 # Makes the step from model, optimizer, training rows and settings.
-MakeStep = Callable[[Any, torch.optim.Optimizer, Rows, TinyTargetConfig], Step]
+MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
 
 
 def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PackedRows:
@@ -130,7 +130,7 @@ def spread_rows(count: int, most: int | None) -> Tensor:
     return torch.arange(most) * count // most
 
 
-def counted_states(model: Any, batch: Batch, embedded: Tensor | None = None) -> Tensor:
+def counted_states(model: Any, batch: TextBatch, embedded: Tensor | None = None) -> Tensor:
     """(n, H): states behind the final norm where a prediction counts."""
     entry = {"input_ids": batch.input_ids} if embedded is None else {"inputs_embeds": embedded}
     output = model.model(
@@ -139,7 +139,7 @@ def counted_states(model: Any, batch: Batch, embedded: Tensor | None = None) -> 
     return output.last_hidden_state[:, :-1][batch.keep]
 
 
-def batch_loss(model: Any, batch: Batch) -> tuple[Tensor, int]:
+def batch_loss(model: Any, batch: TextBatch) -> tuple[Tensor, int]:
     """Mean cross-entropy over the counted predictions of a batch, and their number.
 
     Only the counted positions go through the LM head: it is a third of a tiny model's work.
@@ -149,10 +149,12 @@ def batch_loss(model: Any, batch: Batch) -> tuple[Tensor, int]:
     return F.cross_entropy(logits, batch.labels, reduction="sum") / max(len(logits), 1), len(logits)
 
 
-def plain_step(model: Any, optimizer: torch.optim.Optimizer, rows: Rows, config: TinyTargetConfig) -> Step:
+def plain_step(
+    model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
+) -> Step:
     """Steps on the exact loss, in fp32 unless the caller autocasts."""
 
-    def step(_number: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    def step(_number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
         loss, _ = batch_loss(model, batch.to(model.device))
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
@@ -164,7 +166,7 @@ def plain_step(model: Any, optimizer: torch.optim.Optimizer, rows: Rows, config:
 
 
 @torch.no_grad()
-def heldout_loss(model: Any, rows: Rows, chosen: Tensor, batch_size: int = 8) -> tuple[float, int]:
+def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8) -> tuple[float, int]:
     """Sum of the exact cross-entropy (nats) over the counted predictions of the chosen rows, and their number."""
     head = model.lm_head.weight
     size = max(1, _EXACT_BYTES // (4 * len(head)))
@@ -215,7 +217,7 @@ class WorkFolder:
 
 def train_model(
     model: Any,
-    rows: Rows,
+    rows: TextRows,
     config: TinyTargetConfig,
     work: WorkFolder,
     identity: dict[str, Any],

@@ -6,15 +6,226 @@ row of a ranker names candidates of its own) or alike (siblings: they share most
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ...models.head_types import DraftState, HeadBase
-from .heads_build import LOGIT, HeadSetting, build_setting, hybrid_core, text_tokens
-from .heads_law import law_of
-from .types import Inputs, OpCase, Shape, distinct_ids, generator, normal
+from ...models.head_types import DraftHead, DraftState, HeadBase, HeadOptions
+from ...models.heads import build_head
+from ...models.low_rank import LowRankScorer
+from ...models.router import Router, top_clusters
+from ...ops.fp8 import quantise_rows, restore_rows
+from .types import Inputs, ModelShape, OpCase, distinct_ids, generator, normal
+
+LOGIT = 3.0  # standard deviation of the random logits
+_TEXT = 256
+_HYBRID_CORE = 4096
+
+
+@dataclass(frozen=True)
+class BenchHead:
+    """One head of the table.
+
+    Attributes:
+        kind: row of ``models.heads.HEADS``.
+        label: for the table.
+        dynamic: its vocabulary changes from step to step.
+        rank, shortlist: of a scorer.
+        alike: the rows of a step are siblings.
+        fp8: the scorer's rows have 8 bits a weight.
+        ops: on our ops; else top-k and all as torch alone does it.
+    """
+
+    kind: str
+    label: str
+    dynamic: bool = False
+    rank: int = 0
+    shortlist: int = 0
+    alike: bool = True
+    fp8: bool = False
+    ops: bool = True
+
+
+Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
+Builder = Callable[[ModelShape, BenchHead, HeadBase, torch.Generator], Built]
+
+
+def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
+    """(count,) random ids below V, ascending, each once."""
+    order = torch.randperm(shape.vocab, generator=random, device=random.device)
+    return order[:count].sort().values
+
+
+def _full(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    return build_head("full", base, None, HeadOptions(ops=setting.ops)), None, base.target_ids
+
+
+def _static(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    ids = some_ids(shape, min(shape.static, shape.vocab), random)
+    rows = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
+    rows.weight = nn.Parameter(base.weight[ids], False)
+    below = HeadBase(rows.weight, ids, base.embedding)
+    return build_head("static", below, None, HeadOptions(ops=setting.ops)), rows, ids
+
+
+def _scorer(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> nn.Module:
+    dtype = base.weight.dtype
+    with torch.device("meta"):
+        scorer = LowRankScorer(shape.hidden, shape.vocab, setting.rank)
+    down = normal((setting.rank, shape.hidden), random, dtype, shape.hidden**-0.5)
+    vocab = normal((shape.vocab, setting.rank), random, dtype, LOGIT / setting.rank**0.5)
+    scorer.down.weight, scorer.vocab.weight = nn.Parameter(down, False), nn.Parameter(vocab, False)
+    return scorer
+
+
+def _ranker(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    scorer = _scorer(shape, setting, base, random)
+    options = HeadOptions(shortlist=setting.shortlist, rows="own", fp8=setting.fp8 or None, ops=setting.ops)
+    return build_head("ranker", base, scorer, options), scorer, base.target_ids
+
+
+def _low_rank(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    scorer = _scorer(shape, setting, base, random)
+    return build_head("low-rank", base, scorer, HeadOptions(ops=setting.ops)), scorer, base.target_ids
+
+
+def _router(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    dtype, clusters = base.weight.dtype, shape.clusters
+    assignment = torch.randperm(shape.vocab, generator=random, device=random.device) % clusters
+    with torch.device("meta"):
+        router = Router(shape.hidden, torch.zeros(shape.vocab, dtype=torch.int64), clusters)
+    router.assignment = assignment
+    for layer in (*router.layers, router.out):
+        assert isinstance(layer, nn.Linear)
+        fan = layer.in_features
+        layer.weight = nn.Parameter(normal((layer.out_features, fan), random, dtype, fan**-0.5), False)
+        layer.bias = nn.Parameter(normal((layer.out_features,), random, dtype, 0.1), False)
+    options = HeadOptions(budgets=(router_budget(shape),), rows="shared", ops=setting.ops)
+    return build_head("router", base, router, options), router, base.target_ids
+
+
+def router_budget(shape: ModelShape) -> int:
+    """Clusters that hold about ``router_tokens`` of the vocabulary."""
+    return max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
+
+
+def _context(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    text = text_tokens(shape)
+    ids = some_ids(shape, shape.context_tokens - text, random)
+    options = HeadOptions(ranked=tuple(ids.tolist()), context=text, ops=setting.ops)
+    return build_head("context", base, None, options), None, ids
+
+
+def text_tokens(shape: ModelShape) -> int:
+    """Tokens of the context head that come from the text."""
+    return min(_TEXT, shape.context_tokens // 2)
+
+
+def hybrid_core(shape: ModelShape) -> int:
+    """Tokens of the hybrid head's core."""
+    return min(_HYBRID_CORE, shape.static // 2)
+
+
+def _hybrid(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    scorer, ids = _scorer(shape, setting, base, random), some_ids(shape, hybrid_core(shape), random)
+    options = HeadOptions(
+        ranked=tuple(ids.tolist()), shortlist=setting.shortlist, rows="own", ops=setting.ops
+    )
+    return build_head("hybrid", base, scorer, options), scorer, ids
+
+
+_BUILDERS: dict[str, Builder] = {
+    "full": _full,
+    "static": _static,
+    "ranker": _ranker,
+    "low-rank": _low_rank,
+    "router": _router,
+    "context": _context,
+    "hybrid": _hybrid,
+}
+
+
+def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    """The head of a setting over a base of V rows, its trained part, and ids of the rows below it."""
+    return _BUILDERS[setting.kind](shape, setting, base, random)
+
+
+Law = tuple[Tensor, "Tensor | None"]
+
+
+def law_of(kind: str, inputs: Inputs, topk: int) -> Law:
+    """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all.
+
+    Args:
+        inputs: of a head's case.
+        topk: answers asked for: a router opens enough clusters for them.
+    """
+    if kind == "low-rank":
+        return _scores(inputs), None
+    logits = inputs["hidden"].float() @ inputs["weight"].float().T
+    return logits, None if kind == "full" else _LISTS[kind](inputs, topk)
+
+
+def _scores(inputs: Inputs) -> Tensor:
+    """(N, V) of the low-rank scorer; the projection is rounded to the weights' dtype, as the head's is."""
+    scorer = inputs["module"]
+    rows = scorer.head_weight.float()
+    if inputs["fp8"]:
+        rows = restore_rows(*quantise_rows(scorer.head_weight))
+    found: Tensor = scorer.project(inputs["hidden"]).float() @ rows.T
+    return found
+
+
+def _blank(inputs: Inputs) -> Tensor:
+    shape = len(inputs["hidden"]), len(inputs["weight"])
+    return torch.zeros(shape, dtype=torch.bool, device=inputs["hidden"].device)
+
+
+def _used(inputs: Inputs, topk: int) -> Tensor:
+    listed = _blank(inputs)
+    listed[:, inputs["used"]] = True
+    return listed
+
+
+def _ranked(inputs: Inputs, topk: int) -> Tensor:
+    best = _scores(inputs).topk(max(inputs["head"].shortlist, topk), dim=1).indices
+    return _blank(inputs).scatter_(1, best, True)
+
+
+def _routed(inputs: Inputs, topk: int) -> Tensor:
+    router, state = inputs["module"], inputs["state"]
+    scores = router(inputs["base"].embedding[state.tokens], state.previous).float()  # (N, M)
+    sizes = router.assignment.bincount(minlength=router.clusters)
+    opened = top_clusters(scores, sizes, inputs["head"].budgets[-1], topk)
+    together = opened.view(state.requests, -1, opened.shape[1]).any(1)  # (B, M)
+    rows = together.repeat_interleave(len(opened) // state.requests, 0)
+    return rows[:, router.assignment]
+
+
+def _of_the_text(inputs: Inputs, topk: int) -> Tensor:
+    state, listed = inputs["state"], _used(inputs, topk)
+    rows = state.context.repeat_interleave(len(listed) // state.requests, 0)  # (N, C)
+    return listed.scatter_(1, rows, True)
+
+
+def _core_and_ranked(inputs: Inputs, topk: int) -> Tensor:
+    core = _used(inputs, topk)
+    scores = _scores(inputs).masked_fill(core, float("-inf"))
+    tail = scores.topk(inputs["head"].tail_size, dim=1).indices
+    return core.scatter_(1, tail, True)
+
+
+_LISTS: dict[str, Callable[[Inputs, int], Tensor]] = {
+    "static": _used,
+    "ranker": _ranked,
+    "router": _routed,
+    "context": _of_the_text,
+    "hybrid": _core_and_ranked,
+}
+
 
 _NOISE = 0.1  # of siblings, beside a common part of 1
 _HYBRID_TAIL = 512
@@ -23,42 +234,42 @@ _STEP = 1
 _TOLERANCE = 0.1
 
 
-def settings(shape: Shape) -> list[HeadSetting]:
+def settings(shape: ModelShape) -> list[BenchHead]:
     """The heads of the table at one shape."""
     several = shape.rows > 1
     found = [
-        HeadSetting("full", "full"),
-        HeadSetting("full", "full, torch's top-k", ops=False),
-        HeadSetting("static", f"static {shape.static:,}"),
-        HeadSetting("static", f"static {shape.static:,}, torch's top-k", ops=False),
-        HeadSetting("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
+        BenchHead("full", "full"),
+        BenchHead("full", "full, torch's top-k", ops=False),
+        BenchHead("static", f"static {shape.static:,}"),
+        BenchHead("static", f"static {shape.static:,}, torch's top-k", ops=False),
+        BenchHead("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
     ]
     for rank in shape.ranks:
         for shortlist in shape.shortlists:
             for alike in (True, False) if several else (True,):
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
-                found.append(HeadSetting("ranker", label, True, rank, shortlist, alike))
+                found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
     middle = shape.shortlists[len(shape.shortlists) // 2]
     for rank in shape.ranks:
         label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
-        found.append(HeadSetting("ranker", label, True, rank, middle, fp8=True))
+        found.append(BenchHead("ranker", label, True, rank, middle, fp8=True))
     rank = shape.ranks[-1]
     tail = min(_HYBRID_TAIL, min(shape.shortlists))
     return [
         *found,
-        HeadSetting("router", f"router, about {shape.router_tokens:,}", True),
-        HeadSetting("context", f"context {shape.context_tokens:,}", True),
-        HeadSetting("hybrid", f"hybrid {hybrid_core(shape):,} + {tail}", True, rank, tail),
+        BenchHead("router", f"router, about {shape.router_tokens:,}", True),
+        BenchHead("context", f"context {shape.context_tokens:,}", True),
+        BenchHead("hybrid", f"hybrid {hybrid_core(shape):,} + {tail}", True, rank, tail),
     ]
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One case a head; ``sizes`` tells the setting."""
     return [case_of(shape, setting) for setting in settings(shape)]
 
 
-def case_of(shape: Shape, setting: HeadSetting) -> OpCase:
+def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
     """The case of one head."""
     floor = partial(floor_bytes, shape=shape, setting=setting)
     name = f"{setting.label} V={shape.vocab} N={shape.rows}"
@@ -91,7 +302,9 @@ def requests_of(rows: int) -> int:
     return max(1, rows // 10)
 
 
-def _make(shape: Shape, setting: HeadSetting, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+def _make(
+    shape: ModelShape, setting: BenchHead, device: torch.device, dtype: torch.dtype, seed: int
+) -> Inputs:
     random = generator(device, seed)
     size = (shape.vocab, shape.hidden)
     weight = normal(size, random, dtype, LOGIT / shape.hidden**0.5)
@@ -99,12 +312,12 @@ def _make(shape: Shape, setting: HeadSetting, device: torch.device, dtype: torch
     return _with_head(shape, setting, base, seed)
 
 
-def _vary(shape: Shape, setting: HeadSetting, inputs: Inputs, seed: int) -> Inputs:
+def _vary(shape: ModelShape, setting: BenchHead, inputs: Inputs, seed: int) -> Inputs:
     """Another head over the same big matrix: it touches other rows, and has weights of its own."""
     return _with_head(shape, setting, inputs["base"], seed)
 
 
-def _with_head(shape: Shape, setting: HeadSetting, base: HeadBase, seed: int) -> Inputs:
+def _with_head(shape: ModelShape, setting: BenchHead, base: HeadBase, seed: int) -> Inputs:
     random = generator(base.weight.device, seed + 1)
     dtype, rows = base.weight.dtype, shape.rows
     hidden, previous = (_rows(shape, random, dtype, setting.alike) for _ in range(2))
@@ -127,7 +340,7 @@ def _with_head(shape: Shape, setting: HeadSetting, base: HeadBase, seed: int) ->
     }
 
 
-def _rows(shape: Shape, random: torch.Generator, dtype: torch.dtype, alike: bool) -> Tensor:
+def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike: bool) -> Tensor:
     """(N, d) hidden states of about unit scale."""
     if not alike:
         return normal((shape.rows, shape.hidden), random, dtype)
@@ -137,7 +350,7 @@ def _rows(shape: Shape, random: torch.Generator, dtype: torch.dtype, alike: bool
     return common + noise
 
 
-def _macs(shape: Shape, setting: HeadSetting) -> int:
+def _macs(shape: ModelShape, setting: BenchHead) -> int:
     """Multiply-adds of a row that cannot be avoided."""
     scorer = setting.rank * (shape.vocab + shape.hidden)
     width = max(1, shape.hidden // 4)
@@ -152,7 +365,7 @@ def _macs(shape: Shape, setting: HeadSetting) -> int:
     }[setting.kind]
 
 
-def floor_bytes(inputs: Inputs, shape: Shape, setting: HeadSetting) -> float:
+def floor_bytes(inputs: Inputs, shape: ModelShape, setting: BenchHead) -> float:
     """Every weight row that the step needs, once: scorers and MLPs whole, rows of the LM head that any row lists."""
     item = inputs["weight"].element_size()
     module = inputs["module"]
@@ -166,7 +379,7 @@ def floor_bytes(inputs: Inputs, shape: Shape, setting: HeadSetting) -> float:
     return float(own + rows * shape.hidden * item + shape.rows * shape.hidden * item)
 
 
-def _reference(setting: HeadSetting, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
+def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
     """(N, V) fp32 log-probabilities, -inf outside of a row's shortlist."""
     logits, listed = law_of(setting.kind, inputs, topk)
     if listed is not None:
