@@ -11,7 +11,7 @@ import torch
 
 from vocabforge.evaluate import bench_cycle
 from vocabforge.evaluate.bench_cycle_models import Pair, head_settings, label_of, lean_config, random_pair
-from vocabforge.evaluate.bench_kernels_parts import FigureJournal, KernelOptions
+from vocabforge.evaluate.bench_kernels_parts import FigureJournal, KernelOptions, planned, run_part
 from vocabforge.evaluate.bench_kernels_timing import DeviceCeilings, Protocol
 from vocabforge.evaluate.op_benches.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
@@ -111,11 +111,8 @@ def test_tokens_a_second_follow_from_accepted_lengths() -> None:
 
 def test_nothing_begins_after_the_deadline() -> None:
     options = KernelOptions("cpu", ("small",), (1,), ceilings=DeviceCeilings(1e9, 1e9, 1e-6))
-    for part, names in (
-        (bench_cycle.cycle_part, bench_cycle.cycle_names(options)),
-        (bench_cycle.drafting_part, bench_cycle.drafting_names(options)),
-    ):
+    for part, names in planned(options).items():
         journal = FigureJournal(deadline=0.0)
-        part(options, journal)
+        run_part(part, options, journal)
         assert journal.rows == {}
         assert set(journal.open) == set(names)

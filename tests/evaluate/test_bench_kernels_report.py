@@ -134,10 +134,10 @@ class TestRun:
         ("setting", "told"),
         [
             ("shape=small", "did you mean shapes"),
-            ("shapes=nothing", "there are no such shapes"),
+            ("shapes=nothing", "there is no shape of this name"),
             ("rows=ten", "cannot be read"),
             ("ops=indexed_logit", "did you mean indexed_logits"),
-            ("parts=all", "no such part"),
+            ("parts=all", "there is no part of this name"),
             ("device", "there is no such setting"),
         ],
     )

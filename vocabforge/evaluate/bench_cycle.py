@@ -23,36 +23,26 @@ from ..decode.request import Request
 from ..decode.result import Generation
 from ..models.heads import DraftHead, DraftState
 from ..ops.draft_topk import draft_topk
-from .bench_cycle_models import Pair, for_each_pair, head_settings, label_of
-from .bench_kernels_parts import FigureJournal, KernelOptions
+from .bench_cycle_models import Pair, Pairs, head_settings, label_of
+from .bench_kernels_parts import Figure, KernelOptions
 from .bench_kernels_timing import Protocol, Timing, time_calls
 from .op_benches.heads import BenchHead
 from .op_benches.types import SHAPES, ModelShape
 
 
-def drafting_names(options: KernelOptions) -> list[str]:
-    """Figures of this part."""
-    return [name for shape in options.shapes for name in _drafting_names(SHAPES[shape])]
-
-
-def _drafting_names(shape: ModelShape) -> list[str]:
-    return [_drafting_name(shape, setting) for setting in head_settings(shape)]
-
-
-def _drafting_name(shape: ModelShape, setting: BenchHead) -> str:
-    return f"{shape.name}: drafting, {label_of(setting)}"
-
-
-def drafting_part(options: KernelOptions, journal: FigureJournal) -> None:
+def drafting_figures(options: KernelOptions) -> list[Figure]:
     """The draft loop of every shape with several heads."""
-    for_each_pair(options, journal, _drafting_names, _measure_drafting)
+    pairs = Pairs(options.device)
 
+    def measure(shape: ModelShape, setting: BenchHead, name: str) -> dict[str, Any]:
+        return {"name": name, **breakdown(pairs.of(shape), setting, options.protocol())}
 
-def _measure_drafting(pair: Pair, options: KernelOptions, journal: FigureJournal) -> None:
-    for setting in head_settings(pair.shape):
-        journal.measure(
-            _drafting_name(pair.shape, setting), partial(breakdown, pair, setting, options.protocol())
-        )
+    return [
+        (name, partial(measure, shape, setting, name))
+        for shape in map(SHAPES.__getitem__, options.shapes)
+        for setting in head_settings(shape)
+        for name in [f"{shape.name}: drafting, {label_of(setting)}"]
+    ]
 
 
 @torch.inference_mode()
@@ -84,7 +74,6 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
         "launch gaps": without.seconds - with_graph.seconds,
     }
     return {
-        "name": _drafting_name(pair.shape, setting),
         "model": pair.shape.name,
         "with_us": with_graph.seconds * 1e6,
         "without_us": without.seconds * 1e6,
@@ -172,40 +161,23 @@ def new_capture(device: torch.device) -> GraphCapture:
     return capture_passes(device) if device.type == "cuda" else GraphCapture(CallAgain)
 
 
-def cycle_part(options: KernelOptions, journal: FigureJournal) -> None:
-    """Plain decoding and speculative cycles of every shape."""
-    for_each_pair(options, journal, _names, _measure_all)
+def cycle_figures(options: KernelOptions) -> list[Figure]:
+    """Plain decoding, then a cycle with each head, for every shape."""
+    pairs, plain = Pairs(options.device), dict[str, float]()
 
+    def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
+        row = {"name": name, **_measured(pairs.of(shape), setting, options)}
+        if setting is None:
+            plain[shape.name] = row["ms"]
+            return row
+        return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get(shape.name))}
 
-def _measure_all(pair: Pair, options: KernelOptions, journal: FigureJournal) -> None:
-    """Plain decoding, then a cycle with each head."""
-    shape = pair.shape
-    plain: dict[str, Any] = {}
-
-    def measure_plain() -> dict[str, Any]:
-        plain.update(_measured(pair, None, options))
-        return plain
-
-    def measure(setting: BenchHead) -> dict[str, Any]:
-        row = _measured(pair, setting, options)
-        return row | {"follows": follows(shape.name, setting.kind, row["ms"], plain.get("ms"))}
-
-    journal.measure(_name(shape, None), measure_plain)
-    for setting in head_settings(shape):
-        journal.measure(_name(shape, setting), partial(measure, setting))
-
-
-def cycle_names(options: KernelOptions) -> list[str]:
-    """Figures of this part."""
-    return [name for shape in options.shapes for name in _names(SHAPES[shape])]
-
-
-def _names(shape: ModelShape) -> list[str]:
-    return [_name(shape, setting) for setting in (None, *head_settings(shape))]
-
-
-def _name(shape: ModelShape, setting: BenchHead | None) -> str:
-    return f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")
+    return [
+        (name, partial(measure, shape, setting, name))
+        for shape in map(SHAPES.__getitem__, options.shapes)
+        for setting in (None, *head_settings(shape))
+        for name in [f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")]
+    ]
 
 
 def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
@@ -218,7 +190,6 @@ def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> 
     plainly = cycle_times(pair, setting, -(-count // 2), None)
     ordered = sorted(graphs)
     return {
-        "name": _name(pair.shape, setting),
         "model": pair.shape.name,
         "by": "one token a step" if setting is None else label_of(setting),
         "ms": median(graphs) * 1e3,

@@ -5,8 +5,7 @@ Time depends on shapes, not on what the weights say; accepted lengths do, and ar
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +20,8 @@ from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.heads import base_of
 from ..models.lean import LeanModel
 from ..models.lean_config import LeanConfig
-from .bench_kernels_parts import FigureJournal, KernelOptions
 from .op_benches.heads import BenchHead, build_setting, hybrid_core, settings
-from .op_benches.types import SHAPES, ModelShape, generator
+from .op_benches.types import ModelShape, generator
 
 POSITIONS = 4096  # of the caches, at most
 _SPREAD = 0.02
@@ -150,30 +148,20 @@ def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> 
     return Pair(shape, target, drafter)
 
 
-def for_each_pair(
-    options: KernelOptions,
-    journal: FigureJournal,
-    names: Callable[[ModelShape], list[str]],
-    measure: Callable[[Pair, KernelOptions, FigureJournal], None],
-) -> None:
-    """Measure a pair of every shape, one after the other: two of real size may not fit a device.
+class Pairs:
+    """Pairs made when they are first needed, one at a time: two of real size may not fit a device."""
 
-    Args:
-        names: of a shape's figures; a pair is made where one of them is still to be measured and there is time.
-        measure: writes them to the journal, and keeps nothing of the pair.
-    """
-    for shape in map(SHAPES.__getitem__, options.shapes):
-        wanted = names(shape)
-        if journal.skip.issuperset(wanted):
-            continue
-        if time.monotonic() > journal.deadline:
-            for name in wanted:
-                journal.leave(name, "no time left")
-            continue
-        with torch.inference_mode(False):
-            pair = random_pair(shape, torch.device(options.device), torch.bfloat16)
-        measure(pair, options, journal)
-        del pair
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._pair: Pair | None = None
+
+    def of(self, shape: ModelShape) -> Pair:
+        """The pair of a shape; the one before it is dropped."""
+        if self._pair is None or self._pair.shape != shape:
+            self._pair = None
+            with torch.inference_mode(False):
+                self._pair = random_pair(shape, self._device, torch.bfloat16)
+        return self._pair
 
 
 def _fill(module: nn.Module, random: torch.Generator) -> None:

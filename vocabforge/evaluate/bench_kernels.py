@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError, VocabForgeError, did_you_mean
+from ..core.extension import check_known
 from ..core.provenance import git_revision, program_output
 from ..ops.backend import library_facts
 from .bench_kernels_parts import PARTS, FigureJournal, KernelOptions, planned, run_part
@@ -45,110 +46,80 @@ def goals(parts: Mapping[str, Rows], shapes: Sequence[str], *, real: bool) -> li
         rows with ``goal``, ``where``, ``relation`` (``at most`` or ``at least``), ``bound``, ``measured`` (None where
         open), ``by`` (what reached the figure), ``state``: ``reached``, ``missed`` or ``open``.
     """
-    found: list[dict[str, Any]] = []
-    for goal, where, relation, bound, figure in _all(parts, shapes):
+    found = []
+    for goal, where, relation, bound, figure in _goals(parts, shapes):
         measured, by = figure if real and figure is not None else (None, None)
         state = "open"
         if measured is not None:
             met = measured <= bound if relation == "at most" else measured >= bound
             state = "reached" if met else "missed"
-        found.append(
-            {
-                "goal": goal,
-                "where": where,
-                "relation": relation,
-                "bound": bound,
-                "measured": measured,
-                "by": by,
-                "state": state,
-            }
-        )
+        row = {"goal": goal, "where": where, "relation": relation, "bound": bound}
+        found.append({**row, "measured": measured, "by": by, "state": state})
     return found
 
 
-Figure = tuple[float, str]
-_Line = tuple[str, str, str, float, "Figure | None"]
+# What was measured, and by which case.
+_Reached = tuple[float, str] | None
 
 
-def _all(parts: Mapping[str, Rows], shapes: Sequence[str]) -> Iterator[_Line]:
+def _goals(
+    parts: Mapping[str, Rows], shapes: Sequence[str]
+) -> Iterator[tuple[str, str, str, float, _Reached]]:
     heads = [row for row in parts.get("heads", {}).values() if "timing" in row]
     ops = [row for row in parts.get("ops", {}).values() if "timing" in row]
-    for vocab in VOCABS:
-        for rows in ROWS:
-            where = f"V = {vocab:,}, N = {rows}"
-            here = [row for row in heads if (row["sizes"]["V"], row["sizes"]["N"]) == (vocab, rows)]
-            name = "time of the best dynamic head over static 32k"
-            yield name, where, "at most", HEAD_LIMIT, best_dynamic(here, "head")
-            name = "time of the best ranker head over static 32k"
-            yield name, where, "at most", HEAD_LIMIT, best_dynamic(here, "head ranker")
-    for vocab in VOCABS:
-        for rows in ROWS:
-            where = f"V = {vocab:,}, N = {rows}, k = {SHORTLIST:,}"
-            picked = [row for row in ops if _is_indexed(row, vocab, rows)]
-            name = "gather + matmul over indexed_logits"
-            yield name, where, "at least", GATHER_RATIO, _worst(picked, _gather_ratio)
-            name = "indexed_logits, share of the copy bandwidth, each distinct row counted once"
-            yield name, where, "at least", COPY_SHARE, _worst(picked, _copy_share)
+    places = [(vocab, rows) for vocab in VOCABS for rows in ROWS]
+    for vocab, rows in places:
+        where = f"V = {vocab:,}, N = {rows}"
+        here = [row for row in heads if (row["sizes"]["V"], row["sizes"]["N"]) == (vocab, rows)]
+        for name, kind in (("best dynamic head", "head"), ("best ranker head", "head ranker")):
+            yield f"time of the {name} over static 32k", where, "at most", HEAD_LIMIT, _dynamic(here, kind)
+    for vocab, rows in places:
+        where, sizes = (
+            f"V = {vocab:,}, N = {rows}, k = {SHORTLIST:,}",
+            {"V": vocab, "N": rows, "k": SHORTLIST},
+        )
+        those = [
+            row for row in ops if row["op"] == "indexed_logits" and row["sizes"].items() >= sizes.items()
+        ]
+        gathered = [
+            (way["ratio"], row["case"])
+            for row in those
+            for name, way in row["baselines"].items()
+            if "gather" in name and "ratio" in way
+        ]
+        copied = [(row["share"], row["case"]) for row in those if row["bound"] == "bytes"]
+        # The lowest of several cases (rows that share candidates, and rows that do not): a goal holds for all.
+        name = "gather + matmul over indexed_logits"
+        yield name, where, "at least", GATHER_RATIO, min(gathered, default=None)
+        name = "indexed_logits, share of the copy bandwidth, each distinct row counted once"
+        yield name, where, "at least", COPY_SHARE, min(copied, default=None)
     cycle = list(parts.get("cycle", {}).values())
     for shape in shapes:
-        for kind, goal, bound in (
+        for kind, name, bound in (
             ("plain", "plain decoding", PLAIN_SHARE),
             ("cycle", "speculative cycle", CYCLE_SHARE),
         ):
             those = [row for row in cycle if row["name"].startswith(f"{shape}: {kind}")]
-            best = min(those, key=_ms, default=None)
-            figure = None if best is None else (float(best["share"]), str(best["by"]))
-            yield f"{goal}, share of the byte roofline", shape, "at least", bound, figure
+            best = min(those, key=lambda row: float(row["ms"]), default=None)
+            reached = None if best is None else (best["share"], best["by"])
+            yield f"{name}, share of the byte roofline", shape, "at least", bound, reached
 
 
-def _ms(row: Mapping[str, Any]) -> float:
-    return float(row["ms"])
-
-
-def best_dynamic(rows: Sequence[Mapping[str, Any]], kind: str) -> Figure | None:
+def _dynamic(rows: Sequence[Mapping[str, Any]], kind: str) -> _Reached:
     """The smallest time of a dynamic head of this kind over the static head's, in whichever form that is faster.
 
     A scorer in fp8 does not count: its candidates are others.
     """
-    static = [_us(row) for row in rows if row["op"] == "head static"]
-    dynamic = [row for row in rows if _counts(row) and row["op"].startswith(kind)]
+    static = [row["timing"]["us"] for row in rows if row["op"] == "head static"]
+    dynamic = [
+        (row["timing"]["us"], row["case"])
+        for row in rows
+        if row["op"].startswith(kind) and row["sizes"]["dynamic"] and not row["sizes"]["fp8"]
+    ]
     if not static or not dynamic:
         return None
-    best = min(dynamic, key=_us)
-    return _us(best) / min(static), str(best["case"])
-
-
-def _counts(row: Mapping[str, Any]) -> bool:
-    return bool(row["sizes"]["dynamic"]) and not row["sizes"]["fp8"]
-
-
-def _us(row: Mapping[str, Any]) -> float:
-    return float(row["timing"]["us"])
-
-
-def _is_indexed(row: Mapping[str, Any], vocab: int, rows: int) -> bool:
-    sizes = row["sizes"]
-    return (
-        row["op"] == "indexed_logits"
-        and sizes.get("V") == vocab
-        and sizes.get("N") == rows
-        and sizes.get("k") == SHORTLIST
-    )
-
-
-def _gather_ratio(row: Mapping[str, Any]) -> float | None:
-    ratios = [way.get("ratio") for name, way in row["baselines"].items() if "gather" in name]
-    return None if not ratios or ratios[0] is None else float(ratios[0])
-
-
-def _copy_share(row: Mapping[str, Any]) -> float | None:
-    return float(row["share"]) if row["bound"] == "bytes" else None
-
-
-def _worst(rows: Sequence[Mapping[str, Any]], figure: Any) -> Figure | None:
-    """The lowest figure of several cases (rows that share candidates, and rows that do not): a goal holds for all."""
-    known = [(value, str(row["case"])) for row in rows if (value := figure(row)) is not None]
-    return min(known) if known else None
+    best, case = min(dynamic)
+    return best / min(static), case
 
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -258,14 +229,8 @@ def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[s
     """
     from .bench_kernels_timing import measure_ceilings
 
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise UsageError(
-            "there is no such part",
-            got=", ".join(unknown),
-            expected=", ".join(PARTS),
-            remedy=did_you_mean(unknown[0], PARTS),
-        )
+    for part in parts:
+        check_known(part, PARTS, "part")
     ceilings = measure_ceilings(options.protocol())
     options = replace(options, ceilings=ceilings)
     end, waiting = time.monotonic() + options.budget, sum(SHARES[part] for part in parts)
@@ -376,24 +341,6 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
             raise UsageError("a setting cannot be read", got=setting, expected=f"{key}=NUMBER") from error
         values[key] = read if key in _LISTS else read[0]
     for key, table in (("shapes", SHAPES), ("ops", OP_BENCHES)):
-        unknown = [name for name in values.get(key, ()) if name not in table]
-        if unknown:
-            raise UsageError(
-                f"there are no such {key}",
-                got=", ".join(unknown),
-                expected=", ".join(table),
-                remedy=did_you_mean(unknown[0], table),
-            )
+        for name in values.get(key, ()):
+            check_known(name, table, key[:-1])
     return values
-
-
-def write_report(result: Mapping[str, Any], folder: Path, name: str, head: str) -> None:
-    """``name.json`` and ``name.md`` in a folder; ``head`` is the Markdown before the tables."""
-    import json
-
-    from ..core.files import atomic_write, atomic_write_json
-    from .bench_kernels_table import markdown
-
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(folder / f"{name}.json", json.loads(json.dumps(result)))
-    atomic_write(folder / f"{name}.md", head + markdown(result))

@@ -7,14 +7,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..models.target_load import dtype_name
+from .bench_kernels_parts import Figure, KernelOptions
 from .bench_kernels_timing import DeviceCeilings, Protocol, Replay, Timing, time_calls
-from .op_benches.types import Inputs, ModelShape, OpCase, close, outputs_of
+from .op_benches import OP_BENCHES, op_cases
+from .op_benches.types import SHAPES, Inputs, ModelShape, OpCase, close, outputs_of
 
 
 @contextmanager
@@ -165,6 +168,38 @@ def unique_cases(
                     if key not in met:
                         met.add(key)
                         yield case
+
+
+def op_figures(options: KernelOptions) -> list[Figure]:
+    """Every op with a benchmark, checked and timed."""
+    names = options.ops or tuple(OP_BENCHES)
+    return _named({name: partial(op_cases, name) for name in names}, options, plain=True)
+
+
+def head_figures(options: KernelOptions) -> list[Figure]:
+    """The table of draft heads."""
+    from .op_benches.heads import cases
+
+    return _named({"heads": cases}, options, plain=False)
+
+
+def _named(
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
+) -> list[Figure]:
+    """Cases by a name that no other has; a text where an op's cannot be made."""
+
+    def measure(case: OpCase) -> dict[str, Any]:
+        assert options.ceilings is not None
+        return measure_case(case, OpBench(options.protocol(), options.ceilings, options.backend, plain=plain))
+
+    found: dict[str, Any] = {}
+    for case in unique_cases(makers, [SHAPES[name] for name in options.shapes], options.rows):
+        if isinstance(case, str):
+            found[case.partition(":")[0]] = case
+        else:
+            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
+            found[f"{case.op}: {case.name} [{sizes}]"] = partial(measure, case)
+    return list(found.items())
 
 
 def measure_case(case: OpCase, bench: OpBench) -> dict[str, Any]:

@@ -106,16 +106,15 @@ def main(arguments: Sequence[str]) -> None:
     run_part(part, options, FigureJournal(Path(journal), known, time.monotonic() + options.budget - passed))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+# Name of a figure and what measures it, or why it cannot be measured.
+Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
 
-
-# name -> "module:attr" of a function (options, journal); run in this order.
+# name -> "module:attr" of a function from options to the part's figures; run in this order.
 PARTS: dict[str, str] = {
-    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_part",
-    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_part",
-    "drafting": "vocabforge.evaluate.bench_cycle:drafting_part",
-    "cycle": "vocabforge.evaluate.bench_cycle:cycle_part",
+    "ops": "vocabforge.evaluate.bench_kernels_ops:op_figures",
+    "heads": "vocabforge.evaluate.bench_kernels_ops:head_figures",
+    "drafting": "vocabforge.evaluate.bench_cycle:drafting_figures",
+    "cycle": "vocabforge.evaluate.bench_cycle:cycle_figures",
 }
 
 
@@ -249,94 +248,23 @@ def run_part(part: str, options: KernelOptions, journal: FigureJournal) -> None:
         UsageError: no such part.
         RuntimeError: the device can no longer be used.
     """
-    resolve(PARTS, part, "part of the kernels' benchmark")(options, journal)
+    for name, make in resolve(PARTS, part, "part of the kernels' benchmark")(options):
+        if isinstance(make, str):
+            journal.leave(name, make)
+        else:
+            journal.measure(name, make)
 
 
 def planned(options: KernelOptions) -> dict[str, list[str]]:
     """Names of all figures by part, without measuring any: what a run leaves out is open."""
     found = {}
-    for part, where in _NAMES.items():
+    for part, where in PARTS.items():
         try:
-            found[part] = load_attribute(where)(options)
+            found[part] = [name for name, _ in load_attribute(where)(options)]
         except Exception as error:  # noqa: BLE001 (a part that cannot even be listed is open as a whole)
             found[part] = [f"{part}: {type(error).__name__}: {error}"]
     return found
 
 
-_NAMES = {
-    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_names",
-    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_names",
-    "drafting": "vocabforge.evaluate.bench_cycle:drafting_names",
-    "cycle": "vocabforge.evaluate.bench_cycle:cycle_names",
-}
-
-
-def ops_names(options: KernelOptions) -> list[str]:
-    """Figures of the ops' part."""
-    return [name for name, _ in _ops(options)]
-
-
-def heads_names(options: KernelOptions) -> list[str]:
-    """Figures of the heads' part."""
-    return [name for name, _ in _heads(options)]
-
-
-def ops_part(options: KernelOptions, journal: FigureJournal) -> None:
-    """Every op with a benchmark, checked and timed."""
-    _measure(_ops(options), options, journal, plain=True)
-
-
-def heads_part(options: KernelOptions, journal: FigureJournal) -> None:
-    """The table of draft heads."""
-    _measure(_heads(options), options, journal, plain=False)
-
-
-def _measure(
-    cases: Sequence[tuple[str, Any]], options: KernelOptions, journal: FigureJournal, plain: bool
-) -> None:
-    from .bench_kernels_ops import OpBench, measure_case
-
-    assert options.ceilings is not None
-    bench = OpBench(options.protocol(), options.ceilings, options.backend, plain=plain)
-    for name, case in cases:
-        if isinstance(case, str):
-            journal.leave(name, case)
-            continue
-
-        def row(case: Any = case) -> dict[str, Any]:
-            return measure_case(case, bench)
-
-        journal.measure(name, row)
-
-
-def _ops(options: KernelOptions) -> list[tuple[str, Any]]:
-    from .op_benches import OP_BENCHES, op_cases
-
-    names = options.ops or tuple(OP_BENCHES)
-    return _named({name: _maker(name, op_cases) for name in names}, options)
-
-
-def _maker(name: str, cases: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
-    return lambda shape: cases(name, shape)
-
-
-def _heads(options: KernelOptions) -> list[tuple[str, Any]]:
-    from .op_benches.heads import cases
-
-    return _named({"heads": cases}, options)
-
-
-def _named(makers: Mapping[str, Callable[[Any], Any]], options: KernelOptions) -> list[tuple[str, Any]]:
-    """Cases by a name that no other has; a text where an op's cannot be made."""
-    from .bench_kernels_ops import unique_cases
-    from .op_benches.types import SHAPES
-
-    shapes = [SHAPES[name] for name in options.shapes]
-    found: dict[str, Any] = {}
-    for case in unique_cases(makers, shapes, options.rows):
-        if isinstance(case, str):
-            found[case.partition(":")[0]] = case
-        else:
-            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
-            found[f"{case.op}: {case.name} [{sizes}]"] = case
-    return list(found.items())
+if __name__ == "__main__":
+    main(sys.argv[1:])
