@@ -17,7 +17,6 @@ from tests.train.run_support import make_place, settings, signalled
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError
 from vocabforge.core.metrics_log import read_jsonl_log
-from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.train.batches import Division
 from vocabforge.train.candidates import Candidates
@@ -128,16 +127,3 @@ def test_another_number_of_candidates_is_another_run(place: Path, whole: Path) -
     for other in (41, None):
         with pytest.raises(MismatchError, match=r"memory\.candidates"):
             train(trainer(place, "whole", candidates=other))
-
-
-def test_a_step_makes_nothing_of_the_vocabularys_width(place: Path) -> None:
-    made = {}
-    for candidates in (40, None):
-        run = trainer(place, "wide", candidates=candidates, heads={"ranker": None})
-        window = Window(run.steps, run.device)
-        take_step(run, 0, window)  # what is made once is made
-        with TensorMemory() as memory:
-            take_step(run, 1, window)
-        made[candidates] = [shape for shape in memory.shapes if 261 in shape]
-    assert made[40] == []
-    assert made[None], "the counter must see it where there is one"

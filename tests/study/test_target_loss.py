@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.dataset import TrainingSequence, pack
@@ -74,13 +73,6 @@ def sampler_of(rows: TextRows, size: int) -> CandidateSampler:
     return CandidateSampler(counts_of(rows), size, V, 0)
 
 
-def test_counts_are_those_of_real_tokens() -> None:
-    rows = rows_of()
-    ids = rows.packed.input_ids[rows.packed.document > 0]
-    expected = np.array([(ids == token).sum() for token in range(V)])
-    assert (counts_of(rows) == expected).all()
-
-
 @pytest.mark.parametrize("chunk", [1 << 20, 4 * V * 3])
 def test_over_all_tokens_it_is_the_exact_loss(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setitem(target_loss._CHUNK_BYTES, "cpu", chunk)
@@ -127,17 +119,6 @@ def test_offsets_correct_the_chance_of_each_candidate() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_of_the_loss_itself() -> None:
-    torch.manual_seed(0)
-    hidden, rows = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 7))
-    offset, labels = torch.rand(7, dtype=torch.float64), torch.randint(7, (5,))
-
-    def loss(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return target_loss._CrossEntropy.apply(hidden, rows, offset, labels, torch.float64)
-
-    assert torch.autograd.gradcheck(loss, (hidden, rows))
-
-
 def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     model = model_of()
     rows = TextRows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
@@ -148,40 +129,6 @@ def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     loss.backward()
     assert loss.item() == 0.0
     assert not gathered.grad.any()
-
-
-class Wide(TorchDispatchMode):
-    """Operators that read or make a tensor with a dimension of V, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reading: dict[str, int] = {}
-        self.making: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        for value, seen in (((args, kwargs), self.reading), (out, self.making)):
-            leaves = [x for x in torch.utils._pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
-            if any(V in leaf.shape for leaf in leaves):
-                seen[name] = seen.get(name, 0) + 1
-        return out
-
-
-def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
-    model, rows = model_of(), rows_of()
-    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3, fused=True))
-    step = SampledStep(model, optimizer, sampler_of(rows, 60), counts_of(rows), 1.0, bf16=False)
-    step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
-    batch = rows.batch(torch.arange(4))
-    with Wide() as wide:
-        step(1, batch)
-    # In place on the one gradient, in place on the table: nothing else of that width is written.
-    assert wide.making == {"detach": 1, "index_copy_": 2, "index_fill_": 1}
-    reading = {name: count for name, count in wide.reading.items() if name != "detach"}
-    assert reading.pop("_fused_adamw_") == 1
-    assert reading.pop("index") == 1  # which candidates never occur: a byte each
-    assert reading == {"index_select": 1, "index_copy_": 2, "index_fill_": 1}
 
 
 def test_a_step_is_adamw_on_the_gathered_gradient() -> None:

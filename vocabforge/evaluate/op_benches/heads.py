@@ -6,9 +6,9 @@ row of a ranker names candidates of its own) or alike (siblings: they share most
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,25 +50,12 @@ class BenchHead:
 
 
 Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
-Builder = Callable[[ModelShape, BenchHead, HeadBase, torch.Generator], Built]
 
 
 def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
     """(count,) random ids below V, ascending, each once."""
     order = torch.randperm(shape.vocab, generator=random, device=random.device)
     return order[:count].sort().values
-
-
-def _full(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    return build_head("full", base, None, HeadOptions(ops=setting.ops)), None, base.target_ids
-
-
-def _static(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    ids = some_ids(shape, min(shape.static, shape.vocab), random)
-    rows = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
-    rows.weight = nn.Parameter(base.weight[ids], False)
-    below = HeadBase(rows.weight, ids, base.embedding)
-    return build_head("static", below, None, HeadOptions(ops=setting.ops)), rows, ids
 
 
 def _scorer(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> nn.Module:
@@ -81,18 +68,7 @@ def _scorer(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch
     return scorer
 
 
-def _ranker(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    scorer = _scorer(shape, setting, base, random)
-    options = HeadOptions(shortlist=setting.shortlist, rows="own", fp8=setting.fp8 or None, ops=setting.ops)
-    return build_head("ranker", base, scorer, options), scorer, base.target_ids
-
-
-def _low_rank(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    scorer = _scorer(shape, setting, base, random)
-    return build_head("low-rank", base, scorer, HeadOptions(ops=setting.ops)), scorer, base.target_ids
-
-
-def _router(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+def _random_router(shape: ModelShape, base: HeadBase, random: torch.Generator) -> Router:
     dtype, clusters = base.weight.dtype, shape.clusters
     assignment = torch.randperm(shape.vocab, generator=random, device=random.device) % clusters
     with torch.device("meta"):
@@ -103,20 +79,12 @@ def _router(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch
         fan = layer.in_features
         layer.weight = nn.Parameter(normal((layer.out_features, fan), random, dtype, fan**-0.5), False)
         layer.bias = nn.Parameter(normal((layer.out_features,), random, dtype, 0.1), False)
-    options = HeadOptions(budgets=(router_budget(shape),), rows="shared", ops=setting.ops)
-    return build_head("router", base, router, options), router, base.target_ids
+    return router
 
 
 def router_budget(shape: ModelShape) -> int:
     """Clusters that hold about ``router_tokens`` of the vocabulary."""
     return max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
-
-
-def _context(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    text = text_tokens(shape)
-    ids = some_ids(shape, shape.context_tokens - text, random)
-    options = HeadOptions(ranked=tuple(ids.tolist()), context=text, ops=setting.ops)
-    return build_head("context", base, None, options), None, ids
 
 
 def text_tokens(shape: ModelShape) -> int:
@@ -129,44 +97,69 @@ def hybrid_core(shape: ModelShape) -> int:
     return min(_HYBRID_CORE, shape.static // 2)
 
 
-def _hybrid(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    scorer, ids = _scorer(shape, setting, base, random), some_ids(shape, hybrid_core(shape), random)
-    options = HeadOptions(
-        ranked=tuple(ids.tolist()), shortlist=setting.shortlist, rows="own", ops=setting.ops
-    )
-    return build_head("hybrid", base, scorer, options), scorer, ids
-
-
-_BUILDERS: dict[str, Builder] = {
-    "full": _full,
-    "static": _static,
-    "ranker": _ranker,
-    "low-rank": _low_rank,
-    "router": _router,
-    "context": _context,
-    "hybrid": _hybrid,
-}
-
-
 def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
     """The head of a setting over a base of V rows, its trained part, and ids of the rows below it."""
-    return _BUILDERS[setting.kind](shape, setting, base, random)
+    kind, ids, below = setting.kind, base.target_ids, base
+    module: nn.Module | None = None
+    options: dict[str, Any] = {"ops": setting.ops}
+    if setting.rank:  # ranker, low-rank, hybrid
+        module = _scorer(shape, setting, base, random)
+    if kind == "static":
+        ids = some_ids(shape, min(shape.static, shape.vocab), random)
+        module = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
+        module.weight = nn.Parameter(base.weight[ids], False)
+        below = HeadBase(module.weight, ids, base.embedding)
+        return build_head(kind, below, None, HeadOptions(**options)), module, ids
+    if kind == "ranker":
+        options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
+    elif kind == "router":
+        module = _random_router(shape, base, random)
+        options |= {"budgets": (router_budget(shape),), "rows": "shared"}
+    elif kind == "context":
+        text = text_tokens(shape)
+        ids = some_ids(shape, shape.context_tokens - text, random)
+        options |= {"ranked": tuple(ids.tolist()), "context": text}
+    elif kind == "hybrid":
+        ids = some_ids(shape, hybrid_core(shape), random)
+        options |= {"ranked": tuple(ids.tolist()), "shortlist": setting.shortlist, "rows": "own"}
+    return build_head(kind, below, module, HeadOptions(**options)), module, ids
 
 
 Law = tuple[Tensor, "Tensor | None"]
 
 
-def law_of(kind: str, inputs: Inputs, topk: int) -> Law:
-    """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all.
+def law_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
+    """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all. Plainly, in fp32.
 
     Args:
         inputs: of a head's case.
         topk: answers asked for: a router opens enough clusters for them.
     """
+    head, module, state = inputs["head"], inputs["module"], inputs["state"]
     if kind == "low-rank":
         return _scores(inputs), None
     logits = inputs["hidden"].float() @ inputs["weight"].float().T
-    return logits, None if kind == "full" else _LISTS[kind](inputs, topk)
+    if kind == "full":
+        return logits, None
+    listed = torch.zeros_like(logits, dtype=torch.bool)
+    if kind in ("static", "context", "hybrid"):
+        listed[:, inputs["used"]] = True
+    if kind == "ranker":
+        best = _scores(inputs).topk(max(head.shortlist, topk), dim=1).indices
+        listed.scatter_(1, best, True)
+    elif kind == "router":
+        scores = module(inputs["base"].embedding[state.tokens], state.previous).float()  # (N, M)
+        sizes = module.assignment.bincount(minlength=module.clusters)
+        opened = top_clusters(scores, sizes, head.budgets[-1], topk)
+        together = opened.view(state.requests, -1, opened.shape[1]).any(1)  # (B, M)
+        listed = together.repeat_interleave(len(opened) // state.requests, 0)[:, module.assignment]
+    elif kind == "context":
+        rows = state.context.repeat_interleave(len(listed) // state.requests, 0)  # (N, C)
+        listed.scatter_(1, rows, True)
+    elif kind == "hybrid":
+        tail = _scores(inputs).masked_fill(listed, float("-inf")).topk(head.tail_size, dim=1).indices
+        listed.scatter_(1, tail, True)
+    return logits, listed
 
 
 def _scores(inputs: Inputs) -> Tensor:
@@ -177,54 +170,6 @@ def _scores(inputs: Inputs) -> Tensor:
         rows = restore_rows(*quantise_rows(scorer.head_weight))
     found: Tensor = scorer.project(inputs["hidden"]).float() @ rows.T
     return found
-
-
-def _blank(inputs: Inputs) -> Tensor:
-    shape = len(inputs["hidden"]), len(inputs["weight"])
-    return torch.zeros(shape, dtype=torch.bool, device=inputs["hidden"].device)
-
-
-def _used(inputs: Inputs, topk: int) -> Tensor:
-    listed = _blank(inputs)
-    listed[:, inputs["used"]] = True
-    return listed
-
-
-def _ranked(inputs: Inputs, topk: int) -> Tensor:
-    best = _scores(inputs).topk(max(inputs["head"].shortlist, topk), dim=1).indices
-    return _blank(inputs).scatter_(1, best, True)
-
-
-def _routed(inputs: Inputs, topk: int) -> Tensor:
-    router, state = inputs["module"], inputs["state"]
-    scores = router(inputs["base"].embedding[state.tokens], state.previous).float()  # (N, M)
-    sizes = router.assignment.bincount(minlength=router.clusters)
-    opened = top_clusters(scores, sizes, inputs["head"].budgets[-1], topk)
-    together = opened.view(state.requests, -1, opened.shape[1]).any(1)  # (B, M)
-    rows = together.repeat_interleave(len(opened) // state.requests, 0)
-    return rows[:, router.assignment]
-
-
-def _of_the_text(inputs: Inputs, topk: int) -> Tensor:
-    state, listed = inputs["state"], _used(inputs, topk)
-    rows = state.context.repeat_interleave(len(listed) // state.requests, 0)  # (N, C)
-    return listed.scatter_(1, rows, True)
-
-
-def _core_and_ranked(inputs: Inputs, topk: int) -> Tensor:
-    core = _used(inputs, topk)
-    scores = _scores(inputs).masked_fill(core, float("-inf"))
-    tail = scores.topk(inputs["head"].tail_size, dim=1).indices
-    return core.scatter_(1, tail, True)
-
-
-_LISTS: dict[str, Callable[[Inputs, int], Tensor]] = {
-    "static": _used,
-    "ranker": _ranked,
-    "router": _routed,
-    "context": _of_the_text,
-    "hybrid": _core_and_ranked,
-}
 
 
 _NOISE = 0.1  # of siblings, beside a common part of 1
