@@ -23,7 +23,7 @@ from vocabforge.corpus.sample_families import (
     coding,
     translation,
 )
-from vocabforge.corpus.sample_world import JOBS, KINDS, REGIONS, build_world, pick
+from vocabforge.corpus.sample_world import JOBS, KINDS, REGIONS, build_world
 from vocabforge.corpus.sample_writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
 
 SPEC_BENCH_CATEGORIES = {
@@ -180,13 +180,6 @@ def test_tables_are_consistent() -> None:
     assert all(animal["animal"].endswith(animal["ending"]) for animal in animals)
     for rows, key in ((REGIONS, "ending"), (KINDS, "ending"), (JOBS, "job")):
         assert len({row[key] for row in rows}) == len(rows)
-
-
-def test_pick_prefers_the_first_rows() -> None:
-    rng = random.Random(0)
-    drawn = Counter(pick(rng, range(100)) for _ in range(4000))
-    assert set(drawn) <= set(range(100))
-    assert sum(drawn[row] for row in range(10)) > 3 * sum(drawn[row] for row in range(90, 100))
 
 
 def test_sizes_are_checked() -> None:

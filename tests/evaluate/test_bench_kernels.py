@@ -22,7 +22,6 @@ from vocabforge.evaluate.bench_kernels_timing import (
     DeviceCeilings,
     Protocol,
     Replay,
-    Timing,
     summary,
     time_calls,
 )
@@ -101,9 +100,6 @@ class TestTiming:
         timing = summary(([3.0, 3.0], [6.0, 6.0]), 3, "graph", None)
         assert (timing.seconds, timing.low, timing.high, timing.again) == (1.5, 1.0, 2.0, (1.0, 2.0))
         assert (timing.repeats, timing.calls) == (4, 3)
-
-    def test_noise_is_the_difference_of_the_halves(self) -> None:
-        assert Timing(2.0, 1.0, 3.0, (1.5, 2.5), 10, 1, "clock").noise == 0.5
 
     def test_copies_exceed_the_cache_twice(self) -> None:
         protocol = Protocol(CPU, most_copies=64)

@@ -36,19 +36,6 @@ def test_over_all_subsets_the_sum_has_the_exact_mean() -> None:
     assert (chances < 1).sum() >= 5, "most tokens must be a matter of chance"
 
 
-def test_tokens_come_as_often_as_their_chance_and_stand_for_as_many() -> None:
-    sampler = CandidateSampler(zipf(400, 250), 60, 400, 3)
-    drawn = np.zeros(400)
-    for step in range(600):
-        found = sampler.draw(step, NOTHING)
-        drawn[found.ids.numpy()] += 1
-        expected = -np.log(sampler.chances[found.ids.numpy()])
-        assert found.offset.numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
-        assert found.offset.dtype == torch.float32
-    spread = np.sqrt(600 * sampler.chances * (1 - sampler.chances))
-    assert (np.abs(drawn - 600 * sampler.chances) <= 5 * spread).all()
-
-
 def test_log_z_is_near_with_a_real_number_of_tokens() -> None:
     """Qwen3's table: 4,096 candidates estimate the normaliser of peaked rows within a few hundredths, unbiased."""
     rows, counts = 151_936, zipf(151_936, 50_000, 1e6)
@@ -126,10 +113,3 @@ def test_rows_of_a_reduced_head() -> None:
     assert head.grad[:, 0].tolist() == [0, 1, 0, 2, 3]
     with pytest.raises(UsageError, match=r"(?s)no candidate token.*draw more"):
         rows_among(Candidates(torch.tensor([0, 15]), torch.zeros(2)), head, ids)
-
-
-def test_rows_of_a_whole_head() -> None:
-    head = torch.randn(20, 3)
-    rows, columns = rows_among(Candidates(torch.tensor([2, 7, 19]), torch.zeros(3)), head, None)
-    assert columns is None
-    assert torch.equal(rows, head[[2, 7, 19]])

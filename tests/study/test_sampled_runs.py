@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.train.run_support import make_place, settings, signalled
+from tests.train.run_support import make_place, settings
 from vocabforge.core.config import parse_config
-from vocabforge.core.errors import MismatchError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.train.batches import Division
@@ -105,25 +103,3 @@ def test_micro_batches_and_processes_are_estimated_on_the_same_tokens(place: Pat
     tokens = data.input_ids[batch_rows(len(data), 3, 4, 0)]
     assert all(torch.equal(ids, torch.from_numpy(np.asarray(tokens, dtype=np.int64))) for ids in asked)
     assert len(found[0].ids) < 261
-
-
-def test_a_stopped_run_ends_with_the_same_bits(place: Path, whole: Path) -> None:
-    run = trainer(place, "cut")
-    with pytest.raises(KeyboardInterrupt), signalled(5):
-        train(run)
-    train(trainer(place, "cut"))
-    assert curve(place, "cut") == curve(place, "whole")
-    files = (
-        "drafter/drafter.safetensors",
-        *(str(p.relative_to(whole)) for p in whole.glob("heads/*/*.safetensors")),
-    )
-    assert len(files) == 2
-    for file in files:
-        ours, theirs = load_file(place / "cut" / file), load_file(whole / file)
-        assert [name for name in theirs if not torch.equal(ours[name], theirs[name])] == []
-
-
-def test_another_number_of_candidates_is_another_run(place: Path, whole: Path) -> None:
-    for other in (41, None):
-        with pytest.raises(MismatchError, match=r"memory\.candidates"):
-            train(trainer(place, "whole", candidates=other))

@@ -46,7 +46,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if row["ratio"] is None else _range_of(row["ratio"], ".2f"),
         "-" if row.get("over_plain") is None else _range_of(row["over_plain"], ".2f"),
         _length(ours) if theirs is None else f"{_length(ours)} / {_length(theirs)}",
-        "-" if outputs is None else _equal(outputs),
+        "-" if outputs is None else f"{outputs['equal']} of {outputs['compared']}",
         f"{ours['compile_s']:.0f}",
     )
 
@@ -107,10 +107,6 @@ def _range_of(values: Mapping[str, float], form: str) -> str:
 def _length(side: Mapping[str, Any]) -> str:
     length = side["accepted_length"]
     return "-" if length is None else f"{length:.2f}"
-
-
-def _equal(outputs: Mapping[str, Any]) -> str:
-    return f"{outputs['equal']} of {outputs['compared']}"
 
 
 # What a library may raise over settings or a pair of models that it cannot do.
