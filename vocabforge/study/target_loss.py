@@ -106,7 +106,7 @@ class SampledStep:
         candidates = self._sampler.draw(step, batch.input_ids, device)
         rows = self._table.detach().index_select(0, candidates.ids).requires_grad_()  # (C, H)
         with torch.autocast(device.type, torch.bfloat16, enabled=self._bf16):
-            loss = candidate_loss(self._model, batch.to(device), rows, candidates, bf16=self._bf16)
+            loss = candidate_loss(self._model, batch, rows, candidates, bf16=self._bf16)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_([*self._others, rows], self._clip)
         assert rows.grad is not None

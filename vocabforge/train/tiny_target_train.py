@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..capture.online import RowBatch
 from ..core.errors import DataError, MismatchError
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, say
@@ -37,29 +38,20 @@ _EXACT_BYTES = 128 << 20  # logits of held-out text at once
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class TextBatch:
-    """Some packed rows.
+class TextBatch(RowBatch):
+    """Packed rows; ``loss_mask`` says which tokens are learnt."""
 
-    Attributes:
-        input_ids, document, position: (B, T).
-        keep: bool (B, T - 1), which of the predictions of the next token count.
-    """
-
-    input_ids: Tensor
-    document: Tensor
-    position: Tensor
-    keep: Tensor
+    @property
+    def keep(self) -> Tensor:
+        """Bool (B, T - 1): which predictions of the next token count."""
+        document = self.document
+        follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] > 0)
+        return self.loss_mask[:, 1:] & follows
 
     @property
     def labels(self) -> Tensor:
         """(n,) the counted next tokens."""
         return self.input_ids[:, 1:][self.keep]
-
-    def to(self, device: torch.device) -> TextBatch:
-        """The same on a device."""
-        parts = (self.input_ids, self.document, self.position, self.keep)
-        return self if device == _CPU else TextBatch(*(part.to(device) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -72,18 +64,14 @@ class TextRows:
     def __len__(self) -> int:
         return len(self.packed)
 
-    def batch(self, chosen: Tensor) -> TextBatch:
-        """The rows of these numbers, on the CPU."""
-        read = to_tensors(self.packed, chosen.tolist(), _CPU)
-        document = read.document
-        counted = read.loss_mask if self.loss_on == "assistant" else document > 0
-        follows = document[:, 1:] == document[:, :-1]
-        return TextBatch(
-            read.input_ids, document, read.position, counted[:, 1:] & follows & (document[:, 1:] > 0)
-        )
+    def batch(self, chosen: Tensor, device: torch.device = _CPU) -> TextBatch:
+        """The rows of these numbers."""
+        read = to_tensors(self.packed, chosen.tolist(), device)
+        learnt = read.loss_mask if self.loss_on == "assistant" else read.document > 0
+        return TextBatch(read.input_ids, learnt, read.document, read.position)
 
 
-# One optimiser step: its number and its batch on the CPU -> loss and norm of the gradient.
+# One optimiser step: its number and its batch -> loss and norm of the gradient.
 Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
 # Makes the step from model, optimizer, training rows and settings.
 MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
@@ -155,7 +143,7 @@ def plain_step(
     """Steps on the exact loss, in fp32 unless the caller autocasts."""
 
     def step(_number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
-        loss, _ = batch_loss(model, batch.to(model.device))
+        loss, _ = batch_loss(model, batch)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
         optimizer.step()
@@ -172,7 +160,7 @@ def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8
     size = max(1, _EXACT_BYTES // (4 * len(head)))
     total, count = 0.0, 0
     for part in chosen.split(batch_size):
-        batch = rows.batch(part).to(head.device)
+        batch = rows.batch(part, head.device)
         hidden, labels = counted_states(model, batch), batch.labels
         for states, label in zip(hidden.split(size), labels.split(size)):
             total += float(F.cross_entropy(F.linear(states, head), label, reduction="sum"))
@@ -251,7 +239,7 @@ def train_model(
         for done, numbers in enumerate(chosen, start + 1):
             rate = learning_rate(done - 1, optim)
             set_learning_rate(optimizer, rate)
-            loss, norm = take(done - 1, rows.batch(numbers))
+            loss, norm = take(done - 1, rows.batch(numbers, model.device))
             value = float(loss)
             if not math.isfinite(value):
                 raise DataError(
