@@ -137,14 +137,14 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
 
     if name == "bench":
         from vocabforge.evaluate.bench_decoding_settings import DecodingBenchConfig
-        from vocabforge.evaluate.bench_kernels_parts import Options
+        from vocabforge.evaluate.bench_kernels_parts import KernelOptions
         from vocabforge.evaluate.bench_training import TrainingBenchConfig
 
         kinds = {
             "training": TrainingBenchConfig,
             "decoding": DecodingBenchConfig,
             "draft-heads": TrainConfig,
-            "kernels": Options,
+            "kernels": KernelOptions,
         }
         if params["name"] not in kinds:
             raise Wrong(f"bench {params['name']} takes no key=value settings")

@@ -18,10 +18,9 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_decoding import bench_decoding
+from vocabforge.evaluate.bench_decoding import bench_decoding, remarks
 from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
-from vocabforge.evaluate.bench_decoding_table import remarks
 from vocabforge.evaluate.prompts import Conversation, resolve_format
 from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.drafter_io import save_drafter
@@ -142,7 +141,7 @@ def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.Mo
     """A clock that only generation moves: VocabForge needs 1 second a prompt, transformers 4."""
     import time
 
-    from vocabforge.evaluate.bench_decoding_theirs import TheirRun
+    from vocabforge.evaluate.bench_decoding_modes import TheirRun
 
     now = [0.0]
 

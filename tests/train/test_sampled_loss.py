@@ -15,7 +15,8 @@ from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents,
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import MismatchError
 from vocabforge.models.target import HFTarget
-from vocabforge.train.candidates import Candidates, CandidateSampler
+from vocabforge.study.candidates import CandidateSampler
+from vocabforge.train.candidates import Candidates
 from vocabforge.train.config import HeadsConfig
 from vocabforge.train.draft_heads import make_heads
 from vocabforge.train.step import StepSettings, TrainStep

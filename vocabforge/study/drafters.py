@@ -20,22 +20,24 @@ from ..train.config import (
     HeadsConfig,
     LiveConfig,
     LowRankConfig,
-    MemoryConfig,
     OptimConfig,
     RunConfig,
     TrainConfig,
     TTTConfig,
 )
-from ..train.data import TrainData
+from ..train.data import TrainData, corpus_counts
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
-from ..train.setup import identity_of
-from ..train.tiny_target_run import passes_in_bf16
+from ..train.setup import CALIBRATION_ROWS, identity_of
+from ..train.trainer import Trainer
+from .candidates import CandidateSampler
 from .config import PartConfig, StudyConfig
+from .copying import start_copying
 from .drafter_data import FOLDER, mix, mix_fits, mix_key, packed
 from .layout import Layout
 from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
 from .run_folders import begin, publish, tidy
+from .target_loss import passes_in_bf16
 
 JOINT, ALONE = PARTS
 # Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
@@ -121,14 +123,14 @@ class Training:
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(parts[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
-        own = {"head": "own", "copying": self.config.drafters.copying}
+        own = {"head": "own"}
         settings = self._part(inputs, self.config.drafters.full, self.place / FULL, drafter=own, heads=heads)
         return self._train(inputs, settings, wanted)
 
     def reduced(self, inputs: Inputs) -> None:
         own = self.config.drafters
         subset = self.layout.subset("fr", own.reduced_size)
-        vocab = {"head": "own", "vocab": subset, "copying": own.copying}
+        vocab = {"head": "own", "vocab": subset}
         self._train(inputs, self._part(inputs, own.reduced, self.place / REDUCED, drafter=vocab), {})
 
     def alone(self, inputs: Inputs, drafter: Path) -> None:
@@ -167,6 +169,7 @@ class Training:
         output = settings.output
         key = {
             **identity_of(settings, inputs.data.digest(), inputs.target),
+            **self._options(settings),
             "passes": settings.run.mixed_precision,
             "states": settings.capture.dtype,
             "heads go to": dict(wanted),
@@ -174,7 +177,7 @@ class Training:
 
         def make() -> dict[str, Any]:
             begin(output, key)
-            made = making.train_drafter(settings)
+            made = making.train_drafter(settings, self._prepare)
             heads = {name: self.place / folder for name, folder in wanted.items()}
             for name, place in heads.items():
                 publish(Path(made["heads"][name]), place)
@@ -187,6 +190,24 @@ class Training:
         made = self._steps.run(output.with_suffix(".json"), key, make, making.still_there)
         tidy(output)
         return made
+
+    def _options(self, settings: TrainConfig) -> dict[str, Any]:
+        """The study's own settings of a run, as its identity names them."""
+        own = self.config.drafters
+        fresh = settings.drafter.init is None
+        return {"drafter.copying": own.copying and fresh, "memory.candidates": own.candidates}
+
+    def _prepare(self, trainer: Trainer) -> None:
+        """Let a fresh drafter start as copying, and estimate the vocabulary losses on candidates."""
+        options, config = self._options(trainer.config), trainer.config
+        trainer.identity.update(options)
+        if options["drafter.copying"]:
+            batch = trainer.capture("train", list(range(min(len(trainer.data.train), CALIBRATION_ROWS))))
+            start_copying(trainer.drafter, batch, batch.input_ids.shape[1])
+        if (size := options["memory.candidates"]) is not None:
+            rows = len(trainer.target.head_weight)
+            sampler = CandidateSampler(corpus_counts(trainer.data.train, rows), size, rows, config.run.seed)
+            trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
     def router(self, inputs: Inputs, full: Mapping[str, Any], count: int) -> None:
         own, clusters = self.config.drafters, self.layout.clusters(count)
@@ -253,7 +274,6 @@ def base_settings(config: StudyConfig, layout: Layout, prepared: Path) -> TrainC
         heads=HeadsConfig(),
         ttt=TTTConfig(steps=own.steps),
         optim=OptimConfig(steps=own.full.steps),
-        memory=MemoryConfig(candidates=own.candidates),
         run=RunConfig(
             device=config.device,
             mixed_precision="bf16"

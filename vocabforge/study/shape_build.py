@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..evaluate.bench_cycle_models import Pair, random_pair
-from ..evaluate.op_benches.types import QWEN3_8B, Shape, distinct_ids, generator, normal
+from ..evaluate.op_benches.types import QWEN3_8B, ModelShape, distinct_ids, generator, normal
 from ..models.heads import DraftHead, DraftState, HeadBase, HeadOptions, RouterHead, build_head
 from ..models.heads_router import Router
 from ..models.kv_cache import Sight, line_sight
@@ -27,7 +27,7 @@ _LOGIT = 3.0  # standard deviation of random logits
 _FEW = 64  # rows of an embedding that nothing but a layer's input is read from
 
 
-def shape_of(hidden: int, rows: int) -> Shape:
+def shape_of(hidden: int, rows: int) -> ModelShape:
     """A model of that hidden size built as Qwen3-8B is: its number of layers, heads in proportion.
 
     With 4,096 it is Qwen3-8B itself.
@@ -151,7 +151,7 @@ class ShapeLayers:
         most: rows of a pass at most.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, *, prefix: int, most: int) -> None:
+    def __init__(self, shape: ModelShape, device: torch.device, *, prefix: int, most: int) -> None:
         few = replace(shape, vocab=_FEW, layers=1)
         self._pair: Pair = random_pair(few, device, torch.bfloat16)
         self._prefix, self._device = prefix, device

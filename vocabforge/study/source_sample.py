@@ -6,7 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..corpus.sample_writer import FAMILIES, HELDOUT, TRAIN, SampleSizes, sample_questions, write_sample
+from ..corpus.sample_families import FAMILIES
+from ..corpus.sample_writer import HELDOUT, TRAIN, SampleSizes, sample_questions, write_sample
 from ..corpus.sources import SourceOptions, iter_documents
 from .source_chats import CODE
 from .source_types import Reading, Talk

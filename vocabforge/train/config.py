@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..core.config import Positive, StrictModel
+from ..core.config import Positive, StrictModel, without_removed
 from ..core.errors import did_you_mean
 
 
@@ -119,7 +119,6 @@ class DrafterConfig(StrictModel):
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
         intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
-        copying: one head of a fresh EAGLE-3 layer starts as copying from the prompt (``train.start_copying``).
     """
 
     kind: str = "eagle3"
@@ -132,7 +131,13 @@ class DrafterConfig(StrictModel):
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
-    copying: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        return without_removed(
+            values, "copying", "drafter.copying was removed: only the study starts drafters so"
+        )
 
     @field_validator("kind")
     @classmethod
@@ -153,10 +158,6 @@ class DrafterConfig(StrictModel):
             )
         if self.freeze and self.init is None:
             raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
-        if self.copying and (self.kind != "eagle3" or self.init is not None):
-            raise ValueError(
-                "drafter.copying is a start of a fresh EAGLE-3 drafter: not with another kind or drafter.init"
-            )
         return self
 
 
@@ -222,8 +223,6 @@ class MemoryConfig(StrictModel):
         checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.
-        candidates: estimate the vocabulary loss of a training step on about so many tokens and those of its batch
-            (``train/candidates.py``); None: exactly, on all V. Held-out figures are always exact.
     """
 
     loss: Literal["auto", "naive", "fused"] = "auto"
@@ -231,7 +230,12 @@ class MemoryConfig(StrictModel):
     checkpointing: bool = False
     weights: Literal["fp32", "bf16"] = "fp32"
     chunk_mb: Positive = 256
-    candidates: Annotated[int, Field(ge=2)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        instead = "memory.candidates was removed: the loss is over all tokens, and memory.loss: fused bounds its memory"
+        return without_removed(values, "candidates", instead)
 
 
 class OptimConfig(StrictModel):

@@ -101,10 +101,9 @@ def _costs(
     if strategy == "deepspeed":
         divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
     (rows, hidden), own = drafter.head_weight.shape, drafter.config.draft_vocab_size is not None
-    vocab, some = drafter.config.vocab_size, config.memory.candidates
+    vocab = drafter.config.vocab_size
     row = config.data.sequence_length
     drafted = divide(config.optim, group.rank, group.size).micro * row * steps
-    columns = sum(size if some is None else min(size, some) for size in (vocab, rows))
     cached = config.capture.cache is not None  # then only embedding and LM head are loaded, and no layer runs
     held = None
     if target is not None:
@@ -115,7 +114,7 @@ def _costs(
         "target": held,  # in one process, on all its devices under capture.device_map
         "trained_state": share_of_state(state, group.size, divided),
         "frozen_drafter": 4 * frozen,
-        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, columns),
+        "loss_workspace": loss_workspace(config.memory.loss, config.memory.chunk_mb, drafted, vocab + rows),
     }
     flop = flop_a_token(
         0 if cached else None if target is None else target[0] - target[1],
@@ -128,7 +127,6 @@ def _costs(
         draft_rows=rows,
         own_head=own,
         freeze=freeze,
-        candidates=some,
     )
     tokens = config.optim.batch_size * row
     return {
@@ -177,7 +175,6 @@ def flop_a_token(
     draft_rows: int,
     own_head: bool,
     freeze: bool,
-    candidates: int | None,
 ) -> dict[str, int]:
     """Operations of training for one token, if every token counts.
 
@@ -192,18 +189,14 @@ def flop_a_token(
         passes: times that a drafter's parameters are used for a token: K, or 1 if every draft step has its own.
         hidden: d. teacher_rows: V, of the target's head. draft_rows: R, of the head that the drafter is read by.
         own_head: that head is the drafter's, and trained with it. freeze: the drafter is run, not trained.
-        candidates: C, tokens that the vocabulary losses are estimated on; None for all.
     """
     each = 2 if freeze else 6
     head = 2 if freeze else 6 if own_head else 4
-    teacher, draft = (
-        size if candidates is None else min(size, candidates) for size in (teacher_rows, draft_rows)
-    )
     found = {} if target_layers is None else {"target": 2 * target_layers}
     found["drafter"] = each * drafter * passes
-    found["vocabulary"] = hidden * (head * draft * steps + 2 * teacher)
-    for name, size in heads.items():  # d' (V + d) parameters, of which d' (C + d) are used
-        found[name] = 6 * (size * (teacher + hidden) // (teacher_rows + hidden)) * steps
+    found["vocabulary"] = hidden * (head * draft_rows * steps + 2 * teacher_rows)
+    for name, size in heads.items():
+        found[name] = 6 * size * steps
     return found | {"total": sum(found.values())}
 
 

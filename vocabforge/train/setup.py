@@ -23,18 +23,15 @@ from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target, load_trainable, native_sizes
 from ..models.drafters import check_wishes, drafter_sizes, new_drafter
-from ..models.eagle3 import Eagle3Drafter
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
 from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target_load import dtype_name
 from ..vocab.subset import VocabSubset, load_subset
-from .candidates import check_candidates
 from .config import DrafterConfig, TrainConfig
 from .data import TrainData, divide, open_data, prepare, to_tensors, with_prepared
 from .draft_heads import KINDS, configured, make_heads
 from .machine import device_of, set_threads, uses_bf16
-from .start_copying import start_copying
 from .step import StepSettings, TrainStep
 from .strategy import wanted_strategy
 from .trackers import check_trackers
@@ -70,8 +67,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     Raises:
         DataError: the target or its tokenizer cannot be read.
         ConfigError: the batch cannot be divided over the processes; keys that contradict ``drafter.init``.
-        UsageError: what was launched does not go with the configuration; rows longer than the context; more
-            candidates than tokens.
+        UsageError: what was launched does not go with the configuration; rows longer than the context.
         ArtifactError: the prepared data, the draft vocabulary or the drafter to start from cannot be opened.
         MismatchError: they are of another target or tokenizer.
     """
@@ -88,8 +84,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         subset.check_tokenizer(tokenizer, source=config.drafter.vocab)
     sizes = sizes_of(config.drafter, target, subset)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    if config.memory.candidates is not None:
-        check_candidates(config.memory.candidates, sizes.vocab_size, source="memory.candidates")
     return Basis(config, target, tokenizer, subset, sizes)
 
 
@@ -133,6 +127,8 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         for key, value in body[section].items()
         if (section, key) != ("optim", "micro_batch_size")
     }
+    # Keys of earlier versions at the only value they still have, so that their runs resume.
+    flat |= {"drafter.copying": False, "memory.candidates": None}
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -287,9 +283,6 @@ def _fresh_drafter(
     some = list(range(min(len(data.train), CALIBRATION_ROWS)))
     batch = captured(to_tensors(data.train, some, device), [("train", row) for row in some])
     start_from_target(drafter, batch)
-    if basis.config.drafter.copying:
-        assert isinstance(drafter, Eagle3Drafter)  # the configuration says so
-        start_copying(drafter, batch, batch.input_ids.shape[1])
     return drafter
 
 

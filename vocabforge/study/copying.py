@@ -9,7 +9,7 @@ learnt than small runs have, so that one of the query heads, with its key head, 
 * keys read these coordinates, the query P e(x_{t+1}), both in rotary pairs that hardly turn within ``reach`` positions;
 * value and output matrices take D directions of the embedding to those of the LM head's rows of the same tokens.
 
-Everything is trained from there. The method is this project's; for induction see ``train.induction``.
+Everything is trained from there. The method is this project's; for induction see ``study.induction``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def start_copying(drafter: Eagle3Drafter, batch: CapturedBatch, reach: int) -> N
             got=f"{len(slow)} of {half} rotary pairs turn by less than a radian within {reach} positions, hidden size "
             f"{sizes.hidden_size}",
             expected=f"{_FEWEST} coordinates to know a token by",
-            remedy="leave drafter.copying out, or choose shorter rows",
+            remedy="set drafters.copying: false, or choose shorter rows",
         )
     real = batch.document != 0
     ids = batch.input_ids[real]

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
-from vocabforge.train.candidates import Candidates, CandidateSampler, check_candidates, rows_among
+from vocabforge.study.candidates import CandidateSampler
+from vocabforge.train.candidates import Candidates, rows_among
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
 
@@ -33,19 +34,6 @@ def test_over_all_subsets_the_sum_has_the_exact_mean() -> None:
         mean += weight * sum(math.exp(logits[v] - math.log(chances[v])) for v in range(7) if taken[v])
     assert mean == pytest.approx(np.exp(logits).sum(), rel=1e-12)
     assert (chances < 1).sum() >= 5, "most tokens must be a matter of chance"
-
-
-def test_tokens_come_as_often_as_their_chance_and_stand_for_as_many() -> None:
-    sampler = CandidateSampler(zipf(400, 250), 60, 400, 3)
-    drawn = np.zeros(400)
-    for step in range(600):
-        found = sampler.draw(step, NOTHING)
-        drawn[found.ids.numpy()] += 1
-        expected = -np.log(sampler.chances[found.ids.numpy()])
-        assert found.offset.numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
-        assert found.offset.dtype == torch.float32
-    spread = np.sqrt(600 * sampler.chances * (1 - sampler.chances))
-    assert (np.abs(drawn - 600 * sampler.chances) <= 5 * spread).all()
 
 
 def test_log_z_is_near_with_a_real_number_of_tokens() -> None:
@@ -110,8 +98,6 @@ def test_draws_are_a_function_of_seed_and_step() -> None:
 def test_a_size_that_cannot_be_is_refused(size: int) -> None:
     with pytest.raises(UsageError, match=r"(?s)that many tokens.*2 to 100"):
         CandidateSampler(zipf(100, 50), size, 100, 0)
-    with pytest.raises(UsageError, match=r"(?s)that many tokens.*memory.candidates"):
-        check_candidates(size, 100, source="memory.candidates")
 
 
 def test_rows_of_a_reduced_head() -> None:
@@ -125,12 +111,5 @@ def test_rows_of_a_reduced_head() -> None:
     (rows * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
     assert head.grad is not None
     assert head.grad[:, 0].tolist() == [0, 1, 0, 2, 3]
-    with pytest.raises(UsageError, match=r"(?s)no candidate token.*memory.candidates"):
+    with pytest.raises(UsageError, match=r"(?s)no candidate token.*draw more"):
         rows_among(Candidates(torch.tensor([0, 15]), torch.zeros(2)), head, ids)
-
-
-def test_rows_of_a_whole_head() -> None:
-    head = torch.randn(20, 3)
-    rows, columns = rows_among(Candidates(torch.tensor([2, 7, 19]), torch.zeros(3)), head, None)
-    assert columns is None
-    assert torch.equal(rows, head[[2, 7, 19]])

@@ -8,19 +8,31 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.dataset import TrainingSequence, pack
-from vocabforge.train import tiny_target_loss, tiny_target_run
-from vocabforge.train.candidates import CandidateSampler
+from vocabforge.study import target_loss
+from vocabforge.study.candidates import CandidateSampler
+from vocabforge.study.target_loss import (
+    SampledStep,
+    StudyTinyTargetConfig,
+    candidate_loss,
+    make_target_step,
+    passes_in_bf16,
+)
+from vocabforge.train import tiny_target_train
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.data import corpus_counts
 from vocabforge.train.optim import make_optimizer
-from vocabforge.train.tiny_target_config import TinyTargetConfig
-from vocabforge.train.tiny_target_loss import batch_loss, candidate_loss, heldout_loss
-from vocabforge.train.tiny_target_rows import Rows, spread
-from vocabforge.train.tiny_target_run import Counts, _Exact, _Sampled, passes_in_bf16, train_model
+from vocabforge.train.tiny_target_train import (
+    TextRows,
+    WorkFolder,
+    batch_loss,
+    counted_states,
+    heldout_loss,
+    spread_rows,
+    train_model,
+)
 
 V, H, T = 709, 16, 24
 
@@ -43,35 +55,27 @@ def model_of(seed: int = 0) -> Any:
     return LlamaForCausalLM(settings)
 
 
-def rows_of(number: int = 12, seed: int = 0) -> Rows:
+def rows_of(number: int = 12, seed: int = 0) -> TextRows:
     """Rows of two or three documents each; the tokens are those below 40."""
     random = np.random.default_rng(seed)
     lengths = random.integers(5, 12, size=2 * number)
     sequences = [
         TrainingSequence(random.integers(0, 40, n).tolist(), [0, 0] + [1] * (n - 2)) for n in lengths
     ]
-    return Rows(pack(sequences, T, pad_id=0), "assistant")
+    return TextRows(pack(sequences, T, pad_id=0), "assistant")
 
 
-def counts_of(rows: Rows) -> Counts:
+def counts_of(rows: TextRows) -> Any:
     return corpus_counts(rows.packed, V)
 
 
-def sampler_of(rows: Rows, size: int) -> CandidateSampler:
+def sampler_of(rows: TextRows, size: int) -> CandidateSampler:
     return CandidateSampler(counts_of(rows), size, V, 0)
-
-
-def test_counts_are_those_of_real_tokens() -> None:
-    rows = rows_of()
-    ids = rows.packed.input_ids[rows.packed.document > 0]
-    expected = np.array([(ids == token).sum() for token in range(V)])
-    assert (counts_of(rows) == expected).all()
-    assert rows.tokens == len(ids)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 4 * V * 3])
 def test_over_all_tokens_it_is_the_exact_loss(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setitem(tiny_target_loss._CHUNK_BYTES, "cpu", chunk)
+    monkeypatch.setitem(target_loss._CHUNK_BYTES, "cpu", chunk)
     model, rows = model_of(), rows_of()
     batch = rows.batch(torch.arange(4))
     exact, count = batch_loss(model, batch)
@@ -94,25 +98,8 @@ def test_over_all_tokens_it_is_the_exact_loss(monkeypatch: pytest.MonkeyPatch, c
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_many_logits_are_made_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tiny_target_loss._CHUNK_BYTES, "cpu", 4 * V * 3)
-    found = []
-    for held in (1 << 30, 4 * V):
-        monkeypatch.setattr(tiny_target_loss, "_PLAIN_BYTES", held)
-        model = model_of()
-        loss, count = batch_loss(model, rows_of().batch(torch.arange(4)))
-        loss.backward()
-        found.append((loss, count, [p.grad for p in model.parameters()]))
-    (plain, number, gradients), (chunked, same, others) = found
-    assert number == same > 1
-    torch.testing.assert_close(chunked, plain, rtol=1e-6, atol=0.0)
-    assert "_CrossEntropyBackward" in type(chunked.grad_fn).__name__
-    for ours, theirs in zip(others, gradients):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
 def test_offsets_correct_the_chance_of_each_candidate() -> None:
-    """Over some tokens: the formula of ``train.candidates``, written out, and its gradient by torch."""
+    """Over some tokens: the formula of ``study.candidates``, written out, and its gradient by torch."""
     model, rows = model_of(), rows_of()
     batch = rows.batch(torch.arange(4))
     candidates = sampler_of(rows, 90).draw(3, batch.input_ids)
@@ -124,7 +111,7 @@ def test_offsets_correct_the_chance_of_each_candidate() -> None:
 
     own = table.detach()[candidates.ids].requires_grad_()
     places = torch.searchsorted(candidates.ids, batch.input_ids)
-    hidden = tiny_target_loss._counted(model, batch, own[places])
+    hidden = counted_states(model, batch, own[places])
     logits = hidden @ own.T + candidates.offset
     plain = F.cross_entropy(logits, places[:, 1:][batch.keep])
     (expected,) = torch.autograd.grad(plain, own)
@@ -132,20 +119,9 @@ def test_offsets_correct_the_chance_of_each_candidate() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_of_the_loss_itself() -> None:
-    torch.manual_seed(0)
-    hidden, rows = (torch.randn(n, 3, dtype=torch.float64, requires_grad=True) for n in (5, 7))
-    offset, labels = torch.rand(7, dtype=torch.float64), torch.randint(7, (5,))
-
-    def loss(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return tiny_target_loss._CrossEntropy.apply(hidden, rows, offset, labels, torch.float64)
-
-    assert torch.autograd.gradcheck(loss, (hidden, rows))
-
-
 def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     model = model_of()
-    rows = Rows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
+    rows = TextRows(pack([TrainingSequence([1, 2, 3], [0, 0, 0])], T, pad_id=0), "assistant")
     batch = rows.batch(torch.arange(1))
     candidates = sampler_of(rows, 20).draw(0, batch.input_ids)
     gathered = model.get_input_embeddings().weight.detach()[candidates.ids].requires_grad_()
@@ -155,46 +131,12 @@ def test_a_batch_that_counts_nothing_changes_nothing() -> None:
     assert not gathered.grad.any()
 
 
-class Wide(TorchDispatchMode):
-    """Operators that read or make a tensor with a dimension of V, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reading: dict[str, int] = {}
-        self.making: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        for value, seen in (((args, kwargs), self.reading), (out, self.making)):
-            leaves = [x for x in torch.utils._pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
-            if any(V in leaf.shape for leaf in leaves):
-                seen[name] = seen.get(name, 0) + 1
-        return out
-
-
-def test_a_step_makes_nothing_of_the_width_of_the_vocabulary() -> None:
-    model, rows = model_of(), rows_of()
-    optimizer = make_optimizer(model.parameters(), OptimConfig(steps=3, fused=True))
-    step = _Sampled(_Exact(model, optimizer, 1.0, False), sampler_of(rows, 60), counts_of(rows))
-    step(0, rows.batch(torch.arange(4)))  # AdamW makes its state at its first step
-    batch = rows.batch(torch.arange(4))
-    with Wide() as wide:
-        step(1, batch)
-    # In place on the one gradient, in place on the table: nothing else of that width is written.
-    assert wide.making == {"detach": 1, "index_copy_": 2, "index_fill_": 1}
-    reading = {name: count for name, count in wide.reading.items() if name != "detach"}
-    assert reading.pop("_fused_adamw_") == 1
-    assert reading.pop("index") == 1  # which candidates never occur: a byte each
-    assert reading == {"index_select": 1, "index_copy_": 2, "index_fill_": 1}
-
-
 def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
     """The whole table moves as if its dense gradient had been made, and the kept gradient is clean again."""
     rows, optim = rows_of(), OptimConfig(steps=3, lr=1e-2, clip=0.05, weight_decay=0.1)
     ours, theirs = model_of(), model_of()
     optimizer = make_optimizer(ours.parameters(), optim.model_copy(update={"fused": True}))
-    step = _Sampled(_Exact(ours, optimizer, optim.clip, False), sampler_of(rows, 60), counts_of(rows))
+    step = SampledStep(ours, optimizer, sampler_of(rows, 60), counts_of(rows), optim.clip, bf16=False)
     plain = make_optimizer(theirs.parameters(), optim)
     never = torch.from_numpy(counts_of(rows) == 0)
     for number in range(3):
@@ -202,7 +144,7 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
         _, norm = step(number, batch)
         candidates = sampler_of(rows, 60).draw(number, batch.input_ids)
         table = theirs.get_input_embeddings().weight
-        hidden = tiny_target_loss._counted(theirs, batch)
+        hidden = counted_states(theirs, batch)
         logits = hidden @ table[candidates.ids].T + candidates.offset
         F.cross_entropy(logits, torch.searchsorted(candidates.ids, batch.labels)).backward()
         expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), optim.clip)
@@ -218,9 +160,9 @@ def test_a_step_is_adamw_on_the_gathered_gradient() -> None:
 
 
 def test_held_out_loss_is_over_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny_target_loss, "_EXACT_BYTES", 4 * V * 5)  # five positions at once
+    monkeypatch.setattr(tiny_target_train, "_EXACT_BYTES", 4 * V * 5)  # five positions at once
     model, rows = model_of(), rows_of(30)
-    chosen = spread(len(rows), 7)
+    chosen = spread_rows(len(rows), 7)
     total, count = heldout_loss(model, rows, chosen, batch_size=3)
     loss, expected = batch_loss(model, rows.batch(chosen))
     assert count == expected
@@ -228,13 +170,13 @@ def test_held_out_loss_is_over_all_tokens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rows_are_spread_over_a_file() -> None:
-    assert spread(5, None).tolist() == spread(5, 9).tolist() == [0, 1, 2, 3, 4]
-    assert spread(100, 4).tolist() == [0, 25, 50, 75]
+    assert spread_rows(5, None).tolist() == spread_rows(5, 9).tolist() == [0, 1, 2, 3, 4]
+    assert spread_rows(100, 4).tolist() == [0, 25, 50, 75]
 
 
-def config_of(**changes: Any) -> TinyTargetConfig:
+def config_of(**changes: Any) -> StudyTinyTargetConfig:
     optim = OptimConfig(steps=60, batch_size=4, lr=1e-2, clip=1.0, fused=True)
-    return TinyTargetConfig.model_validate(
+    return StudyTinyTargetConfig.model_validate(
         {"train": "a", "heldout": "b", "sequence_length": T, "optim": optim, **changes}
     )
 
@@ -246,10 +188,10 @@ def test_the_estimate_teaches_what_the_exact_loss_teaches(tmp_path: Any, precisi
     for size in (None, 80):
         model = model_of()
         config = config_of(candidates=size, mixed_precision=precision)
-        train_model(model.train(), rows, config, tmp_path / f"{size}.jsonl", None)
-        total, count = heldout_loss(model.eval(), rows, spread(len(rows), None))
+        train_model(model.train(), rows, config, WorkFolder(tmp_path / f"{size}.jsonl"), {}, make_target_step)
+        total, count = heldout_loss(model.eval(), rows, spread_rows(len(rows), None))
         losses[size] = total / count
-    before, number = heldout_loss(model_of().eval(), rows, spread(len(rows), None))
+    before, number = heldout_loss(model_of().eval(), rows, spread_rows(len(rows), None))
     assert losses[None] < 0.6 * before / number
     assert losses[80] == pytest.approx(losses[None], abs=0.15 * before / number)
 
@@ -257,14 +199,21 @@ def test_the_estimate_teaches_what_the_exact_loss_teaches(tmp_path: Any, precisi
 def test_tokens_that_never_occur_are_unlearnt(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share one gradient; alone they would be drawn a few times in a run, and keep their mass."""
     rows = rows_of(8)
-    batch = rows.batch(spread(len(rows), None))
+    batch = rows.batch(spread_rows(len(rows), None))
     unseen = {}
     for shared in (True, False):
         if not shared:
-            monkeypatch.setattr(tiny_target_run.np, "asarray", np.ones_like)
+            monkeypatch.setattr(target_loss.np, "asarray", np.ones_like)
         model = model_of()
         began = model.lm_head.weight[40:].detach().clone()
-        train_model(model.train(), rows, config_of(candidates=48), tmp_path / str(shared), None)
+        train_model(
+            model.train(),
+            rows,
+            config_of(candidates=48),
+            WorkFolder(tmp_path / str(shared)),
+            {},
+            make_target_step,
+        )
         with torch.no_grad():
             shares = model(input_ids=batch.input_ids).logits.softmax(-1)
         unseen[shared] = float(shares[..., 40:].sum(-1).mean())
@@ -276,7 +225,14 @@ def test_tokens_that_never_occur_are_unlearnt(tmp_path: Any, monkeypatch: pytest
 
 def test_more_candidates_than_rows_are_refused(tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="estimated"):
-        train_model(model_of(), rows_of(), config_of(candidates=V + 1), tmp_path / "log", None)
+        train_model(
+            model_of(),
+            rows_of(),
+            config_of(candidates=V + 1),
+            WorkFolder(tmp_path / "log"),
+            {},
+            make_target_step,
+        )
 
 
 def test_passes_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +241,6 @@ def test_passes_are_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not passes_in_bf16("no", cpu)
     for has in (True, False):
         monkeypatch.setattr(
-            tiny_target_run.torch.cpu, "get_capabilities", lambda has=has: {"amx_bf16": has}, raising=False
+            target_loss.torch.cpu, "get_capabilities", lambda has=has: {"amx_bf16": has}, raising=False
         )
         assert passes_in_bf16("auto", cpu) is has

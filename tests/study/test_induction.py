@@ -11,10 +11,11 @@ from torch import Tensor
 
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.sample_writer import SampleSizes, write_sample
+from vocabforge.study.induction import build_induction
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.induction import build_induction
 from vocabforge.train.tiny_target import train_tiny_target
 from vocabforge.train.tiny_target_config import TinyTargetConfig
+from vocabforge.train.tiny_target_train import Step, TextBatch, plain_step
 
 VOCAB = 2000
 
@@ -95,7 +96,7 @@ def test_a_model_without_room_is_refused(changes: dict[str, Any], said: str) -> 
         build_induction(llama(**changes), 256)
 
 
-def test_training_keeps_it_and_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_keeps_it_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
     write_sample(tmp_path, 0, SampleSizes(train=60, heldout=4, questions_per_category=1))
     config = TinyTargetConfig(
         train=tmp_path / "train.jsonl",
@@ -106,27 +107,30 @@ def test_training_keeps_it_and_a_stopped_run_goes_on(tmp_path: Path, monkeypatch
         num_heads=2,
         num_kv_heads=1,
         rope_theta=1.0e6,
-        induction=True,
         sequence_length=64,
         threads=1,
         checkpoint_every=2,
         optim=OptimConfig(steps=6, batch_size=2, lr=1e-2),
     )
-    whole = train_tiny_target(config, tmp_path / "whole")
-    from vocabforge.train import tiny_target_run
 
-    before = tiny_target_run._Run.took
+    def start(model: Any) -> None:
+        build_induction(model, config.sequence_length)
 
-    def stop_at_four(self: Any, done: int, *arguments: Any, **named: Any) -> None:
-        before(self, done, *arguments, **named)
-        if done == 4:
-            raise KeyboardInterrupt
+    whole = train_tiny_target(config, tmp_path / "whole", start=start)
 
-    monkeypatch.setattr(tiny_target_run._Run, "took", stop_at_four)
+    def stopping(*arguments: Any) -> Step:
+        take = plain_step(*arguments)
+
+        def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
+            if number == 4:
+                raise KeyboardInterrupt
+            return take(number, batch)
+
+        return step
+
     with pytest.raises(KeyboardInterrupt):
-        train_tiny_target(config, tmp_path / "stopped")
-    monkeypatch.undo()
-    resumed = train_tiny_target(config, tmp_path / "stopped")
+        train_tiny_target(config, tmp_path / "stopped", start=start, make_step=stopping)
+    resumed = train_tiny_target(config, tmp_path / "stopped", start=start)
     weights = [(one.path / "model.safetensors").read_bytes() for one in (whole, resumed)]
     assert weights[0] == weights[1]
 

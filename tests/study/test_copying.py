@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,9 +18,8 @@ from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.rope import RopeSettings
 from vocabforge.models.target import HFTarget
 from vocabforge.models.ttt_attention import TTTState
-from vocabforge.train.config import DrafterConfig
+from vocabforge.study.copying import start_copying
 from vocabforge.train.setup import start_from_target
-from vocabforge.train.start_copying import start_copying
 
 VOCAB, LENGTH, HIDDEN = 900, 120, 128
 
@@ -136,9 +134,3 @@ def test_without_slow_pairs_it_is_refused(made: Place) -> None:
     drafter = made.drafter(rope=RopeSettings(theta=30.0))
     with pytest.raises(UsageError, match=r"(?s)no room for a head that copies.*0 of 16 rotary pairs"):
         start_copying(drafter, made.batch, LENGTH)
-
-
-@pytest.mark.parametrize("other", [{"kind": "eagle1"}, {"kind": "medusa"}, {"init": "x"}])
-def test_only_a_fresh_eagle3_drafter_starts_so(other: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="fresh EAGLE-3 drafter"):
-        DrafterConfig.model_validate({"copying": True, **other})
