@@ -17,8 +17,7 @@ from tests.evaluate.comparison_support import LENGTH, Made, results_of, write_ru
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.evaluate.comparison.checks import machines
 from vocabforge.evaluate.comparison.compare import compare_runs
-from vocabforge.evaluate.comparison.figures import MethodColumns, difference, verdict_of
-from vocabforge.evaluate.comparison.quality import share_difference
+from vocabforge.evaluate.comparison.figures import difference, share_difference, verdict_of
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import EvaluationRun, open_runs
 from vocabforge.evaluate.intervals import columns_of_mean
@@ -149,8 +148,8 @@ def test_verdicts(figure: str, low: float | None, high: float | None, said: str)
     assert verdict_of(figure, Figure(value=value, low=low, high=high)) == said
 
 
-def _columns(speeds: np.ndarray) -> MethodColumns:
-    return MethodColumns({"tokens_per_s": columns_of_mean(speeds)})
+def _columns(speeds: np.ndarray) -> dict[str, np.ndarray]:
+    return {"tokens_per_s": columns_of_mean(speeds)}
 
 
 @pytest.mark.usefixtures("all_draws")
@@ -162,7 +161,7 @@ def test_pairing_removes_what_questions_have_of_their_own_and_unpaired_draws_are
     for paired in (True, False):
         found = difference(first, second, "tokens_per_s", paired=paired)
         assert found.value == pytest.approx(
-            first.columns["tokens_per_s"][..., 0].mean() - second.columns["tokens_per_s"][..., 0].mean()
+            first["tokens_per_s"][..., 0].mean() - second["tokens_per_s"][..., 0].mean()
         )
         assert found.low is not None
         assert found.high is not None
@@ -374,7 +373,7 @@ def test_greedy_outputs_of_two_runs_are_compared_by_token_id(compared: Compare) 
     assert (row.question_id, row.turn, row.position) == (7, 0, 5)
     assert (row.expected, row.got) == (54, 55)
     assert by_name["A:plain", "C:plain"].identical == 40
-    (line,) = (line for line in found.warnings if "does not say what" in line)
+    (line,) = (line for line in found.warnings if "differs from" in line)
     assert "B:plain" in line
     assert "first at question 7, turn 1, token 6" in line
 

@@ -11,7 +11,7 @@ from vocabforge.evaluate.page import render_page
 
 TEMPLATES = sorted((ROOT / "vocabforge" / "evaluate").glob("*.html.j2"))
 # Charts are made by our own code, whose texts are escaped (test_comparison_report.py, test_coverage_report.py).
-CHARTS = re.compile(r"\b(svg|wide|narrow|check_chart)\|safe|\"<br>held out\"\|safe")
+CHARTS = re.compile(r"\b(svg|wide|narrow|check_chart)\|safe")
 
 
 def test_every_page_forbids_scripts_and_loading() -> None:
@@ -24,7 +24,6 @@ def test_every_page_forbids_scripts_and_loading() -> None:
     assert set(rules) <= {"default-src", "style-src", "img-src", "base-uri", "form-action"}
     assert page.index("Content-Security-Policy") < page.index("<style>")
     others = [path for path in TEMPLATES if path.name != "page.html.j2"]
-    assert len(others) >= 5
     for path in others:
         assert path.read_text("utf-8").startswith('{% extends "page.html.j2" %}'), path.name
 

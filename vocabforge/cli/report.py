@@ -133,10 +133,10 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
 
     from ..core.progress import console
-    from ..evaluate.comparison.terminal import comparison_tables
+    from ..evaluate.comparison.report import comparison_tables
 
     out = stdout_console()
-    for table in comparison_tables(comparison):
+    for table in comparison_tables(comparison).values():
         out.print(table)
     for line in comparison.warnings:
         console().print(f"Warning: {line}", style="yellow", markup=False)

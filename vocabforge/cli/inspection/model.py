@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...core.console import DataTable
 from ...core.errors import ArtifactError
 from ...core.files import read_json
-from .parts import Request, View, facts_table, json_names, scalars, table_of
+from .parts import Request, View, facts_table, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -70,14 +71,14 @@ def head_view(artifact: Artifact, request: Request) -> View:
         **artifact.meta,
     }
     # Figures by draft step are a list of mappings, which no line holds; the JSON of the run has them.
-    facts = {name: value for name, value in _flat(facts).items() if not _is_table(value)}
+    facts = {
+        name: value
+        for name, value in _flat(facts).items()
+        if not (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
+    }
     known = {name: value for name, value in sizes.items() if value is not None}
     shown = [facts_table(facts, "Draft head"), facts_table(known, "Sizes"), _tensor_table(tensors)]
     return View({**facts, "sizes": known, "tensors": _tensor_facts(tensors)}, shown)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
 
 
 def target_view(artifact: Artifact, request: Request) -> View:
@@ -141,9 +142,12 @@ def _tensor_facts(tensors: Tensors) -> dict[str, Any]:
     return {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in tensors.items()}
 
 
-def _tensor_table(tensors: Tensors) -> Any:
-    rows = [(name, dtype, " x ".join(map(str, shape))) for name, (dtype, shape) in tensors.items()]
-    return table_of("Tensors", ("name<", "dtype", "shape"), rows)
+def _tensor_table(tensors: Tensors) -> DataTable:
+    rows = [
+        {"name": name, "dtype": dtype, "shape": " x ".join(map(str, shape))}
+        for name, (dtype, shape) in tensors.items()
+    ]
+    return rows_table("Tensors", rows)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
