@@ -10,13 +10,13 @@ from ..core.distributed import rank
 from .app import print_json, stdout_console
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ..core.console import FactList
 
 Facts = Mapping[str, Any]
 _WHOLE = 100  # from here on parts of a time say nothing
 
 
-def print_plan(table: Table, facts: Facts, *, as_json: bool) -> None:
+def print_plan(table: FactList, facts: Facts, *, as_json: bool) -> None:
     """One table, or all facts as JSON; of launched processes the first one speaks."""
     if rank() != 0:
         return
@@ -26,7 +26,7 @@ def print_plan(table: Table, facts: Facts, *, as_json: bool) -> None:
         stdout_console().print(table)
 
 
-def train_table(facts: Facts) -> Table:
+def train_table(facts: Facts) -> FactList:
     """The plan of ``train-drafter``; see ``train.plan.plan``."""
     config, optim = facts["config"], facts["config"]["optim"]
     rows, steps = facts["rows_per_process"], optim["steps"]
@@ -52,7 +52,7 @@ def train_table(facts: Facts) -> Table:
     return _table("train-drafter", lines)
 
 
-def router_table(facts: Facts) -> Table:
+def router_table(facts: Facts) -> FactList:
     """The plan of ``train-router``; see ``train.router_setup.plan``."""
     config, optim = facts["config"], facts["config"]["optim"]
     tokens = optim["batch_size"] * config["data"]["sequence_length"]
@@ -69,7 +69,7 @@ def router_table(facts: Facts) -> Table:
     return _table("train-router", lines)
 
 
-def capture_table(facts: Facts) -> Table:
+def capture_table(facts: Facts) -> FactList:
     """The plan of ``capture``; see ``cli.capture_run.plan``."""
     from ..capture.disk_use import gigabytes
 
@@ -87,16 +87,16 @@ def capture_table(facts: Facts) -> Table:
     return _table("capture", lines)
 
 
-def study_table(facts: Facts) -> Table:
+def study_table(facts: Facts) -> FactList:
     """The plan of ``study``: its stages."""
     return _table("study", {**facts["stages"], "writes": f"{facts['config']['output']}/"})
 
 
-def _table(command: str, lines: Mapping[str, str]) -> Table:
-    from .inspection.parts import facts_table
+def _table(command: str, lines: Mapping[str, str]) -> FactList:
+    from ..core.console import FactList
 
     shown = {name: value for name, value in lines.items() if value}
-    return facts_table(
+    return FactList(
         {**shown, "": "--json prints the whole configuration and all figures"},
         f"What {command} would do (--plan: nothing is done)",
     )
@@ -126,7 +126,7 @@ def _drafter(facts: Facts, wishes: Facts) -> str:
 
 
 def _inputs(data: Facts) -> str:
-    places = [str(data["prepared"])] if data["prepared"] else [str(path) for path in data["train"]]
+    places = [data["prepared"]] if data["prepared"] else data["train"]
     return f"{_list(places)}, in rows of {data['sequence_length']:,} tokens"
 
 
@@ -183,13 +183,10 @@ def _flop(each: Facts, whole: float) -> str:
 
 
 def _writes(output: str, paths: Sequence[str]) -> dict[str, str]:
-    names = [_within(path, output) for path in paths]
+    names = [
+        str(Path(path).relative_to(output)) if Path(path).is_relative_to(output) else path for path in paths
+    ]
     return {"writes": f"into {output}/: {', '.join(names)}"}
-
-
-def _within(path: str, folder: str) -> str:
-    place = Path(path)
-    return str(place.relative_to(folder)) if place.is_relative_to(folder) else path
 
 
 def _list(items: Sequence[Any]) -> str:

@@ -62,7 +62,6 @@ def report(
     _check_output(output)
     opened = open_runs(runs)
     if len(opened) == 1:
-        _refuse_alone(across_machines)
         if reference is None:
             _report_one(opened[0], output, as_json=as_json)
             return
@@ -97,18 +96,6 @@ def _check_output(output: Path | None) -> None:
             source="--output FILE.html",
         )
     check_writable(output.resolve().parent, output)
-
-
-def _refuse_alone(across_machines: bool) -> None:
-    from ..core.errors import UsageError
-
-    if across_machines:
-        raise UsageError(
-            "one run alone was measured on one machine",
-            got="--across-machines",
-            expected="at least two runs",
-            remedy="name another evaluation, or leave the option out",
-        )
 
 
 def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> None:

@@ -110,12 +110,13 @@ class DataTable:
 
     Attributes:
         columns: headings; one that ends in ``<`` is text, set left and folded when needed, the others are numbers.
+        rows: cells: text, a :class:`DataCell`, a number, or None, which is shown as a dash.
         strong: the row to emphasise.
     """
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | DataCell]]
+    rows: Sequence[Sequence[object]]
     caption: str = ""
     strong: int | None = None
 
@@ -127,7 +128,13 @@ class DataTable:
     @property
     def cells(self) -> list[list[DataCell]]:
         """All rows, every cell as a :class:`DataCell`."""
-        return [[cell if isinstance(cell, DataCell) else DataCell(cell) for cell in row] for row in self.rows]
+        return [
+            [
+                cell if isinstance(cell, DataCell) else DataCell("–" if cell is None else value_text(cell))
+                for cell in row
+            ]
+            for row in self.rows
+        ]
 
     def markdown(self) -> list[str]:
         """Lines of a Markdown table; the text columns must come first."""

@@ -98,16 +98,14 @@ def coverage_table(results: CoverageResults) -> DataTable:
 
 
 def _share_table(results: CoverageResults) -> DataTable:
-    def size(value: int | None) -> str:
-        return "–" if value is None else f"{value:,}"
+    def size(text: Mapping[str, Any], at: int) -> DataCell:
+        first, own = (text["size_for"][at][name] for name in ("size", "own_size"))
+        return DataCell("–" if first is None else f"{first:,}", "" if own is None else f"({own:,})")
 
     rows = [
         [
             percent(row["share"], 1),
-            *(
-                DataCell(size(text["size_for"][at]["size"]), f"({size(text['size_for'][at]['own_size'])})")
-                for text in results["texts"]
-            ),
+            *(size(text, at) for text in results["texts"]),
         ]
         for at, row in enumerate(results["texts"][0]["size_for"])
     ]
@@ -126,8 +124,8 @@ def _text_table(results: CoverageResults) -> DataTable:
             [
                 text["name"],
                 text["role"] + (", domain" if text["domain"] else ""),
-                percent(text["tokens"] / texts[0]["tokens"], 1) if weighted else f"{text['tokens']:,}",
-                f"{text['ids']:,}",
+                percent(text["tokens"] / texts[0]["tokens"], 1) if weighted else text["tokens"],
+                text["ids"],
                 *(DataCell(f"{row['size']:,}", percent(row["of_vocabulary"], 1)) for row in text["carrying"]),
                 percent(text["unseen_estimate"], 3),
                 percent(text["without_count"], 3),
@@ -153,13 +151,13 @@ def _text_table(results: CoverageResults) -> DataTable:
 
 def vocabulary_table(results: CoverageResults) -> DataTable:
     """Draft vocabularies by texts, each with the best that so many ids could do, and its schedule."""
-    rows: list[list[str | DataCell]] = []
+    rows: list[list[object]] = []
     names = [text["name"] for text in results["texts"]]
     for one in results["vocabularies"]:
         cells = [
             DataCell(_inside(one["coverage"][name]), f"({_inside(one['best'][name])})") for name in names
         ]
-        rows.append([one["name"], f"{one['size']:,}", *cells])
+        rows.append([one["name"], one["size"], *cells])
         for step, size in enumerate(one["schedule"]):
             inside = [_inside(one["by_step"][name][step]) for name in names]
             rows.append([f"  draft step {step}", f"{size:,}", *inside])
@@ -324,9 +322,10 @@ def ceiling_charts(results: CoverageResults) -> list[PageChart]:
 def _over_sizes(
     key: str, title: str, note: str, traces: Sequence[Trace], label: str, *, log_y: bool = False
 ) -> PageChart:
-    ends = {} if log_y else {"bottom": 0.0, "top": 101.0}
+    bottom, top = (None, None) if log_y else (0.0, 101.0)
+    axes: dict[str, Any] = {"log_x": True, "log_y": log_y, "bottom": bottom, "top": top}
     svg, file = (
-        trace_lines(name, (_SIZE_AXIS, label), traces, log_x=True, log_y=log_y, legend=legend, **ends)
+        trace_lines(name, (_SIZE_AXIS, label), traces, legend=legend, **axes)
         for name, legend in ((key, False), (f"{key}-file", True))
     )
     legend = [(trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in traces]

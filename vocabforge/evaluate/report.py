@@ -207,7 +207,7 @@ def _time_tables(results: Results) -> list[DataTable]:
         seconds = [method.summary.time_s.get(part) for part in parts]
         cells = [DataCell(number(one), percent(one / spent, 1) if one and spent else "") for one in seconds]
         ended = ", ".join(f"{finish} {count:,}" for finish, count in method.summary.finish.items())
-        rows.append([name, *cells, f"{method.summary.overall.new_tokens:,}", ended])
+        rows.append([name, *cells, method.summary.overall.new_tokens, ended])
     names = [PART_NAMES.get(part, part) for part in parts]
     columns = ["seconds in all<", *names, "new tokens", "turns ended by<"]
     tables = [DataTable("Where the time goes", columns, rows)]
@@ -236,9 +236,9 @@ def _depth_table(results: Results) -> DataTable:
     rows = [
         [
             name if row.depth == 1 else "",
-            str(row.depth),
-            f"{row.offered:,}",
-            f"{row.accepted:,}",
+            row.depth,
+            row.offered,
+            row.accepted,
             percent(row.reached, 1),
             percent(row.conditional, 1),
         ]
@@ -274,10 +274,9 @@ def _outputs(results: Results) -> list[Block]:
         same = method.summary.outputs
         if same is None:
             continue
-        counts = (same.compared, same.identical, same.near_tied, same.faults, same.not_judged, same.cut)
-        cells = [DataCell(f"{count:,}") for count in counts]
-        cells[3] = DataCell(f"{same.faults:,}", tone="bad" if same.faults else "")
-        rows.append([name, *cells])
+        faults = DataCell(str(same.faults), tone="bad" if same.faults else "")
+        counts = (same.compared, same.identical, same.near_tied, faults, same.not_judged, same.cut)
+        rows.append([name, *counts])
         if same.divergences:
             found = worst_first(same)
             more = len(found) - MOST_DIVERGENCES
@@ -306,7 +305,7 @@ def _outputs(results: Results) -> list[Block]:
     return [note, DataTable("", columns, rows), *evidence]
 
 
-def _divergence(row: DivergenceRow) -> list[str | DataCell]:
+def _divergence(row: DivergenceRow) -> list[object]:
     def side(token: int | None, text: str | None, logit: float | None) -> DataCell:
         shown = "ended" if token is None else str(token)
         if text is not None and token is not None:
@@ -316,9 +315,9 @@ def _divergence(row: DivergenceRow) -> list[str | DataCell]:
     return [
         str(row.question_id),
         DataCell(row.judgement, tone="bad" if row.judgement == "fault" else ""),
-        str(row.run),
-        str(row.turn + 1),
-        str(row.position + 1),
+        row.run,
+        row.turn + 1,
+        row.position + 1,
         side(row.expected, row.expected_text, row.expected_logit),
         side(row.got, row.got_text, row.got_logit),
         number(row.gap, 4),
@@ -340,22 +339,12 @@ def _failures(results: Results) -> list[Block]:
     if not results.failures:
         return []
     rows = [
-        [
-            str(one.question_id),
-            one.category,
-            one.method,
-            str(one.run),
-            str(one.turn + 1),
-            one.kind,
-            one.reason,
-        ]
+        [str(one.question_id), one.category, one.method, one.run, one.turn + 1, one.kind, one.reason]
         for one in results.failures
     ]
     columns = ["question<", "category<", "method<", "run", "turn", "error<", "why<"]
-    table, note = (
-        DataTable("", columns, rows),
-        "A method could not answer these questions; no method's figures include them.",
-    )
+    table = DataTable("", columns, rows)
+    note = "A method could not answer these questions; no method's figures include them."
     return [note, Folded(f"All {len(rows):,}", [table]) if len(rows) > _MOST_FAILURES else table]
 
 
@@ -365,7 +354,7 @@ def _again(results: Results) -> list[Block]:
     if results.settings.system is not None:
         run["system message"] = results.settings.system
     run["interrupted"] = "never" if not resumed else f"resumed {resumed} time{'s' if resumed > 1 else ''}"
-    published = {True: ", as published", False: ", not as published"}.get(asked.published, "")  # type: ignore[call-overload]
+    published = {True: ", as published", False: ", not as published", None: ""}[asked.published]
     hashes = {
         "target's weights": results.target.fingerprint or "unknown",
         "tokenizer and template": results.target.tokenizer or "unknown",
@@ -542,7 +531,8 @@ def _vocabulary_charts(results: Results) -> list[PageChart]:
         figure: Callable[[MethodResults], Figure],
         level: float | None,
     ) -> PageChart:
-        points, families = [], {}
+        points: list[Trace] = []
+        families: dict[str, list[tuple[float, float]]] = {}
         for (index, method, _), x in zip(sized, at, strict=True):
             found = figure(method)
             points.append(Trace(index, [x], [found.value], low=found.low, high=found.high))
@@ -550,7 +540,7 @@ def _vocabulary_charts(results: Results) -> list[PageChart]:
             if method.vocabulary is not None and method.vocabulary.kind in ("full", "static") and found.value:
                 families.setdefault(method.name.partition("+")[0], []).append((x, found.value))
         joined = [
-            Trace(0, *zip(*sorted(line), strict=True), marked=False, strength=0.6)
+            Trace(0, [x for x, _ in sorted(line)], [y for _, y in sorted(line)], marked=False, strength=0.6)
             for line in families.values()
             if len(line) > 1
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..core.console import DataCell, DataTable
+from ..core.console import DataCell, DataTable, percent
 from ..decode.drafting_counts import phrase_of
 from .report_text import (
     divergence_line,
@@ -29,7 +29,7 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
         speedup = figure_cell(figures.speedup, 2, "×", spread=page)
-        row: list[str | DataCell] = [
+        row = [
             DataCell(method.name, look=place),
             figure_cell(figures.accepted_length, spread=page),
             figure_cell(figures.tokens_per_s, 1, spread=page),
@@ -97,11 +97,11 @@ def quality_table(results: Results) -> DataTable | None:
         rows.append(
             [
                 DataCell(method.name, look=place),
-                f"{quality.passed:,}",
-                f"{quality.attempted:,}",
+                quality.passed,
+                quality.attempted,
                 figure_cell(quality.rate, 1, "%", scale=100.0),
-                "–" if quality.strict is None else f"{quality.strict:.1%}",
-                "–" if quality.same_as_baseline is None else f"{quality.same_as_baseline:,}",
+                percent(quality.strict, 1),
+                quality.same_as_baseline,
             ]
         )
     columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]

@@ -28,7 +28,7 @@ class View:
     """What there is to see in an artefact, as JSON and as tables."""
 
     facts: dict[str, Any]
-    shown: list[RenderableType] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> FactList:

@@ -34,26 +34,24 @@ def deciding_facts(runs: Sequence[Results]) -> Facts:
 def _deciding(runs: Sequence[Results]) -> dict[str, list[tuple[str, Any]]]:
     """Fact -> its text for people and the value that decides, in each run."""
     hashed = all(one.target.fingerprint for one in runs)
-    targets = [
-        (f"{one.target.name} ({_digest(one.target.fingerprint)})", one.target.fingerprint)
-        if hashed
-        else (one.target.name, one.target.name)
-        for one in runs
-    ]
-    readers: dict[str, Callable[[Results], str]] = {
-        "target dtype": lambda one: one.target.dtype,
-        "prompt format": lambda one: one.settings.prompt_format,
-        "system message": lambda one: repr(one.settings.system) if one.settings.system else "none",
-        "max new tokens": lambda one: str(one.settings.max_new_tokens),
+    readers: dict[str, Callable[[Results], tuple[str, Any]]] = {
+        "target": lambda one: (
+            (f"{one.target.name} ({_digest(one.target.fingerprint)})", one.target.fingerprint)
+            if hashed
+            else (one.target.name, one.target.name)
+        ),
+        "target dtype": lambda one: (one.target.dtype, one.target.dtype),
+        "questions asked": lambda one: (_asked(one), one.benchmark.asked),
+        "prompt format": lambda one: (one.settings.prompt_format, one.settings.prompt_format),
+        "system message": lambda one: (
+            repr(one.settings.system) if one.settings.system else "none",
+            one.settings.system or "",
+        ),
+        "max new tokens": lambda one: (str(one.settings.max_new_tokens), one.settings.max_new_tokens),
     }
-    asked = [(_asked(one), one.benchmark.asked) for one in runs]
-    plain = {name: [(read(one), read(one)) for one in runs] for name, read in readers.items()}
-    dtype = {"target dtype": plain.pop("target dtype")}
-    facts = {"target": targets, **dtype, "questions asked": asked, **plain}
     if all(one.target.tokenizer for one in runs):
-        facts["tokenizer and template"] = [
-            (_digest(one.target.tokenizer), one.target.tokenizer) for one in runs
-        ]
+        readers["tokenizer and template"] = lambda one: (_digest(one.target.tokenizer), one.target.tokenizer)
+    facts = {name: [read(one) for one in runs] for name, read in readers.items()}
     for name in dict.fromkeys(name for one in runs for name in one.settings.sampling):
         # A run that knew nothing of a transform did without it.
         default = getattr(SamplingParams(), name, None)

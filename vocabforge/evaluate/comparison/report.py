@@ -73,9 +73,9 @@ def _run_table(comparison: RunComparison) -> DataTable:
             [
                 row.label,
                 row.created.replace("T", " ").replace("Z", ""),
-                str(row.machine + 1),
-                str(len(row.seeds) * row.repeats),
-                f"{row.answered:,}",
+                row.machine + 1,
+                len(row.seeds) * row.repeats,
+                row.answered,
                 figure_cell(row.plain_tokens_per_s, 1),
                 drift,
             ]
@@ -145,7 +145,7 @@ def _task_table(comparison: RunComparison) -> DataTable:
     for group, questions in comparison.groups.items():
         found = comparison.differences_of(group)
         cells = ["  ".join(_marked(row, group, name, found) for name in _BY_TASK) for row in drafting]
-        rows.append([group, f"{questions:,}", *cells])
+        rows.append([group, questions, *cells])
     legend = ", ".join(
         f"{_MARKS[verdict]} {text}"
         for verdict, text in (

@@ -99,27 +99,15 @@ def _split(text: str) -> tuple[str | None, Path]:
 
 
 def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
-    """Labels as given; other runs take their folder's name, with as many parents as tell them apart."""
-    taken = [label for label, _ in named if label is not None]
-    double = next((label for label in taken if taken.count(label) > 1), None)
-    if double is not None:
-        raise UsageError(
-            "two runs would have the same label", got=double, remedy="give each its own: LABEL=DIR"
-        )
-    paths = [path.resolve() for label, path in named if label is None]
-    depths = dict.fromkeys(paths, 1)
-    while True:
-        names = ["/".join(path.parts[-depths[path] :]).replace(SEPARATOR, "-") for path in paths]
-        unclear = [
-            path
-            for path, name in zip(paths, names, strict=True)
-            if (names.count(name) > 1 or name in taken) and depths[path] < len(path.parts)
+    """Labels as given; other runs take their folder's name, with its parent's if that is not enough."""
+    for depth in (1, 2):
+        labels = [
+            label or "/".join(path.resolve().parts[-depth:]).replace(SEPARATOR, "-") for label, path in named
         ]
-        if not unclear:
-            found = iter(names)
-            return [next(found) if label is None else label for label, _ in named]
-        for path in unclear:
-            depths[path] += 1
+        if len(set(labels)) == len(labels):
+            return labels
+    double = next(label for label in labels if labels.count(label) > 1)
+    raise UsageError("two runs would have the same label", got=double, remedy="give each its own: LABEL=DIR")
 
 
 def _open(path: Path) -> Artifact:
