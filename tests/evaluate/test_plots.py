@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import pytest
-
 from vocabforge.evaluate.page import _swatch
 from vocabforge.evaluate.plots import (
     MARKERS,
@@ -14,11 +12,9 @@ from vocabforge.evaluate.plots import (
     Bar,
     Trace,
     bar_rows,
-    histogram_rows,
     method_colour,
     method_dash,
     method_marker,
-    spread,
     stacked_rows,
     trace_lines,
 )
@@ -62,20 +58,6 @@ def test_shares_are_written_where_they_fit() -> None:
     assert "0%" not in texts(svg)
 
 
-def test_histograms_say_small_shares() -> None:
-    counted = {"1": 1, "2": 399, "4": 600}
-    svg = histogram_rows("h", "tokens", [(Bar(1, "m", "mean 3.2", 3.2), counted)])
-    assert {"<1", "40", "60", "mean 3.2"} <= set(texts(svg))
-    many = {str(length): 1 for length in range(1, 31)}
-    assert "3" not in texts(histogram_rows("h", "tokens", [(Bar(1, "m", "", 3.2), many)]))
-    assert texts(histogram_rows("h", "tokens", [(Bar(1, "m", "mean –", None), {})])) == [
-        "1",
-        "tokens",
-        "m",
-        "mean –",
-    ]
-
-
 def test_lines_and_points_with_values_missing() -> None:
     svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])], level=100.0)
     assert {"1", "2", "3", "run"} <= set(texts(svg))
@@ -98,15 +80,6 @@ def test_differences_are_drawn_as_dots_on_their_intervals() -> None:
     assert "var(--m3)" in svg
     assert "var(--m5)" in svg
     assert "var(--m4)" not in svg
-
-
-def test_labels_at_the_ends_are_moved_apart() -> None:
-    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert spread([0.5, 0.5, 0.56], 0.1) == pytest.approx([0.42, 0.52, 0.62])
-    svg = trace_lines("x", ("step", "%"), [Trace(1, [1, 2], [1.0, None], end="7")], marks=[2], narrow=True)
-    assert ">7</text>" in svg
-    assert "var(--m1)" in svg
 
 
 def test_names_are_no_formulas() -> None:

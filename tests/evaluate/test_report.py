@@ -68,7 +68,7 @@ def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
         asked[name] = (*what, more)
         return "<svg></svg>"
 
-    for draw in ("bar_rows", "stacked_rows", "histogram_rows", "trace_lines", "dot_chart"):
+    for draw in ("bar_rows", "stacked_rows", "trace_lines", "dot_chart"):
         patch.setattr(f"vocabforge.evaluate.report.{draw}", keep)
     return asked
 

@@ -37,7 +37,6 @@ class PageChart:
     Attributes:
         svg: of ``plots.py``.
         legend: number of a colour and marker, and what it stands for; empty when names are in the chart.
-        small: three charts fit side by side.
         key: name of the chart's own file, if it gets one; file: its SVG.
     """
 
@@ -45,7 +44,6 @@ class PageChart:
     note: str
     svg: str
     legend: Sequence[tuple[int, str]] = ()
-    small: bool = False
     key: str = ""
     file: str = ""
 
@@ -154,10 +152,7 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
         Folded: "folded",
     }
 
-    def kind(one: Block) -> str:
-        return "trio" if isinstance(one, PageChart) and one.small else kinds.get(type(one), "notes")
-
-    return [(name, list(group)) for name, group in groupby(blocks, kind)]
+    return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]
 
 
 def _swatch(index: int) -> Markup:

@@ -38,11 +38,9 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 # A chart is as wide as a panel on a phone of 360 pixels, so that its text is shown in the size that it has here.
 WIDTH_IN = 4.3
-_NARROW_IN = 3.3
 TEXT_SIZE = 12
 _LONGEST_NAME = 24
 _ROW_IN = 0.6
-_END_GAP = 0.055  # least distance of labels at the curves' ends, as a share of the axis
 
 
 def method_colour(index: int) -> str:
@@ -96,8 +94,6 @@ class Trace:
         label: name in the legend of a file.
         dashed: dashed whatever the index says.
         marked: draw markers.
-        strength: opacity, which tells curves of one family apart.
-        end: text at the right end, in place of a legend.
         low, high: interval of a single point.
     """
 
@@ -107,8 +103,6 @@ class Trace:
     label: str = ""
     dashed: bool = False
     marked: bool = True
-    strength: float = 1.0
-    end: str = ""
     low: float | None = None
     high: float | None = None
 
@@ -130,7 +124,6 @@ def trace_lines(
     level: float | None = None,
     marks: Sequence[float] = (),
     legend: bool = False,
-    narrow: bool = False,
 ) -> str:
     """Curves over steps, positions, runs or sizes.
 
@@ -141,7 +134,6 @@ def trace_lines(
         bottom, top: ends of the value axis; None leaves them to the values.
         level: value marked by a horizontal line. marks: places marked by upright lines.
         legend: name the curves inside the chart (for a file that stands alone).
-        narrow: for a third of a page's width instead of half.
     """
     log_y = log_y and any(y > 0 for trace in traces for y in trace.known()[1])
 
@@ -171,16 +163,15 @@ def trace_lines(
             from matplotlib.ticker import MaxNLocator
 
             axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if narrow else 8, integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
         axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
-        _label_ends(axes, traces)
         if legend:
             axes.legend(frameon=False, labelcolor=INK, fontsize=9)
 
-    return render_chart(name, *((2.5, draw, _NARROW_IN) if narrow else (3.0, draw)))
+    return render_chart(name, 3.0, draw)
 
 
 def _draw_trace(axes: Axes, trace: Trace, *, above_0: bool) -> None:
@@ -194,7 +185,6 @@ def _draw_trace(axes: Axes, trace: Trace, *, above_0: bool) -> None:
         x,
         y,
         color=method_colour(trace.index),
-        alpha=trace.strength,
         linewidth=1.8,
         linestyle=(0, (4, 2)) if trace.dashed else method_dash(trace.index),
         marker=method_marker(trace.index) if trace.marked and len(x) <= 60 else None,
@@ -208,36 +198,6 @@ def _short(value: float) -> str:
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
-
-
-def _label_ends(axes: Axes, traces: Sequence[Trace]) -> None:
-    """Write names at the right ends of the curves, moved apart if they would overlap."""
-    ends = [(y[-1], x[-1], trace) for trace in traces if trace.end for x, y in [trace.known()] if y]
-    if not ends:
-        return
-    low, high = axes.get_ylim()
-    ends.sort(key=lambda item: item[0])
-    wanted = [(y - low) / (high - low or 1.0) for y, _, _ in ends]
-    for place, (_, x, trace) in zip(spread(wanted, _END_GAP), ends, strict=True):
-        axes.annotate(
-            trace.end,
-            (x, low + place * (high - low)),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            color=method_colour(trace.index),
-            alpha=max(trace.strength, 0.75),
-            annotation_clip=False,
-        )
-
-
-def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places at least ``gap`` apart, with the same mean."""
-    found: list[float] = []
-    for place in places:
-        found.append(max(place, found[-1] + gap) if found else place)
-    shift = (sum(found) - sum(places)) / max(len(found), 1)
-    return [place - shift for place in found]
 
 
 def dot_chart(
@@ -368,37 +328,6 @@ def stacked_rows(
     return render_chart(name, 0.55 + _ROW_IN * len(rows), draw)
 
 
-def histogram_rows(name: str, label: str, series: Sequence[tuple[Bar, Mapping[str, int]]]) -> str:
-    """Share of verification steps by accepted length, one small histogram per method, one below the other."""
-    longest = max((int(length) for _, counts in series for length in counts), default=1)
-    tallest = max(
-        (max(counts.values(), default=0) / (sum(counts.values()) or 1) for _, counts in series), default=0
-    )
-    height = 0.5
-
-    def draw(axes: Axes) -> None:
-        for row, (bar, counts) in enumerate(series):
-            ground, total = float(len(series) - 1 - row), sum(counts.values()) or 1
-            lengths = range(1, longest + 1)
-            shares = [counts.get(str(length), 0) / total for length in lengths]
-            tops = [height * share / (tallest or 1) for share in shares]
-            axes.bar(lengths, tops, bottom=ground, width=0.82, color=method_colour(bar.index))
-            axes.axhline(ground, color=RULE, linewidth=1.0)
-            _names(axes, ground + height + 0.19, bar.name, bar.text)
-            for length, share, top in zip(lengths, shares, tops):
-                if longest <= 10 and share:
-                    text = f"{100 * share:.0f}" if share >= 0.005 else "<1"
-                    axes.text(length, ground + top + 0.015, text, ha="center", va="bottom", color=MUTED)
-        axes.set_ylim(-0.02, len(series) - 1 + height + 0.4)
-        axes.set_xlim(0.4, longest + 0.6)
-        axes.set_xticks(range(1, longest + 1, 1 + longest // 13))
-        axes.set_yticks([])
-        axes.spines["bottom"].set_visible(False)
-        axes.set_xlabel(label)
-
-    return render_chart(name, 0.6 + 1.12 * len(series), draw)
-
-
 def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = WIDTH_IN) -> str:
     """Draw on axes of the common look (inches) and return themed SVG text."""
     from matplotlib import rc_context
@@ -408,7 +337,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
     style = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
-        "font.size": TEXT_SIZE if width >= WIDTH_IN else TEXT_SIZE * width / WIDTH_IN + 0.8,
+        "font.size": TEXT_SIZE,
         "text.color": INK,
         "axes.labelcolor": MUTED,
         "axes.edgecolor": RULE,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..core.console import DataCell, DataTable, FactList, percent
 from ..decode.drafting_counts import phrase_of
 from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
-from .plots import Bar, Trace, bar_rows, dot_chart, histogram_rows, stacked_rows, trace_lines
+from .plots import Bar, Trace, bar_rows, dot_chart, stacked_rows, trace_lines
 from .report_text import (
     PART_NAMES,
     divergence_line,
@@ -443,16 +443,18 @@ def _drift_chart(results: Results) -> list[PageChart]:
 
 
 def _length_chart(results: Results) -> list[PageChart]:
-    series = []
+    traces = []
     for index, method in list(enumerate(results.methods))[1:]:
-        mean = method.summary.overall.accepted_length.value
-        if method.summary.accept_length_histogram:
-            bar = Bar(index, method.name, f"mean {number(mean)}", mean)
-            series.append((bar, method.summary.accept_length_histogram))
-    if not series:
+        counts = {int(length): count for length, count in method.summary.accept_length_histogram.items()}
+        lengths = range(1, max(counts, default=0) + 1)
+        shares = [100 * counts.get(length, 0) / sum(counts.values()) for length in lengths]
+        traces += [Trace(index, lengths, shares)] if counts else []
+    if not traces:
         return []
-    svg = histogram_rows("his", "tokens committed by one verification", series)
-    return [PageChart("Accepted length", "Share of verifications that commit so many tokens, in %", svg)]
+    labels = ("tokens committed by one verification", "verifications, %")
+    svg = trace_lines("his", labels, traces, bottom=0)
+    note = "Share of verifications that commit so many tokens"
+    return [PageChart("Accepted length", note, svg, _legend(results, traces))]
 
 
 def _depth_charts(results: Results) -> list[PageChart]:
@@ -540,7 +542,7 @@ def _vocabulary_charts(results: Results) -> list[PageChart]:
             if method.vocabulary is not None and method.vocabulary.kind in ("full", "static") and found.value:
                 families.setdefault(method.name.partition("+")[0], []).append((x, found.value))
         joined = [
-            Trace(0, [x for x, _ in sorted(line)], [y for _, y in sorted(line)], marked=False, strength=0.6)
+            Trace(0, [x for x, _ in sorted(line)], [y for _, y in sorted(line)], marked=False)
             for line in families.values()
             if len(line) > 1
         ]

@@ -138,18 +138,17 @@ def _chart(
     traces: Sequence[Trace],
     *,
     bottom: float | None = None,
-    small: bool = False,
 ) -> list[PageChart]:
     """Curves over training steps; nothing if no curve has a value. Curves with a label get a legend."""
     known = [trace for trace in traces if any(value is not None for value in trace.y)]
     if not known:
         return []
     marks = results["resumed_at"]
-    svg = trace_lines(key, ("step", label), known, marks=marks, bottom=bottom, narrow=small)
+    svg = trace_lines(key, ("step", label), known, marks=marks, bottom=bottom)
     legend = [
         (trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in known if trace.label
     ]
-    return [PageChart(title, note, svg, legend, small=small)]
+    return [PageChart(title, note, svg, legend)]
 
 
 def _length_charts(results: RunResults) -> list[PageChart]:
@@ -229,16 +228,10 @@ def _step_blocks(results: RunResults) -> list[Block]:
     ):
         steps = max((len(row) for row in heldout.get(name, []) if row), default=0)
         traces = [
-            Trace(
-                1,
-                heldout["step"],
-                _percent(column(heldout, name, place)),
-                strength=1.0 - 0.62 * place / max(steps - 1, 1),
-                end=str(place + 1),
-            )
-            for place in range(steps)
+            Trace(step, heldout["step"], _percent(column(heldout, name, step - 1)), f"draft step {step}")
+            for step in range(1, steps + 1)
         ]
-        charts += _chart(results, key, title, note, "%", traces, small=True)
+        charts += _chart(results, key, title, note, "%", traces)
     if not charts:
         return []
     note = "Over held-out rows; curves are numbered by draft step. A token outside the draft vocabulary is a miss."
@@ -350,7 +343,7 @@ def _training_charts(results: RunResults) -> list[PageChart]:
         ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 3),
     ):
         curve = [Trace(colour, steps, column(train, name), marked=False)]
-        charts += _chart(results, key, title, note, label, curve, bottom=0.0, small=True)
+        charts += _chart(results, key, title, note, label, curve, bottom=0.0)
     return charts
 
 

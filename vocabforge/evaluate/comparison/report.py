@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...core.console import DataCell, DataTable, FactList
-from ..page import Block, CodeBlock, PageCard, PageChart, PageSection, ReportPage, render_report_page
-from ..plots import Bar, bar_rows, dot_chart
-from ..report_text import figure_cell, interval
+from ..page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
+from ..plots import Bar, bar_rows
+from ..report_text import figure_cell
 from ..results import Figure
 from ..summary import OVERALL
 from .figures import KINDS, Verdict
@@ -206,7 +206,7 @@ def render_comparison(comparison: RunComparison) -> str:
                 section(
                     "differences", f"Differences to {comparison.reference}", _difference_charts(comparison)
                 ),
-                section("tasks", "By task", _task_charts(comparison) if "tasks" in tables else None),
+                section("tasks", "By task"),
                 section("runs", "Runs"),
                 section("outputs", "Outputs between runs"),
                 section("facts", "What differs between the runs"),
@@ -218,7 +218,6 @@ def render_comparison(comparison: RunComparison) -> str:
             f"{comparison.settings['max new tokens']} new tokens a turn. Ranges are 95% intervals over questions. A "
             "speed-up is over the plain decoding of the same run.",
             warnings=[f"{line[:1].upper()}{line[1:]}." for line in comparison.warnings],
-            cards=_cards(comparison),
         )
     )
 
@@ -243,36 +242,6 @@ def headline(comparison: RunComparison) -> str:
     return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."
 
 
-def _cards(comparison: RunComparison) -> list[PageCard]:
-    """The largest figures of all runs, each with what is shown against the reference, and the machine's drift."""
-    cards, marks = [], comparison.differences_of(OVERALL)
-    for name, title in (("speedup", "Largest speed-up"), ("accepted_length", "Largest accepted length")):
-        known = [
-            row
-            for row in comparison.methods
-            if not row.baseline and row.figures[OVERALL][name].value is not None
-        ]
-        if not known:
-            continue
-        best = max(known, key=lambda row: row.figures[OVERALL][name].value or 0.0)
-        figure, found = best.figures[OVERALL][name], marks.get((best.name, name))
-        against = f"{found.verdict} against {comparison.reference}" if found else ""
-        against = "the reference" if best.name == comparison.reference else against
-        note = "; ".join(filter(None, (interval(figure, KINDS[name].digits), best.name, against)))
-        cards.append(PageCard(title, _figure(figure, name).text, note))
-    home = next(row for row in comparison.runs if row.label == comparison.reference_run)
-    for row in comparison.runs:
-        if row.drift is not None and row.drift.value is not None and home.plain_tokens_per_s.value:
-            faster = {"better": "faster", "worse": "slower"}.get(row.drift_verdict, row.drift_verdict)
-            note = f"{row.label} against {home.label}, tokens/s; {faster}"
-            share = row.drift.value / home.plain_tokens_per_s.value
-            cards.append(PageCard("Plain decoding", f"{share:+.1%}", note))
-            break
-    runs = len(comparison.runs)
-    asked = f"answered in all of {runs} runs" if runs > 1 else "1 run"
-    return [*cards, PageCard("Questions", f"{comparison.questions:,}", asked)]
-
-
 def _difference_charts(comparison: RunComparison) -> list[PageChart]:
     """One chart a figure: each method's difference to the reference, with its interval."""
     looks, charts = method_looks(comparison), []
@@ -295,18 +264,4 @@ def _difference_charts(comparison: RunComparison) -> list[PageChart]:
             note = f"Difference to {comparison.reference} with its 95% interval; {better}"
             svg = bar_rows(f"diff-{name.replace('_', '-')}", kind.axis, bars, dots=True)
             charts.append(PageChart(kind.title.capitalize(), note, svg))
-    return charts
-
-
-def _task_charts(comparison: RunComparison) -> list[PageChart]:
-    """Accepted length and speed-up of all drafting methods by task."""
-    looks, groups = method_looks(comparison), list(comparison.groups)
-    drafting = [row for row in comparison.methods if not row.baseline]
-    legend = [(looks[row.name], row.name) for row in drafting]
-    charts = []
-    for name in _BY_TASK if drafting else ():
-        series = {looks[row.name]: [row.figures[group][name].value for group in groups] for row in drafting}
-        svg = dot_chart(f"task-{name.replace('_', '-')}", KINDS[name].axis, groups, series, reference=1.0)
-        title = KINDS[name].title.capitalize()
-        charts.append(PageChart(title, "The dashed line is plain decoding", svg, legend))
     return charts
