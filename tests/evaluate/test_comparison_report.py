@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.evaluate.comparison_support import Made, write_run
 from vocabforge.evaluate.comparison.compare import compare_runs
-from vocabforge.evaluate.comparison.report import comparison_tables, headline, method_looks, render_comparison
+from vocabforge.evaluate.comparison.report import comparison_tables, headline, render_comparison
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import open_runs
 
@@ -114,20 +114,6 @@ def test_what_is_not_there_is_left_out(comparison: RunComparison) -> None:
     text = printed(bare, 120)
     assert "differences" not in text
     assert "by task" not in text
-
-
-def test_colours_belong_to_methods_and_grey_to_plain_decoding(comparison: RunComparison) -> None:
-    assert method_looks(comparison) == {
-        "A:plain": 0,
-        "A:eagle3": 1,
-        "A:ngram": 2,
-        "B:plain": 0,
-        "B:eagle3": 3,
-        "B:<b>&": 4,
-        "C:plain": 0,
-        "C:eagle3": 5,
-        "C:ngram": 6,
-    }
 
 
 def test_the_headline_says_what_is_sure(comparison: RunComparison) -> None:

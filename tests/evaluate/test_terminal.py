@@ -44,13 +44,6 @@ def test_a_name_with_brackets_is_no_markup() -> None:
     assert "my[bold]model on" in shown(overview_table(results.model_copy(update={"target": target})))
 
 
-def test_tasks_and_the_categories_of_mt_bench() -> None:
-    text = shown(category_table(sample_results(3, 1)))
-    for name in ("overall", "mt_bench", "· writing", "translation", "3.86  1.84×"):
-        assert name in text
-    assert "plain" not in text
-
-
 def named(results: Results, names: list[str]) -> Results:
     """The same results under other names; the baseline keeps its own."""
     first, *others = results.methods

@@ -44,7 +44,7 @@ def inspect(
     from .inspection import VIEWS
     from .inspection.foreign import check_ours
     from .inspection.names import names_for
-    from .inspection.parts import Request
+    from .inspection.parts import ViewRequest
 
     check_ours(path)
     artifact = open_artifact(path)
@@ -62,7 +62,7 @@ def inspect(
         path,
         remedy="use the version that wrote it",
     ):
-        view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
+        view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})

@@ -113,16 +113,12 @@ def _drafter(facts: Facts, wishes: Facts) -> str:
     if wishes["freeze"]:
         parts.append("frozen")
     if wishes["init"]:
-        parts.append(f"goes on from {wishes['init']}")
+        parts.append(f"starts from {wishes['init']}")
     if facts.get("aux_layers"):
         parts.append(f"reads target layers {_list(facts['aux_layers'])}")
-    rows, vocab = facts.get("draft_vocab_size"), facts["vocab_size"]
-    parts.append(
-        "shares the target's LM head"
-        if rows is None
-        else f"an LM head of its own of {rows:,} of {vocab:,} tokens"
-    )
-    return "; ".join(parts)
+    rows = facts.get("draft_vocab_size")
+    own = f"its own LM head of {rows:,} of {facts['vocab_size']:,} tokens" if rows is not None else ""
+    return "; ".join([*parts, own or "shares the target's LM head"])
 
 
 def _inputs(data: Facts) -> str:
@@ -154,24 +150,15 @@ def _epochs(found: Facts) -> str:
 def _seen(what: str, epochs: float, about: str = "") -> str:
     if epochs < 1:
         return f"{about}{100 * epochs:.2g}% of the {what}s are seen, once"
-    return (
-        f"each {what} is seen {about}{epochs:,.0f} times"
-        if epochs >= _WHOLE
-        else (f"each {what} is seen {about}{epochs:.3g} times")
-    )
+    return f"each {what} is seen {about}{f'{epochs:,.0f}' if epochs >= _WHOLE else f'{epochs:.3g}'} times"
 
 
 def _memory(sizes: Facts) -> str:
     from ..capture.disk_use import gigabytes
 
-    names = {
-        "target": "target",
-        "trained_state": "trained state",
-        "frozen_drafter": "frozen drafter",
-        "loss_workspace": "loss workspace",
-    }
-    parts = [f"{name} {gigabytes(sizes[key])}" for key, name in names.items() if sizes[key]]
-    unknown = [name for key, name in names.items() if sizes[key] is None]
+    names = [name for name in sizes if name != "total"]
+    parts = [f"{name.replace('_', ' ')} {gigabytes(sizes[name])}" for name in names if sizes[name]]
+    unknown = [name.replace("_", " ") for name in names if sizes[name] is None]
     less = f", without the {' and '.join(unknown)} (not known)" if unknown else ""
     return f"{gigabytes(sizes['total'])} a process: {', '.join(parts)}{less}; activations come on top"
 

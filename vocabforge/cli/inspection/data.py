@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...capture.cache import cache_key, read_index
 from ...corpus.prepared import load_prepared
-from .parts import Request, View, facts_table, json_names, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,7 +31,7 @@ _CONTENTS = {
 }
 
 
-def prepared_view(artifact: Artifact, request: Request) -> View:
+def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
     """Splits, contents, what was left out, lengths."""
     prepared = load_prepared(artifact.path, verify=False)
     options = artifact.meta["options"]
@@ -93,7 +93,7 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
     return [*shown, rows_table("Documents by length", by_length, bars="documents")]
 
 
-def capture_view(artifact: Artifact, request: Request) -> View:
+def capture_view(artifact: Artifact, request: ViewRequest) -> View:
     """Target, layers, dtypes, rows and tokens of each split, and the first shards."""
     key, shards, files = cache_key(artifact), read_index(artifact), artifact.manifest["files"]
     facts: dict[str, Any] = {

@@ -16,7 +16,7 @@ _HINT = "Tokens are shown by id: give --tokenizer PATH to see their texts."
 
 
 @dataclass(frozen=True)
-class Request:
+class ViewRequest:
     """How many rows of each list to show, and the texts of token ids."""
 
     top: int

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from ...core.errors import ArtifactError
 from ...core.files import read_json
-from .parts import Request, View, facts_table, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, rows_table, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
 
 
-def evaluation_view(artifact: Artifact, request: Request) -> View:
+def evaluation_view(artifact: Artifact, request: ViewRequest) -> View:
     """Settings, figures of each method, by task, and where outputs part."""
     from ...evaluate.results import read_results
     from ...evaluate.terminal import category_table, divergence_lines, overview_table
@@ -27,7 +27,7 @@ def evaluation_view(artifact: Artifact, request: Request) -> View:
     return View(results.model_dump(mode="json"), [*tables, *map(Text, divergence_lines(results))])
 
 
-def coverage_view(artifact: Artifact, request: Request) -> View:
+def coverage_view(artifact: Artifact, request: ViewRequest) -> View:
     """Coverage by size and text, draft vocabularies, ceilings with a target."""
     from ...evaluate.coverage_report import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
@@ -46,7 +46,7 @@ def coverage_view(artifact: Artifact, request: Request) -> View:
         ) from error
 
 
-def responses_view(artifact: Artifact, request: Request) -> View:
+def responses_view(artifact: Artifact, request: ViewRequest) -> View:
     """Settings of the target's responses, what became of rows and answers, and the first rows."""
     meta = artifact.meta
     with open(artifact.file("responses.jsonl"), encoding="utf-8") as lines:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...core.console import bar, percent
 from ..compare_tables import overlap_tables
-from .parts import Request, View, facts_table, hint, json_names, rows_table, scalars
+from .parts import View, ViewRequest, facts_table, hint, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,7 +23,7 @@ _A_LINE = 8  # members of a cluster that one line shows
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
-def counts_view(artifact: Artifact, request: Request) -> View:
+def counts_view(artifact: Artifact, request: ViewRequest) -> View:
     """Totals, how counts are spread, the ``top`` most frequent and rarest tokens, the special ones."""
     from ...vocab.table import load_counts
 
@@ -114,11 +114,11 @@ def _spread_rows(what: str, number: str, spread: dict[str, int]) -> list[dict[st
     ]
 
 
-def _token(token: int, request: Request) -> dict[str, Any]:
+def _token(token: int, request: ViewRequest) -> dict[str, Any]:
     return {"id": token, "text": request.names.text(token)}
 
 
-def subset_view(artifact: Artifact, request: Request) -> View:
+def subset_view(artifact: Artifact, request: ViewRequest) -> View:
     """Size, coverage, forced tokens, further facts of the manifest, first and last ranks."""
     from ...vocab.subset import load_subset
 
@@ -148,7 +148,7 @@ def subset_view(artifact: Artifact, request: Request) -> View:
     return View(body, [*shown, *hint(request.names)])
 
 
-def clusters_view(artifact: Artifact, request: Request) -> View:
+def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
     """Sizes, and the largest clusters with some of their tokens."""
     from ...vocab.clusters import load_clusters
 
@@ -200,7 +200,7 @@ def clusters_view(artifact: Artifact, request: Request) -> View:
     return View(body, [*shown, *hint(request.names)])
 
 
-def overlap_view(artifact: Artifact, request: Request) -> View:
+def overlap_view(artifact: Artifact, request: ViewRequest) -> View:
     """The tables of ``compare-vocab``."""
     from ...vocab.overlap import load_overlap
 

@@ -112,15 +112,13 @@ class OutputRow(Strict):
 
 
 class RunComparison(Strict):
-    """Everything.
+    """Several evaluations side by side.
 
     Attributes:
-        questions: answered by every method of every run; all figures count these alone.
+        questions: answered by every method of every run; all figures count only these.
         groups: group -> questions in it.
         reference: ``RUN:METHOD`` that the others are compared with.
-        across_machines: whether times of different machines were to be compared.
         differing: facts of machine or protocol that are not the same in all runs -> text by run.
-        warnings: what a reader must know, one sentence each.
     """
 
     schema_version: Literal[1] = 1
