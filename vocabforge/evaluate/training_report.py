@@ -234,7 +234,7 @@ def _step_blocks(results: RunResults) -> list[Block]:
         charts += _chart(results, key, title, note, "%", traces)
     if not charts:
         return []
-    note = "Over held-out rows; curves are numbered by draft step. A token outside the draft vocabulary is a miss."
+    note = "Over held-out rows. A token outside the draft vocabulary is a miss."
     return [note, *charts, *_step_table(results)]
 
 
