@@ -25,24 +25,21 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
     Args:
         page: also the draft vocabulary and the deviation over runs, for which a terminal is too narrow.
     """
-    rows = []
+    rows, unit = [], "×" if page else ""
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
-        speedup = figure_cell(figures.speedup, 2, "×", spread=page)
         row = [
             DataCell(method.name, look=place),
             figure_cell(figures.accepted_length, spread=page),
             figure_cell(figures.tokens_per_s, 1, spread=page),
-            speedup if place else "1×",
-            _identical(method, page) if place else "baseline",
+            figure_cell(figures.speedup, 2, unit, spread=page),
+            _plain(figure_cell(figures.speedup_retokenised, 2, unit), page),
             _plain(figure_cell(figures.forwards_per_token, 3), page),
-            _plain(figure_cell(figures.speedup_retokenised, 2, "×"), page),
+            _identical(method, page) if place else "baseline",
         ]
-        if page:
-            row.append(_vocabulary(method))
-        rows.append(row)
-    columns = ["method<", "accepted length", "tokens/s", "speed-up", "identical"]
-    columns += ["target passes /token", "speed-up (re-tok.)", *(["draft vocabulary"] if page else [])]
+        rows.append([*row, _vocabulary(method)] if page else row)
+    columns = ["method<", "accepted length", "tokens/s", "speed-up", "speed-up (re-tok.)", "forwards /token"]
+    columns += ["identical", *(["draft vocabulary"] if page else [])]
     known = any(method.summary.overall.tokens_per_s.low is not None for method in results.methods)
     best = results.methods.index(headline_method(results)) if len(results.methods) > 1 else None
     return DataTable(
@@ -82,7 +79,7 @@ def category_table(results: Results) -> DataTable:
         cells = [key[2], str(group_of(results.methods[0], key).questions)]
         for method in results.methods[1:]:
             length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
-            cells.append(f"{number(length.value)}  {number(speedup.value)}×")
+            cells.append(f"{number(length.value)}  {number(speedup.value)}x")
         rows.append(cells)
     names = [method.name for method in results.methods[1:]]
     return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
