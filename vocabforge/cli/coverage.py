@@ -231,7 +231,7 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
 
-    from ..evaluate.coverage_terminal import ceiling_table, coverage_table, summary_lines, vocabulary_table
+    from ..evaluate.coverage_report import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
     out = stdout_console()
     out.print(coverage_table(results))
