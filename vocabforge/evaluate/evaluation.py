@@ -230,7 +230,16 @@ def build_results(
             tokenizer=provenance.tokenizer,
             dtype=str(provenance.environment.get("dtype", "unknown")),
         ),
-        benchmark=_benchmark_facts(benchmark),
+        benchmark=BenchmarkFacts(
+            name=benchmark.name,
+            file=benchmark.file,
+            format=benchmark.format,
+            sha256=benchmark.sha256,
+            published=benchmark.published,
+            asked=asked_sha256(benchmark.questions),
+            questions=len(benchmark.questions),
+            of=benchmark.of or len(benchmark.questions),
+        ),
         answered=len(rows[evaluation.names[0]][0].answers),
         resumed=resumed,
         settings=Settings.model_validate(settings.to_dict()),
@@ -252,7 +261,10 @@ def _methods(
 ) -> list[MethodResults]:
     """Every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
-    recounted = [retokenised_counts(one.answers, _counter(evaluation.tokenizer)) for one in baseline]
+    encode = evaluation.tokenizer.encode
+    recounted = [
+        retokenised_counts(one.answers, lambda text: len(encode(text, add_special=True))) for one in baseline
+    ]
     entries = []
     for method in evaluation.methods:
         summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
@@ -274,10 +286,6 @@ def _methods(
             )
         )
     return entries
-
-
-def _counter(tokenizer: TextTokenizer) -> Callable[[str], int]:
-    return lambda text: len(tokenizer.encode(text, add_special=True))
 
 
 def _outputs(
@@ -304,19 +312,6 @@ def _outputs(
             found = replace(found, divergences=tuple(judged))
         comparisons.append(found)
     return outputs_of(comparisons)
-
-
-def _benchmark_facts(benchmark: Benchmark) -> BenchmarkFacts:
-    return BenchmarkFacts(
-        name=benchmark.name,
-        file=benchmark.file,
-        format=benchmark.format,
-        sha256=benchmark.sha256,
-        published=benchmark.published,
-        asked=asked_sha256(benchmark.questions),
-        questions=len(benchmark.questions),
-        of=benchmark.of or len(benchmark.questions),
-    )
 
 
 def _run_facts(evaluation: Evaluation) -> dict[str, str]:
