@@ -8,7 +8,7 @@ import pytest
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.result import Generation
 from vocabforge.evaluate.answers import (
-    Turn,
+    AnsweredTurn,
     answer_row,
     detail_row,
     new_answer_id,
@@ -36,7 +36,7 @@ DETAIL_LITERAL = (
 )
 
 
-def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: float) -> Turn:
+def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: float) -> AnsweredTurn:
     generation = Generation(
         token_ids=list(tokens),
         accept_lengths=lengths,
@@ -49,7 +49,7 @@ def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: floa
         accepted_by_depth=[1],
         drafted_by_depth=[6],
     )
-    return Turn(text, tokens, 5, wall_time, generation)
+    return AnsweredTurn(text, tokens, 5, wall_time, generation)
 
 
 TURNS = [turn('café "x"', (7, 8, 2), [2, 1], 0.5), turn("b", (2,), [1], 0.25)]

@@ -73,7 +73,7 @@ class _AnswerRow(BaseModel):
 
 
 @dataclass(frozen=True)
-class Turn:
+class AnsweredTurn:
     """One answered turn.
 
     Attributes:
@@ -109,7 +109,7 @@ def new_answer_id() -> str:
 
 
 def answer_row(
-    question: Question, turns: Sequence[Turn], *, model_id: str, answer_id: str, tstamp: float
+    question: Question, turns: Sequence[AnsweredTurn], *, model_id: str, answer_id: str, tstamp: float
 ) -> dict[str, Any]:
     """A Spec-Bench answer row (docs/formats.md: keys in upstream order; one entry per turn, accept_lengths flat)."""
     choice = {
@@ -130,7 +130,7 @@ def answer_row(
     }
 
 
-def detail_row(question: Question, turns: Sequence[Turn]) -> dict[str, Any]:
+def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
     """The side file's row: per turn token ids, times in seconds and counts of verification."""
     runs = [turn.generation for turn in turns]
     choice = {

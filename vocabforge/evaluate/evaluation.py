@@ -34,7 +34,7 @@ from .results import (
     Results,
     Settings,
     Target,
-    Vocabulary,
+    VocabularyFacts,
 )
 from .runner import run_identity, run_methods
 from .settings import RunSettings
@@ -68,7 +68,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Handling:
+class OutputOptions:
     """What becomes of the run beside its figures.
 
     Attributes:
@@ -122,7 +122,7 @@ class Evaluation:
         return {name: f"{self.provenance.target}-{name}-{tail}" for name in self.names}
 
 
-def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | None = None) -> Results:
+def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptions | None = None) -> Results:
     """Run every method over the benchmark and write the evaluation artefact.
 
     An interrupted run leaves ``OUTPUT.partial``; the same call goes on from there.
@@ -138,7 +138,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
         UsageError: ``output`` exists, two methods share a name, or another run's remains are in the way.
         DataError: no question could be answered.
     """
-    handling = handling or Handling()
+    handling = handling or OutputOptions()
     check_output(output, overwrite=handling.overwrite)
     provenance, settings = evaluation.provenance, evaluation.settings
     meta = {
@@ -277,7 +277,9 @@ def _methods(
                 name=method.name,
                 description=method.description,
                 head=method.head,
-                vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
+                vocabulary=None
+                if method.vocabulary is None
+                else VocabularyFacts(**asdict(method.vocabulary)),
                 verifier=method.verifier,
                 lossless=method.lossless,
                 answers=files["answers"][method.name],
