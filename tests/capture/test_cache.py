@@ -119,7 +119,7 @@ def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) ->
 def test_an_unfinished_capture_of_other_data_is_not_continued(target: HFTarget, tmp_path: Path) -> None:
     prepare_folder(make_job(tmp_path / "c", target, splits()), overwrite=False)
     other = {**splits(), "train": packed([7, 20, 9], 32, seed=5)}
-    with pytest.raises(UsageError, match="other settings or other data"):
+    with pytest.raises(UsageError, match="other settings or inputs"):
         prepare_folder(make_job(tmp_path / "c", target, other), overwrite=False)
 
 

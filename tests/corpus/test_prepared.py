@@ -68,7 +68,7 @@ def test_a_stream_is_packed_first_fit_with_few_open_rows(seed, length, open_rows
         for start, stop in itertools.pairwise(starts)
     ]
     sink = Rows()
-    packer = StreamPacker(length, sink, pad_id=-7, open_rows=open_rows)
+    packer = StreamPacker(length, sink.write, pad_id=-7, open_rows=open_rows)
     opened: list[list[list[int]]] = []  # the plain algorithm: lists of documents
     closed: list[list[list[int]]] = []
 
@@ -154,7 +154,7 @@ def test_the_artefact_holds_what_packing_in_memory_gives(tmp_path, tokenizer, ov
         (done.heldout, sequences[-3:], "heldout"),
     ):
         sink, tally = Rows(), OverlongTally()
-        packer = StreamPacker(32, sink)
+        packer = StreamPacker(32, sink.write)
         for sequence in part:
             for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, 32, overlong):
                 packer.add(ids, mask)

@@ -10,16 +10,16 @@ import pytest
 from tests.corpus.chat_server import FakeServer, Reply
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.regenerate_http import ChatServer, Unusable, base_url
-from vocabforge.corpus.regenerate_rows import Generation, Request
+from vocabforge.corpus.regenerate_rows import ChatRequest, GenerationSettings
 
 KEY = "sk-very-secret"
 
 
 def ask(url: str) -> Any:
-    generation = Generation(backend={"kind": "server"}, model="tiny")
+    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
     server = ChatServer(base_url(url), generation, key=KEY, timeout=30.0)
     try:
-        return server.complete(Request("00", ({"role": "user", "content": "hi"},), None, 0))
+        return server.complete(ChatRequest("00", ({"role": "user", "content": "hi"},), None, 0))
     finally:
         server.close()
 
@@ -36,7 +36,7 @@ def test_an_ordinary_answer_comes_whole() -> None:
 
 def test_a_list_of_models_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChatServer, "_exchange", lambda *_: b"[" * 200_000)
-    generation = Generation(backend={"kind": "server"}, model="tiny")
+    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
     server = ChatServer("http://host", generation, key=None, timeout=1.0)
     assert server.models() is None
     server.close()

@@ -8,7 +8,7 @@ import pytest
 
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.regenerate_rows import Answer
+from vocabforge.corpus.regenerate_rows import ChatCompletion
 
 SETTINGS = {"generation": {"model": "tiny"}, "inputs": {}}
 
@@ -17,9 +17,9 @@ def key(number: int) -> str:
     return f"{number:064x}"
 
 
-def answer(number: int) -> Answer:
+def answer(number: int) -> ChatCompletion:
     message = {"role": "assistant", "content": f"größe {number} \n\u2028 🦊 \ud800"}
-    return Answer(message, "stop", number, None, number, (1, number) if number % 2 else None)
+    return ChatCompletion(message, "stop", number, None, number, (1, number) if number % 2 else None)
 
 
 def filled(folder, count: int = 5) -> bytes:

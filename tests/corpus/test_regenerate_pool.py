@@ -12,7 +12,7 @@ from vocabforge.core.errors import VocabForgeError
 from vocabforge.corpus import regenerate_pool
 from vocabforge.corpus.regenerate_http import Refused, TryAgain, Unusable
 from vocabforge.corpus.regenerate_pool import PoolOptions, ServerPool
-from vocabforge.corpus.regenerate_rows import Answer, Request
+from vocabforge.corpus.regenerate_rows import ChatCompletion, ChatRequest
 
 OPTIONS = PoolOptions(concurrency=2, retries=2, first_wait=0.001, longest_wait=0.01)
 
@@ -27,7 +27,7 @@ class Plain:
     def complete(self, request):
         self.asked.append(request.key)
         self.reply(request)
-        return Answer({"role": "assistant", "content": self.url}, "stop", request.seed)
+        return ChatCompletion({"role": "assistant", "content": self.url}, "stop", request.seed)
 
     def alive(self):
         return self.well
@@ -36,8 +36,8 @@ class Plain:
         return
 
 
-def requests(count: int) -> list[Request]:
-    return [Request(str(number), (), None, number) for number in range(count)]
+def requests(count: int) -> list[ChatRequest]:
+    return [ChatRequest(str(number), (), None, number) for number in range(count)]
 
 
 def outcomes(servers, count, options=OPTIONS):

@@ -21,7 +21,7 @@ from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.regenerate_rows import Answer
+from vocabforge.corpus.regenerate_rows import ChatCompletion
 from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
 from vocabforge.models.target import HFTarget
 from vocabforge.tune.acceptance import AcceptanceStore, PromptRow
@@ -171,7 +171,7 @@ def _runs(folder: Path) -> None:
     journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:
-        answers.add(KEY, Answer({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
+        answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
     row = PromptRow(prompt_tokens=3, new_tokens=4, cycles=2, committed=4)
     AcceptanceStore(folder / "acceptance").write(KEY, {"a": 1}, {"q": row})
     write_run(folder / "eval-a", Made(questions=4))

@@ -43,7 +43,7 @@ class _Rows:
 
 def packed(sequences: list[TrainingSequence]) -> PackedRows:
     sink = _Rows()
-    packer = StreamPacker(LENGTH, sink, open_rows=2)
+    packer = StreamPacker(LENGTH, sink.write, open_rows=2)
     for sequence in sequences:
         packer.add(sequence.ids, sequence.loss_mask)
     packer.finish()

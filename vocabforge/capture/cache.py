@@ -69,7 +69,7 @@ class CaptureKey:
 
 
 @dataclass(frozen=True)
-class Shard:
+class CaptureShard:
     """Rows ``first`` to ``first + rows`` of a split, in one file of ``tokens`` tokens."""
 
     file: str
@@ -98,9 +98,9 @@ def row_lengths(rows: PackedRows) -> npt.NDArray[np.int64]:
     return np.concatenate(chunks).astype(np.int64)
 
 
-def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: int) -> list[Shard]:
+def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: int) -> list[CaptureShard]:
     """Consecutive rows put into shards of at most ``shard_bytes`` (a longer row has one of its own)."""
-    shards: list[Shard] = []
+    shards: list[CaptureShard] = []
     for split, packed in rows.items():
         first, tokens = 0, 0
         lengths = row_lengths(packed).tolist()
@@ -114,8 +114,8 @@ def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: i
     return shards
 
 
-def _shard(number: int, split: str, first: int, stop: int, tokens: int) -> Shard:
-    return Shard(f"shard-{number:05d}.safetensors", split, first, stop - first, tokens)
+def _shard(number: int, split: str, first: int, stop: int, tokens: int) -> CaptureShard:
+    return CaptureShard(f"shard-{number:05d}.safetensors", split, first, stop - first, tokens)
 
 
 def to_batch(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
@@ -205,11 +205,11 @@ def cache_key(artifact: Artifact) -> CaptureKey:
         return key
 
 
-def read_index(artifact: Artifact) -> list[Shard]:
+def read_index(artifact: Artifact) -> list[CaptureShard]:
     """The shards of a cache, in order."""
     index = read_json(artifact.file(INDEX), "index of the cache")
     with form_errors("the index of the cache cannot be read", artifact.path / INDEX):
-        shards = [read_record(Shard, entry) for entry in index["shards"]]
+        shards = [read_record(CaptureShard, entry) for entry in index["shards"]]
         for shard in shards:
             artifact.file(shard.file)
         return shards
@@ -237,7 +237,7 @@ class CachedCapture:
         self.path = path
         self.artifact = open_cache(path)
         self.key = cache_key(self.artifact)
-        self._shards: dict[str, list[Shard]] = {}
+        self._shards: dict[str, list[CaptureShard]] = {}
         for shard in read_index(self.artifact):
             self._shards.setdefault(shard.split, []).append(shard)
         self._open: OrderedDict[str, _Rows] = OrderedDict()
@@ -313,14 +313,14 @@ class CachedCapture:
         )
         return features, hidden
 
-    def _find(self, key: Key) -> Shard:
+    def _find(self, key: Key) -> CaptureShard:
         shards = self._shards.get(key[0], [])
         at = bisect.bisect_right([shard.first for shard in shards], key[1]) - 1
         if at < 0 or key[1] >= shards[at].first + shards[at].rows:
             raise self._other_row(key, "no such row")
         return shards[at]
 
-    def _opened(self, shard: Shard) -> _Rows:
+    def _opened(self, shard: CaptureShard) -> _Rows:
         """The shard, verified at its first use."""
         if shard.file in self._open:
             self._open.move_to_end(shard.file)

@@ -31,7 +31,7 @@ from .cache import (
     INDEX,
     KIND,
     CaptureKey,
-    Shard,
+    CaptureShard,
     check_finite,
     plan_shards,
     row_lengths,
@@ -100,14 +100,14 @@ class CaptureJob:
     output: Path
     key: CaptureKey
     rows: Mapping[str, PackedRows]
-    shards: Sequence[Shard]
+    shards: Sequence[CaptureShard]
 
     @property
     def partial(self) -> Path:
         """Where shards stand until all are there."""
         return self.output.with_name(f"{self.output.name}.partial")
 
-    def bytes(self, shards: Sequence[Shard] | None = None) -> int:
+    def bytes(self, shards: Sequence[CaptureShard] | None = None) -> int:
         """Size on the disk, headers of the files left out."""
         return sum(s.tokens * self.key.token_bytes for s in (self.shards if shards is None else shards))
 
@@ -154,10 +154,10 @@ def _take_over(job: CaptureJob) -> None:
                 atomic_write_json(_side(file), {"sha256": entry["sha256"], "bytes": entry["bytes"]})
 
 
-def finished_shards(job: CaptureJob, among: Sequence[Shard]) -> list[Shard]:
+def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
     """Those of ``among`` in ``OUTPUT.partial`` whose hash holds; damaged ones are removed, to be made again."""
     present = [shard for shard in among if _side(job.partial / shard.file).is_file()]
-    found: list[Shard] = []
+    found: list[CaptureShard] = []
     if not present:
         return found
     with ProgressBar("verify finished shards", job.bytes(present), "B") as bar:
@@ -173,7 +173,7 @@ def finished_shards(job: CaptureJob, among: Sequence[Shard]) -> list[Shard]:
     return found
 
 
-def present_shards(job: CaptureJob) -> list[Shard]:
+def present_shards(job: CaptureJob) -> list[CaptureShard]:
     """Shards that some process has finished, whole or not."""
     return [shard for shard in job.shards if _side(job.partial / shard.file).is_file()]
 
@@ -190,14 +190,14 @@ def _sound(file: Path) -> bool:
         return False
 
 
-def my_shards(shards: Sequence[Shard], part: tuple[int, int]) -> list[Shard]:
+def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
     """Every n-th shard, from number i - 1 on, of ``part`` = (i, n)."""
     return list(shards[part[0] - 1 :: part[1]])
 
 
 def write_shards(
     job: CaptureJob,
-    todo: Sequence[Shard],
+    todo: Sequence[CaptureShard],
     source: CaptureSource,
     device: torch.device,
     *,
@@ -228,7 +228,7 @@ def write_shards(
 
 def _batches(
     job: CaptureJob,
-    shard: Shard,
+    shard: CaptureShard,
     source: CaptureSource,
     device: torch.device,
     progress: Callable[[int], None],
@@ -242,7 +242,7 @@ def _batches(
         progress(int((rows.document[numbers] != 0).sum()))
 
 
-def _check_shard(job: CaptureJob, shard: Shard, tensors: Mapping[str, torch.Tensor]) -> None:
+def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, torch.Tensor]) -> None:
     packed = job.rows[shard.split]
     offsets = tensors["offsets"].tolist()
     for place in range(shard.rows):

@@ -31,7 +31,7 @@ _TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
-class Sample:
+class SpeculatorsSample:
     """One file's content, T cut to the rows' length."""
 
     file: Path
@@ -93,12 +93,12 @@ class SpeculatorsCapture:
             raise _form(file, "no tokens", self.target)
         return tokens[: self.length]
 
-    def read(self, file: Path) -> Sample:
+    def read(self, file: Path) -> SpeculatorsSample:
         """A sample; its states stay as they were stored."""
         try:
             with safe_open(str(file), framework="pt") as handle:
                 states = handle.get_slice("hidden_states")[: self.length]
-                return Sample(file, handle.get_tensor("token_ids")[: self.length], states)
+                return SpeculatorsSample(file, handle.get_tensor("token_ids")[: self.length], states)
         except (SafetensorError, OSError) as error:
             raise _unreadable(file, error) from error
 
@@ -116,7 +116,7 @@ class SpeculatorsCapture:
             )
         return verdicts.pop()
 
-    def _check(self, sample: Sample) -> bool:
+    def _check(self, sample: SpeculatorsSample) -> bool:
         target = self.target
         states = sample.states[:_SAMPLE_TOKENS].float()
         ids = sample.token_ids[None, :_SAMPLE_TOKENS].long().to(target.device)
@@ -145,7 +145,9 @@ class SpeculatorsCapture:
             )
         return behind < before
 
-    def _wrong_layers(self, sample: Sample, states: Tensor, ours: dict[int, Tensor]) -> MismatchError:
+    def _wrong_layers(
+        self, sample: SpeculatorsSample, states: Tensor, ours: dict[int, Tensor]
+    ) -> MismatchError:
         """Say which layers the sample's states are, if they are any of this target's."""
         nearest = []
         for place in range(states.shape[1] - 1):

@@ -12,10 +12,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..vocab.overlap import Overlap, Side, Vocabulary
+    from ..vocab.overlap import ComparedVocabulary, Overlap, VocabularySide
 
 
-Vocabularies = tuple["Vocabulary", "Vocabulary"]
+Vocabularies = tuple["ComparedVocabulary", "ComparedVocabulary"]
 
 
 def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[RenderableType]:
@@ -63,13 +63,13 @@ def _sizes(overlap: Overlap, sides: Vocabularies | None) -> Table:
     return table
 
 
-def _mean_bytes(one: Vocabulary) -> float:
+def _mean_bytes(one: ComparedVocabulary) -> float:
     from ..vocab.bridge import BridgeSide
 
     return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
 
 
-def _named(token: int, one: Vocabulary | None) -> str:
+def _named(token: int, one: ComparedVocabulary | None) -> str:
     """An id, with its text where that is known."""
     from ..vocab.token_bytes import readable
 
@@ -139,7 +139,7 @@ def _corpus(overlap: Overlap, corpus: Mapping[str, Any]) -> Table:
     return table
 
 
-def _failures(side: Side, figures: Mapping[str, Any]) -> list[RenderableType]:
+def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[RenderableType]:
     from ..vocab.token_bytes import readable
 
     if not figures["failures"]:

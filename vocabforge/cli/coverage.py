@@ -14,7 +14,7 @@ from ..core.extension import check_known
 from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ..vocab.domains import Part
+    from ..vocab.domains import TablePart
     from ..vocab.subset import VocabSubset
 
 
@@ -132,7 +132,7 @@ def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) 
         _print(results, tables.output)
 
 
-def _parts(counts: Path, heldout: Sequence[str]) -> list[Part]:
+def _parts(counts: Path, heldout: Sequence[str]) -> list[TablePart]:
     from .table_inputs import load_part, split_name
 
     return [load_part(*split_name(str(counts)))] + [load_part(*split_name(item)) for item in heldout]
@@ -156,7 +156,7 @@ def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str
 
 
 def _ceilings(
-    counts: Part, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
+    counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
 ) -> dict[str, Any] | None:
     """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
     if asked.target is None:

@@ -87,7 +87,7 @@ class FolderOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOptions:
+class PrepareInputOptions:
     """What is read."""
 
     first_inputs: Annotated[
@@ -171,7 +171,7 @@ class RowOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldoutOptions:
+class HeldoutSizeOptions:
     """How much is kept from training."""
 
     heldout_documents: Annotated[
@@ -198,7 +198,7 @@ class EndingOptions:
 
 
 def data_config(
-    inputs: InputOptions, rows: RowOptions, heldout: HeldoutOptions, *, strict: bool
+    inputs: PrepareInputOptions, rows: RowOptions, heldout: HeldoutSizeOptions, *, strict: bool
 ) -> DataConfig:
     """The options as training's configuration has them.
 
@@ -251,9 +251,9 @@ def _variables(given: list[str] | None) -> dict[str, Any]:
 
 def prepare_data(
     folders: FolderOptions,
-    inputs: InputOptions,
+    inputs: PrepareInputOptions,
     rows: RowOptions,
-    heldout: HeldoutOptions,
+    heldout: HeldoutSizeOptions,
     ending: EndingOptions,
 ) -> None:
     """Render, tokenise, mask and pack texts and conversations into rows for drafter training.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..vocab.domains import Part
+    from ..vocab.domains import TablePart
     from ..vocab.table import FrequencyTable
 
 
@@ -54,18 +54,18 @@ def split_name(text: str) -> tuple[str, Path]:
     return Path(text).resolve().name, Path(text)
 
 
-def load_part(name: str, path: Path, weight: float = 1.0) -> Part:
+def load_part(name: str, path: Path, weight: float = 1.0) -> TablePart:
     """One table with the hash of its artefact.
 
     Raises:
         ArtifactError: no frequency table.
     """
     from ..core.artifact import open_artifact
-    from ..vocab.domains import Part
+    from ..vocab.domains import TablePart
     from ..vocab.table import load_counts
 
     table = load_counts(path)
-    return Part(name, table, weight, open_artifact(path, "counts", verify=False).content_hash)
+    return TablePart(name, table, weight, open_artifact(path, "counts", verify=False).content_hash)
 
 
 def load_table(counts: Sequence[str], domains: Sequence[str] = ()) -> TableInput:

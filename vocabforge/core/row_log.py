@@ -21,7 +21,7 @@ _SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, DataError)
 
 
-class Place(NamedTuple):
+class LinePosition(NamedTuple):
     """Where a line stands, in bytes, its line break included."""
 
     start: int
@@ -46,7 +46,7 @@ class RowLog:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._end, self._synced = 0, time.monotonic()
 
-    def read(self, take: Callable[[Any, Place], object]) -> int:
+    def read(self, take: Callable[[Any, LinePosition], object]) -> int:
         """Hand over every whole line; a last line that a kill cut short is removed.
 
         Args:
@@ -64,7 +64,7 @@ class RowLog:
                     os.ftruncate(self._file, self._end)
                     break
                 try:
-                    take(json.loads(line), Place(self._end, len(line)))
+                    take(json.loads(line), LinePosition(self._end, len(line)))
                 except _DAMAGE:
                     damaged += 1
                 self._end += len(line)
@@ -76,7 +76,7 @@ class RowLog:
             os.ftruncate(self._file, 0)
         self._end = 0
 
-    def add(self, line: bytes) -> Place:
+    def add(self, line: bytes) -> LinePosition:
         """Write one line, its line break included."""
         with disk_errors(self.path):
             try:
@@ -87,14 +87,14 @@ class RowLog:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._end)
                 raise
-            place = Place(self._end, len(line))
+            place = LinePosition(self._end, len(line))
             self._end += len(line)
             if time.monotonic() - self._synced > _SYNC_S:
                 os.fsync(self._file)
                 self._synced = time.monotonic()
         return place
 
-    def get(self, place: Place) -> Any:
+    def get(self, place: LinePosition) -> Any:
         """The parsed line of a place."""
         return json.loads(os.pread(self._file, place.length, place.start))
 
@@ -136,7 +136,7 @@ class RunJournal:
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.folder = folder
-        self.places: dict[Hashable, Place] = {}
+        self.places: dict[Hashable, LinePosition] = {}
         with contextlib.ExitStack() as stack:
             stack.enter_context(only_writer(folder))
             if fresh:
@@ -171,7 +171,7 @@ class RunJournal:
     def __contains__(self, key: object) -> bool:
         return key in self.places
 
-    def take(self, row: Any, place: Place) -> None:
+    def take(self, row: Any, place: LinePosition) -> None:
         """Accept a row of the interrupted run; what this raises counts the row as damaged."""
         self.places.setdefault(row["key"], place)
 
@@ -179,7 +179,7 @@ class RunJournal:
         """Append the row of ``key``: one JSON line, its line break included."""
         self.places[key] = self.append(line)
 
-    def append(self, line: bytes) -> Place:
+    def append(self, line: bytes) -> LinePosition:
         """Append a line without a key."""
         return self._rows.add(line)
 

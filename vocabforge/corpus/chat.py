@@ -23,8 +23,8 @@ from .thinking import (
 )
 from .tokenizer import TextTokenizer
 from .turns import (
+    AssistantTurn,
     Rendering,
-    Turn,
     answer_start,
     assistant_turns,
     check_marks,
@@ -276,7 +276,7 @@ def _rendered(
 
 def _span(
     rendering: Rendering,
-    turn: Turn,
+    turn: AssistantTurn,
     options: ChatOptions,
     thoughts: Mapping[int, Thought],
     facts: Counter[str],

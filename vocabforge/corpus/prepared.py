@@ -49,7 +49,7 @@ class PreparedData:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Counts, as :class:`~vocabforge.corpus.prepared_writer.DataFigures` writes them."""
+        """Counts, as :func:`~vocabforge.corpus.prepared_writer.write_splits` returns them."""
         return self.artifact.meta["figures"]
 
     @property
@@ -155,8 +155,7 @@ def write_prepared(
         "chat_template": template,
     }
     with write_artifact(path, KIND, meta, config=record, overwrite=overwrite) as folder:
-        figures = write_splits(folder, tokenizer, (train, heldout), options)
-        meta["figures"] = figures.to_dict()
+        meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options)
     return load_prepared(path, verify=False)
 
 

@@ -134,35 +134,22 @@ class SplitFigures:
         return cls(**{**values, "overlong": OverlongTally(**values["overlong"])})
 
 
-class _FileSink:
-    def __init__(self, folder: Path, split: str, length: int) -> None:
-        small: Any = np.int16 if length < _SMALL else np.int32
-        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
-        self._streams = [
-            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (length,))
-            for name, kind in kinds.items()
-        ]
-
-    def write(self, *row: npt.NDArray[Any]) -> None:
-        for stream, array in zip(self._streams, row):
-            stream.write(array)
-
-    def close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-
-    def abort(self) -> None:
-        for stream in self._streams:
-            stream.abort()
-
-
 class _SplitWriter:
     def __init__(self, folder: Path, split: str, options: PrepareOptions) -> None:
         self.figures = SplitFigures()
         self._length, self._overlong = options.length, options.overlong
-        self._sink = _FileSink(folder, split, options.length)
-        self._packer = StreamPacker(options.length, self._sink)
+        small: Any = np.int16 if options.length < _SMALL else np.int32
+        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
+        self._streams = [
+            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (options.length,))
+            for name, kind in kinds.items()
+        ]
+        self._packer = StreamPacker(options.length, self._write)
         self._bins: Counter[int] = Counter()
+
+    def _write(self, *row: npt.NDArray[Any]) -> None:
+        for stream, array in zip(self._streams, row):
+            stream.write(array)
 
     def add(self, sequences: Sequence[TrainingSequence]) -> None:
         self.figures.documents += 1
@@ -181,43 +168,26 @@ class _SplitWriter:
 
     def finish(self) -> SplitFigures:
         self._packer.finish()
-        self._sink.close()
+        for stream in self._streams:
+            stream.close()
         figures, packer = self.figures, self._packer
         figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
         figures.lengths = {str(top): number for top, number in sorted(self._bins.items())}
         return figures
 
     def abort(self) -> None:
-        self._sink.abort()
-
-
-@dataclass
-class DataFigures:
-    """Counts of prepared data.
-
-    Attributes:
-        splits: by name, ``train`` and ``heldout``.
-        facts: over both: texts, conversations, and how many of these have thinking, tool lists, tool calls.
-        skipped: documents and lines left out, by reason, over both.
-    """
-
-    splits: dict[str, SplitFigures]
-    facts: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            **{name: asdict(figures) for name, figures in self.splits.items()},
-            "facts": dict(self.facts),
-            "skipped": dict(self.skipped),
-        }
+        for stream in self._streams:
+            stream.abort()
 
 
 def write_splits(
     folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
-) -> DataFigures:
+) -> dict[str, Any]:
     """Write arrays and held-out prompts of both splits into ``folder``.
+
+    Returns:
+        :class:`SplitFigures` of ``train`` and ``heldout``; ``facts`` counts texts, conversations, and how many of
+        these have thinking, tool lists or tool calls; ``skipped`` counts documents and lines by reason.
 
     Without held-out files, the last ``options.heldout.documents`` documents of the training files are held
     back while they stream by, whole, with all that was rendered of them.
@@ -227,14 +197,15 @@ def write_splits(
         ConfigError: too few documents to hold some out.
     """
     train, heldout = sources
-    figures = DataFigures({})
+    facts: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     prompts = _Prompts(tokenizer, options.heldout)
     with contextlib.ExitStack() as stack:
         writers = [_SplitWriter(folder, split, options) for split in SPLITS]
         for writer in writers:
             stack.callback(writer.abort)
         held: deque[list[TrainingSequence]] = deque()
-        for sequences in _documents(tokenizer, train, options, figures):
+        for sequences in _documents(tokenizer, train, options, facts, skipped):
             if not heldout:
                 held.append(sequences)
                 if len(held) <= options.heldout.documents:
@@ -242,28 +213,32 @@ def write_splits(
                 sequences = held.popleft()
             writers[0].add(sequences)
         _check_train(writers[0], held, train, options)
-        for sequences in _documents(tokenizer, heldout, options, figures) if heldout else held:
+        for sequences in _documents(tokenizer, heldout, options, facts, skipped) if heldout else held:
             writers[1].add(sequences)
             prompts.add(sequences[0].document)
         _check_learnt(writers[1], "held-out", heldout or train)
-        figures.splits = {split: writer.finish() for split, writer in zip(SPLITS, writers)}
+        figures = {split: asdict(writer.finish()) for split, writer in zip(SPLITS, writers)}
     atomic_write(folder / PROMPTS, "".join(line + "\n" for line in prompts.lines))
-    return figures
+    return {**figures, "facts": dict(facts), "skipped": dict(skipped)}
 
 
 def _documents(
-    tokenizer: TextTokenizer, paths: Paths, options: PrepareOptions, figures: DataFigures
+    tokenizer: TextTokenizer,
+    paths: Paths,
+    options: PrepareOptions,
+    facts: Counter[str],
+    skipped: Counter[str],
 ) -> Iterator[list[TrainingSequence]]:
     files = expand_paths(paths)
     problems = Problems(strict=options.sequences.sources.strict)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
     with ProgressBar("read and tokenize", size or None, "B") as bar:
         found = iter_sequences(
-            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=figures.facts
+            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts
         )
         for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
             yield list(group)
-    figures.skipped.update(problems.kinds)
+    skipped.update(problems.kinds)
     if summary := problems.summary():
         say(summary)
 

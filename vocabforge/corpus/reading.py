@@ -108,7 +108,7 @@ class _Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteSpan:
     """A file, or the bytes [start, stop) of an uncompressed one.
 
     Attributes:
@@ -245,7 +245,7 @@ class ZstFile:
 
 
 def byte_lines(
-    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+    span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, bytes]]:
     """(offset, number from 1, line with its newline), cut at ``\\n`` only.
 
@@ -276,12 +276,12 @@ def byte_lines(
         yield start, number + 1, b"".join(held)
 
 
-def _too_long(span: Span, number: int, problems: Problems) -> None:
+def _too_long(span: ByteSpan, number: int, problems: Problems) -> None:
     problems.add(f"the line is longer than {DOCUMENT_LIMIT >> 20} MiB", span.path, span.where(number))
 
 
 def text_lines(
-    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+    span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, str]]:
     """:func:`byte_lines` as text; a line that is not UTF-8 is recorded in ``problems`` and left out."""
     for offset, number, line in byte_lines(span, problems, on_bytes):
@@ -289,7 +289,7 @@ def text_lines(
             yield offset, number, text
 
 
-def decode_line(line: bytes, span: Span, number: int, problems: Problems) -> str | None:
+def decode_line(line: bytes, span: ByteSpan, number: int, problems: Problems) -> str | None:
     """A line as text, None after it was recorded as not UTF-8."""
     try:
         return line.decode("utf-8")

@@ -11,7 +11,14 @@ from urllib.parse import urlsplit
 
 from ..core.errors import DataError, UsageError, VocabForgeError
 from .conversation import Message
-from .regenerate_rows import Answer, Generation, Request, check_message, json_line, token_count
+from .regenerate_rows import (
+    ChatCompletion,
+    ChatRequest,
+    GenerationSettings,
+    check_message,
+    json_line,
+    token_count,
+)
 
 _AGAIN = {408, 409, 425, 429}  # and every 5xx: worth another attempt
 _BAD_REQUEST = {400, 413, 422}
@@ -77,7 +84,7 @@ class ChatServer:
         timeout: seconds without a byte after which a request is given up.
     """
 
-    def __init__(self, url: str, generation: Generation, *, key: str | None, timeout: float) -> None:
+    def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
         self.url, self._generation, self._key, self._timeout = url, generation, key, timeout
         self._http = http_library()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -92,7 +99,7 @@ class ChatServer:
         """Close connections; requests under way fail."""
         self._client.close()
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: ChatRequest) -> ChatCompletion:
         """The target's answer.
 
         Raises:
@@ -155,7 +162,7 @@ class ChatServer:
         return text.replace(self._key, "***") if self._key else text
 
 
-def request_body(request: Request, generation: Generation) -> dict[str, Any]:
+def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[str, Any]:
     """The JSON of a chat completion; entries of ``generation.body`` come last, None removes a key."""
     body: dict[str, Any] = {
         "model": generation.model,
@@ -204,7 +211,7 @@ def _wire_call(call: Any, name: str) -> dict[str, Any]:
     return {"id": str(call.get("id") or name), "type": "function", "function": function}
 
 
-def read_answer(reply: Any, seed: int) -> Answer:
+def read_answer(reply: Any, seed: int) -> ChatCompletion:
     """The answer in a chat completion.
 
     Raises:
@@ -234,7 +241,7 @@ def read_answer(reply: Any, seed: int) -> Answer:
         check_message({**message, "tool_calls": calls})
         # The place in the stream is no part of a message.
         message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
-    return Answer(
+    return ChatCompletion(
         message=message,
         finish_reason=str(choice.get("finish_reason") or "unknown"),
         seed=seed,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.row_log import Place, RunJournal
-from .regenerate_rows import Answer, check_message, json_line, token_count
+from ..core.row_log import LinePosition, RunJournal
+from .regenerate_rows import ChatCompletion, check_message, json_line, token_count
 
 RESPONSES = "responses.jsonl"
 _FORMAT = 1
@@ -29,24 +29,24 @@ class AnswerLog(RunJournal):
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
         super().__init__(folder, {"format": _FORMAT, **settings}, fresh=fresh)
 
-    def take(self, row: Any, place: Place) -> None:
+    def take(self, row: Any, place: LinePosition) -> None:
         _answer(row)
         self.places.setdefault(bytes.fromhex(row["key"]), place)
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> ChatCompletion | None:
         """The answer to a request, None while there is none."""
         return _answer(self.row(bytes.fromhex(key))) if bytes.fromhex(key) in self else None
 
-    def add(self, key: str, answer: Answer) -> None:
+    def add(self, key: str, answer: ChatCompletion) -> None:
         """Append an answer, unless the request has one."""
         if bytes.fromhex(key) not in self:
             self.put(bytes.fromhex(key), json_line({"key": key, "message": answer.message, **answer.facts()}))
 
 
-def _answer(row: Mapping[str, Any]) -> Answer:
+def _answer(row: Mapping[str, Any]) -> ChatCompletion:
     ids = row.get("response_ids")
     check_message(row["message"])
-    return Answer(
+    return ChatCompletion(
         message=dict(row["message"]),
         finish_reason=str(row["finish_reason"]),
         seed=int(row["seed"]),

@@ -14,7 +14,7 @@ from typing import Protocol
 from ..core.errors import VocabForgeError
 from ..core.progress import say
 from .regenerate_http import Refused, TryAgain, Unusable
-from .regenerate_rows import Answer, Request
+from .regenerate_rows import ChatCompletion, ChatRequest
 
 _HOPELESS = 4  # requests that fail at a server which has answered none, while others answer theirs
 
@@ -24,7 +24,7 @@ class Server(Protocol):
 
     url: str
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: ChatRequest) -> ChatCompletion:
         """The answer; raises :class:`TryAgain`, :class:`Refused` or :class:`Unusable` where there is none."""
         ...
 
@@ -56,11 +56,11 @@ class PoolOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """What became of a request: an answer, or why there is none."""
 
-    request: Request
-    answer: Answer | None
+    request: ChatRequest
+    answer: ChatCompletion | None
     reason: str = ""
 
 
@@ -87,8 +87,8 @@ class ServerPool:
         self._members = [_Member(server) for server in servers]
         self._changed = threading.Condition()
         self._stopped = False
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[Outcome | VocabForgeError] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[ChatRequest | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[RequestOutcome | VocabForgeError] = queue.SimpleQueue()
         self.under_way = 0
         # Daemons: an interrupted command does not wait for answers that take minutes.
         self._threads = [
@@ -116,12 +116,12 @@ class ServerPool:
         """Requests that can be submitted before workers have more than enough."""
         return 2 * len(self._living()) * self._options.concurrency - self.under_way
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: ChatRequest) -> None:
         """Add a request."""
         self.under_way += 1
         self._requests.put(request)
 
-    def next(self) -> Outcome:
+    def next(self) -> RequestOutcome:
         """Wait for a request to be over.
 
         Raises:
@@ -141,7 +141,7 @@ class ServerPool:
         while (request := self._requests.get()) is not None:
             self._results.put(self._ask(request))
 
-    def _ask(self, request: Request) -> Outcome | VocabForgeError:
+    def _ask(self, request: ChatRequest) -> RequestOutcome | VocabForgeError:
         failed: set[_Member] = set()
         reason = "it failed at every server"
         while (member := self._take(failed)) is not None:
@@ -149,7 +149,7 @@ class ServerPool:
             try:
                 answer = self._attempts(member, request)
             except Refused as error:
-                return Outcome(request, None, str(error))
+                return RequestOutcome(request, None, str(error))
             except Unusable as error:
                 reason = str(error)
                 self._drop(member, reason)
@@ -162,13 +162,13 @@ class ServerPool:
             else:
                 with self._changed:
                     member.answers += 1
-                return Outcome(request, answer)
+                return RequestOutcome(request, answer)
             finally:
                 with self._changed:
                     member.under_way -= 1
                     self._changed.notify_all()
             failed.add(member)
-        return Outcome(request, None, reason) if self._living() else self._nobody_left()
+        return RequestOutcome(request, None, reason) if self._living() else self._nobody_left()
 
     def _take(self, failed: set[_Member]) -> _Member | None:
         """The living server with the fewest requests under way; None if the request has failed at all of them."""
@@ -181,7 +181,7 @@ class ServerPool:
                 self._changed.wait()
         return None
 
-    def _attempts(self, member: _Member, request: Request) -> Answer:
+    def _attempts(self, member: _Member, request: ChatRequest) -> ChatCompletion:
         for attempt in range(self._options.retries + 1):
             try:
                 return member.server.complete(request)

@@ -19,7 +19,7 @@ _ASKS = ("user", "tool")
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationSettings:
     """Everything that decides an answer.
 
     Attributes:
@@ -66,7 +66,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class PromptConversation:
     """A conversation of the data set: its turns, its tools, and where it stands (``file:line``)."""
 
     messages: Sequence[Message]
@@ -75,11 +75,11 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Request:
+class ChatRequest:
     """What one answer is a function of.
 
     Attributes:
-        key: hex hash of messages, tools and :class:`Generation`.
+        key: hex hash of messages, tools and :class:`GenerationSettings`.
         seed: of this request alone.
     """
 
@@ -90,7 +90,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatCompletion:
     """One turn of the target.
 
     Attributes:
@@ -129,7 +129,7 @@ class Answer:
         return facts
 
 
-def conversation_of(document: Document) -> Conversation:
+def conversation_of(document: Document) -> PromptConversation:
     """The conversation of a document; a plain text is one user turn.
 
     Raises:
@@ -138,7 +138,7 @@ def conversation_of(document: Document) -> Conversation:
     messages = document.messages
     if messages is None:
         messages = [{"role": "user", "content": document.text or ""}]
-    return Conversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
+    return PromptConversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
 
 
 class Walk:
@@ -150,10 +150,12 @@ class Walk:
     belong to no call.
     """
 
-    def __init__(self, conversation: Conversation, generation: Generation, policy: Policy) -> None:
+    def __init__(
+        self, conversation: PromptConversation, generation: GenerationSettings, policy: Policy
+    ) -> None:
         self.conversation = conversation
         self.messages: list[Message] = []
-        self.answers: list[Answer] = []
+        self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
         self._generation, self._policy = generation, policy
         self._old, self._at = list(conversation.messages), 0
@@ -176,7 +178,7 @@ class Walk:
         turns += asked
         return min(turns, 1) if self._policy.first_turn_only else turns
 
-    def request(self) -> Request | None:
+    def request(self) -> ChatRequest | None:
         """What to ask next, None when the conversation is whole or has ended."""
         if self.ended is not None or not self._asked:
             return None
@@ -187,7 +189,7 @@ class Walk:
         )
         return make_request(messages, self.conversation.tools, self._generation)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: ChatCompletion) -> None:
         """Take the answer to :meth:`request` and read on to the next question."""
         # Whoever learns from the row must know that the target did not end this answer.
         self.messages.append({**answer.message, **({"cut": True} if answer.truncated else {})})
@@ -207,7 +209,7 @@ class Walk:
         if self.ended is None:
             self._read_on()
 
-    def _check_tools(self, answer: Answer, replaced: Sequence[Message]) -> None:
+    def _check_tools(self, answer: ChatCompletion, replaced: Sequence[Message]) -> None:
         new = list(answer.message.get("tool_calls") or ())
         old = [call for message in replaced for call in message.get("tool_calls") or ()]
         follows = self._at < len(self._old) and self._old[self._at]["role"] == "tool"
@@ -243,13 +245,13 @@ class Walk:
 
 
 def make_request(
-    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: Generation
-) -> Request:
+    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: GenerationSettings
+) -> ChatRequest:
     """The request of these messages: its key and its seed depend on content alone."""
     prompt = canonical({"messages": messages, "tools": tools})
     key = hashlib.sha256(prompt + b"\0" + canonical(generation.facts())).hexdigest()
     drawn = hashlib.sha256(f"{generation.seed}\0".encode() + prompt).digest()
-    return Request(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
+    return ChatRequest(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
 
 
 def json_line(value: Any) -> bytes:
@@ -260,7 +262,7 @@ def json_line(value: Any) -> bytes:
         return json.dumps(value).encode("ascii") + b"\n"
 
 
-def output_row(walk: Walk, generation: Generation) -> dict[str, Any]:
+def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
     """A finished row: OpenAI ``messages`` and how they came about."""
     row: dict[str, Any] = {"messages": walk.messages}
     if walk.conversation.tools is not None:
@@ -274,7 +276,7 @@ def output_row(walk: Walk, generation: Generation) -> dict[str, Any]:
     return row
 
 
-def conversation_digest(conversation: Conversation) -> bytes:
+def conversation_digest(conversation: PromptConversation) -> bytes:
     """Hash of a conversation's content, wherever it stands."""
     return hashlib.sha256(canonical([conversation.messages, conversation.tools])).digest()
 

@@ -14,7 +14,14 @@ from .reading import Problems
 from .regenerate_local import LocalTarget, Prompt
 from .regenerate_log import AnswerLog
 from .regenerate_pool import PoolOptions, Server, ServerPool
-from .regenerate_rows import Answer, Conversation, Generation, Policy, Walk, conversation_of
+from .regenerate_rows import (
+    ChatCompletion,
+    GenerationSettings,
+    Policy,
+    PromptConversation,
+    Walk,
+    conversation_of,
+)
 from .sources import iter_documents
 
 _SHOWN = 5
@@ -23,7 +30,7 @@ _CHUNK_BATCHES = 16
 
 
 @dataclass(frozen=True)
-class Work:
+class RegenerateJob:
     """What is to be answered, and how rows are treated.
 
     Attributes:
@@ -32,11 +39,11 @@ class Work:
 
     inputs: Sequence[Path | str]
     sources: SourceOptions
-    generation: Generation
+    generation: GenerationSettings
     policy: Policy = field(default_factory=Policy)
     drop_failed: bool = False
 
-    def conversations(self, problems: Problems | None = None) -> Iterator[Conversation]:
+    def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
         """All conversations in order; what is skipped is said only if ``problems`` says it."""
         problems = Problems(strict=self.sources.strict, shown=0) if problems is None else problems
         for document in iter_documents(self.inputs, self.sources, problems=problems):
@@ -47,12 +54,12 @@ class Work:
                 continue
             yield conversation
 
-    def walk(self, conversation: Conversation) -> Walk:
+    def walk(self, conversation: PromptConversation) -> Walk:
         """The conversation before its first answer."""
         return Walk(conversation, self.generation, self.policy)
 
 
-class Run:
+class RegenerateRun:
     """What a backend is given beside the work: the log of answers, the bar, and a place for failures.
 
     Args:
@@ -65,7 +72,7 @@ class Run:
         self._bar = bar
         self._counted = len(log)
 
-    def settle(self, walk: Walk, answer: Answer | None, reason: str = "") -> None:
+    def settle(self, walk: Walk, answer: ChatCompletion | None, reason: str = "") -> None:
         """Give a walk the answer to its request, or note that there is none; the bar moves by what is done."""
         turns = walk.open_turns
         if answer is not None:
@@ -82,14 +89,14 @@ class Run:
         self._bar.update(turns - before, f"{self.failed:,} without answer" if self.failed else None)
 
 
-Backend = Callable[[Work, Run], None]
+Backend = Callable[[RegenerateJob, RegenerateRun], None]
 """Answers every request of the work that the log lacks, and adds the answers to it."""
 
 
 def server_backend(servers: Sequence[Server], options: PoolOptions) -> Backend:
     """Ask servers; see :class:`~vocabforge.corpus.regenerate_pool.ServerPool`."""
 
-    def run(work: Work, run: Run) -> None:
+    def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())
         waiting: dict[str, list[Walk]] = {}  # equal prompts are asked once
         refused, answered = 0, False
@@ -142,7 +149,7 @@ def local_backend(target: LocalTarget, batch_size: int) -> Backend:
     again, since neighbours in a batch can decide near ties.
     """
 
-    def run(work: Work, run: Run) -> None:
+    def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())
         while chunk := list(islice(walks, _CHUNK_BATCHES * batch_size)):
             while True:
@@ -165,7 +172,7 @@ def local_backend(target: LocalTarget, batch_size: int) -> Backend:
     return run
 
 
-def _answer_all(target: LocalTarget, prompts: Sequence[Prompt], batch_size: int, run: Run) -> None:
+def _answer_all(target: LocalTarget, prompts: Sequence[Prompt], batch_size: int, run: RegenerateRun) -> None:
     possible = sorted((p for p in prompts if p.reason is None), key=lambda prompt: len(prompt.ids))
     for start in range(0, len(possible), batch_size):
         batch = possible[start : start + batch_size]

@@ -15,7 +15,7 @@ from . import pieces, reading
 from .document import Cutter, Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
 from .pieces import is_blank
-from .reading import Problems, Span, file_size, unreadable
+from .reading import ByteSpan, Problems, file_size, unreadable
 from .sources import documents_between
 
 
@@ -161,7 +161,7 @@ def shard_digest(shard: Shard) -> str:
 
         return hub_digest(shard.source, shard.start, shard.stop)
     digest = hashlib.sha256()
-    for block in Span(Path(shard.source), shard.start, shard.stop).stored_blocks():
+    for block in ByteSpan(Path(shard.source), shard.start, shard.stop).stored_blocks():
         digest.update(block)
     return digest.hexdigest()
 

@@ -66,7 +66,7 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Turn:
+class AssistantTurn:
     """An assistant turn in the rendered conversation, in characters.
 
     Attributes:
@@ -85,7 +85,7 @@ def roles_of(messages: Sequence[Message]) -> str:
     return ", ".join(str(message["role"]) for message in messages)
 
 
-def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Turn]:
+def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[AssistantTurn]:
     """The wanted messages' places; a first one answers no prompt and is left out.
 
     Raises:
@@ -93,7 +93,7 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Turn]
     """
     whole = rendering.whole
     closers = closing_tokens(rendering.tokenizer)
-    turns: list[Turn] = []
+    turns: list[AssistantTurn] = []
     behind = 0
     for index in sorted(set(wanted) - {0}):
         head = rendering.upto(index, prompt=True)
@@ -103,11 +103,11 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Turn]
         if start < behind or end < start:
             raise rendering.unstable(index, "its own text")
         behind = start + _without_tail(whole[start:end], closers)
-        turns.append(Turn(index, start, behind))
+        turns.append(AssistantTurn(index, start, behind))
     return turns
 
 
-def answer_start(rendering: Rendering, turn: Turn, thinking: tuple[str, str] | None) -> int:
+def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str, str] | None) -> int:
     """Where a turn's answer begins, behind its thinking and what the template writes around that.
 
     Args:
@@ -130,7 +130,7 @@ def answer_start(rendering: Rendering, turn: Turn, thinking: tuple[str, str] | N
     return len(found)
 
 
-def cut_end(rendering: Rendering, turn: Turn) -> int:
+def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
     """Where the text of a cut answer ends: the target wrote nothing of what the template puts behind it.
 
     Calls of a cut answer are not counted to it: the template writes them anew and closes them.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.row_log import Place, RunJournal
+from ..core.row_log import LinePosition, RunJournal
 from .results import FailureRow
 
 
@@ -80,7 +80,7 @@ class EvaluationJournal(RunJournal):
         """Drop all rows: if nothing was answered, there is nothing to resume."""
         self.places, self.failures = {}, {}
 
-    def take(self, row: Any, place: Place) -> None:
+    def take(self, row: Any, place: LinePosition) -> None:
         if "started" in row:
             self._starts += 1
         elif "failure" in row:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import DataError, UsageError
 from ..corpus.conversation import Message, parse_conversation
-from ..corpus.reading import Problems, Span, text_lines
+from ..corpus.reading import ByteSpan, Problems, text_lines
 from ..corpus.tokenizer import TextTokenizer, encode_prompt
 from ..evaluate.benchmarks import Question
 
@@ -164,7 +164,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(line, source, row) of every line."""
     if not path.is_file():
         raise DataError("the training conversations are missing", expected=path, remedy="run the stage data")
-    for _, line, text in text_lines(Span(path), Problems(strict=True)):
+    for _, line, text in text_lines(ByteSpan(path), Problems(strict=True)):
         try:
             row = json.loads(text)
         except ValueError as error:

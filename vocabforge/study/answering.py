@@ -11,7 +11,7 @@ import torch
 
 from ..core.progress import ProgressBar, human_rate
 from ..corpus.regenerate_log import AnswerLog
-from ..corpus.regenerate_rows import Answer, content_digest
+from ..corpus.regenerate_rows import ChatCompletion, content_digest
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..decode.engine import Decoder
 from ..decode.graphs import capture_passes
@@ -119,10 +119,10 @@ class AnsweringTarget:
                 log.add(key, self._logged(job, ids))
                 bar.update(1, human_rate(written / max(time.monotonic() - begun, 1e-9), "tokens"))
 
-    def _logged(self, job: Job, ids: Sequence[int]) -> Answer:
+    def _logged(self, job: Job, ids: Sequence[int]) -> ChatCompletion:
         stopped = ids[-1] in self.tokenizer.eos_ids
         text = self.tokenizer.decode(ids[:-1] if stopped else ids)
-        return Answer(
+        return ChatCompletion(
             {"role": "assistant", "content": text},
             "stop" if stopped else "length",
             job.seed,

@@ -21,7 +21,7 @@ from ..core.errors import ArtifactError, UsageError
 from ..core.files import sha256_file
 from ..core.progress import say
 from ..corpus.regenerate_log import AnswerLog
-from ..corpus.regenerate_rows import Answer as LoggedAnswer
+from ..corpus.regenerate_rows import ChatCompletion as LoggedAnswer
 from ..corpus.regenerate_rows import content_digest, json_line
 from ..corpus.tokenizer import TextTokenizer
 from ..evaluate.benchmarks import Question, read_questions
@@ -65,7 +65,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
     ``own.jsonl``: conversations that end with the target's own answer, an answer that was cut marked ``cut``.
     ``counts``: frequency table of those answers' tokens. ``answers-greedy.jsonl``, ``answers-drawn.jsonl``: rows
-    of :class:`Answer`. Every answer is kept beside it as it comes, so that a killed run goes on.
+    of :class:`ChatCompletion`. Every answer is kept beside it as it comes, so that a killed run goes on.
 
     Raises:
         UsageError: a prompt has no room.

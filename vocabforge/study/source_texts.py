@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from ..core.errors import DataError
 from ..corpus.document import SourceOptions
-from ..corpus.reading import BOM, DOCUMENT_LIMIT, Span, unreadable
+from ..corpus.reading import BOM, DOCUMENT_LIMIT, ByteSpan, unreadable
 from ..corpus.sources import iter_documents
 from .source_cutting import clean, joined, parted, passages, sentences
 from .source_languages import language_of
@@ -73,7 +73,7 @@ def _continued(reading: Reading, number: int, passage: str, language: str) -> It
 
 def verses(reading: Reading) -> Iterator[Talk]:
     """Verses (``<seg>``) of an XML file, joined to passages; none runs from one chapter into the next."""
-    content = b"".join(block for _, block in Span(reading.path).blocks()).decode("utf-8", "replace")
+    content = b"".join(block for _, block in ByteSpan(reading.path).blocks()).decode("utf-8", "replace")
     number = 0
     for chapter in _CHAPTER.split(content):
         lines = (html.unescape(_TAG.sub("", one)) for one in _VERSE.findall(chapter))

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..core.errors import DataError
 from ..core.files import atomic_write, sha256_file
 from ..corpus.inputs import PACKED_SUFFIXES
-from ..corpus.reading import Span
+from ..corpus.reading import ByteSpan
 
 TOKENIZER = "tokenizer.json"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -33,7 +33,7 @@ def unpack_tokenizer(source: Path, folder: Path) -> None:
         VocabForgeError: the disk refuses to be written to.
     """
     stored = _stored(source)
-    content = b"".join(block for _, block in Span(stored).blocks())
+    content = b"".join(block for _, block in ByteSpan(stored).blocks())
     for name in BESIDE:
         if (source / name).is_file():
             _write(folder / name, (source / name).read_bytes())

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import MismatchError
 from ..corpus.tokenizer import TextTokenizer
-from .overlap import Overlap, Vocabulary, pair_up, prepare
+from .overlap import ComparedVocabulary, Overlap, pair_up, prepare
 from .select import Ids
 from .token_bytes import TokenForms
 
@@ -160,7 +160,7 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
     )
 
 
-def _side(one: Vocabulary, rows: int, first: int | None) -> BridgeSide:
+def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
     """One side; ``first`` goes before its other end tokens."""
     forms = (*one.forms.forms[:rows], *[None] * (rows - len(one.forms.forms)))
     ends = one.ends if first is None else (first, *(token for token in one.ends if token != first))

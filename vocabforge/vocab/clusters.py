@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, MismatchError, UsageError
+from ..core.errors import MismatchError, UsageError
+from ..core.files import form_errors
 from .kmeans import KMeansOptions, spherical_kmeans
 from .kmeans_backends import Backend
 from .kmeans_rows import Ids, Rows, UnitRows
@@ -209,7 +209,7 @@ def load_clusters(path: Path) -> Clusters:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
+    with form_errors("the clusters cannot be read", path, remedy="make them again with cluster-vocab"):
         arrays = load_file(artifact.file(_FILE))
         zero = meta["zero_cluster"]
         clusters = Clusters(
@@ -219,18 +219,8 @@ def load_clusters(path: Path) -> Clusters:
             head=dict(meta["head"]),
             origin=dict(meta["origin"]),
         )
-        problem = disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            "the clusters cannot be read", got=error, source=path, remedy="make them again with cluster-vocab"
-        ) from error
-    if problem is not None:
-        raise ArtifactError(
-            "the clusters' arrays do not belong together",
-            got=problem,
-            source=path,
-            remedy="make them again with cluster-vocab",
-        )
+        if problem := disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"])):
+            raise ValueError(problem)
     return clusters
 
 

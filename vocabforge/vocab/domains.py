@@ -22,7 +22,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TablePart:
     """One table that goes into another.
 
     Attributes:
@@ -38,7 +38,7 @@ class Part:
 
 
 def merge_tables(
-    parts: Sequence[Part], *, as_domains: bool = False, allow_repeats: bool = False
+    parts: Sequence[TablePart], *, as_domains: bool = False, allow_repeats: bool = False
 ) -> FrequencyTable:
     """Add the counts of tables of one tokenizer and one mode.
 
@@ -79,7 +79,7 @@ def merge_tables(
     return _joined(parts, whole, parts[0].table.mode, domains)
 
 
-def mix_tables(parts: Sequence[Part], *, as_domains: bool = False) -> FrequencyTable:
+def mix_tables(parts: Sequence[TablePart], *, as_domains: bool = False) -> FrequencyTable:
     """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers.
 
     Computed in exact rational arithmetic, so the order of the parts makes no difference, and rounded once at a
@@ -96,7 +96,7 @@ def mix_tables(parts: Sequence[Part], *, as_domains: bool = False) -> FrequencyT
     """
     _check(parts, as_domains=as_domains)
     weights = _weights(parts)
-    scales: dict[Part, Fraction] = {}  # what one count of the part is worth
+    scales: dict[TablePart, Fraction] = {}  # what one count of the part is worth
     for part, weight in zip(parts, weights):
         scale = weight * MIXTURE_TOTAL / part.table.tokens
         least = int(part.table.counts[part.table.counts > 0].min())
@@ -121,7 +121,7 @@ def mix_tables(parts: Sequence[Part], *, as_domains: bool = False) -> FrequencyT
     return _joined(parts, whole, "mixture", domains, [float(weight) for weight in weights])
 
 
-def _check(parts: Sequence[Part], *, as_domains: bool) -> None:
+def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
     if not parts:
         raise UsageError("no frequency table was given", expected="at least one")
     first = parts[0]
@@ -139,7 +139,7 @@ def _check(parts: Sequence[Part], *, as_domains: bool) -> None:
         raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
 
 
-def _check_repeats(parts: Sequence[Part]) -> None:
+def _check_repeats(parts: Sequence[TablePart]) -> None:
     """Two tables that hold the same text: its tokens would count twice without anybody noticing."""
     owners: dict[str, tuple[str, str]] = {}
     for part in parts:
@@ -156,7 +156,7 @@ def _check_repeats(parts: Sequence[Part]) -> None:
         owners |= {digest: (part.name, source) for digest, source in own.items()}
 
 
-def _weights(parts: Sequence[Part]) -> list[Fraction]:
+def _weights(parts: Sequence[TablePart]) -> list[Fraction]:
     for part in parts:
         if not (math.isfinite(part.weight) and part.weight > 0):
             raise UsageError(
@@ -176,9 +176,9 @@ def _tally(table: FrequencyTable) -> Tally:
     return Tally(table.counts, table.documents, table.bytes)
 
 
-def _groups(parts: Sequence[Part], *, as_domains: bool) -> dict[str, list[tuple[Part, Tally]]]:
+def _groups(parts: Sequence[TablePart], *, as_domains: bool) -> dict[str, list[tuple[TablePart, Tally]]]:
     """Domain -> what it gets from which part; together all of every part. Empty when no part has domains."""
-    groups: dict[str, list[tuple[Part, Tally]]] = {}
+    groups: dict[str, list[tuple[TablePart, Tally]]] = {}
     if not as_domains and not any(part.table.domains for part in parts):
         return groups
     for part in parts:
@@ -211,7 +211,7 @@ def _round_by_group(groups: Sequence[Sequence[tuple[Fraction, Counts]]]) -> list
 
 
 def _joined(
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     whole: Tally,
     mode: CountMode,
     domains: Mapping[str, Tally],
@@ -236,7 +236,7 @@ def _joined(
     )
 
 
-def _sources(parts: Sequence[Part]) -> dict[str, str]:
+def _sources(parts: Sequence[TablePart]) -> dict[str, str]:
     """Digest by name; a name that means another file in another part gets that part's name added."""
     sources: dict[str, str] = {}
     for part in parts:
@@ -247,7 +247,7 @@ def _sources(parts: Sequence[Part]) -> dict[str, str]:
     return sources
 
 
-def _special(parts: Sequence[Part]) -> SpecialTokens:
+def _special(parts: Sequence[TablePart]) -> SpecialTokens:
     """What any part names; files beside equal tokenizers can name different end tokens."""
 
     def union(field: str) -> tuple[int, ...]:
@@ -275,7 +275,7 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
                 remedy=did_you_mean(name, table.domains),
             )
     parts = [
-        Part(name, domain_table(table, name), 1.0 if weight is None else weight)
+        TablePart(name, domain_table(table, name), 1.0 if weight is None else weight)
         for name, weight in wanted.items()
     ]
     weighted = [weight for weight in wanted.values() if weight is not None]

@@ -89,7 +89,7 @@ class CountEngine(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class EngineChoice:
     """The engine to count with.
 
     Attributes:
@@ -108,7 +108,7 @@ def choose_engine(
     *,
     only: str | None = None,
     rule: CutRule | NoCut | None = None,
-) -> Choice:
+) -> EngineChoice:
     """The fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
 
     Args:
@@ -133,7 +133,7 @@ def choose_engine(
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
             continue
-        return Choice(
+        return EngineChoice(
             engine,
             [*reasons, f"engine {name} counts; its ids are the library's on a sample of {_said(texts)}"],
             rule,
@@ -141,7 +141,7 @@ def choose_engine(
     if only in (None, "plain"):
         # Nothing equals the library but itself, text for text: no cut, no other path.
         uncut = NoCut("cuts failed on the sample")
-        return Choice(PlainEngine(tokenizer, uncut), reasons, uncut)
+        return EngineChoice(PlainEngine(tokenizer, uncut), reasons, uncut)
     raise UsageError(
         f"the counting engine {only} cannot be used here",
         got="; ".join(reasons),

@@ -222,6 +222,8 @@ def load_subset(path: Path) -> VocabSubset:
             type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
         ):
             raise ValueError(f"coverage {subset.coverage!r}")
+        if len(subset) != size:
+            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({size})")
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error
         raise ArtifactError(
@@ -230,11 +232,4 @@ def load_subset(path: Path) -> VocabSubset:
             source=path,
             remedy="make it again with select-vocab",
         ) from error
-    if len(subset) != size:
-        raise ArtifactError(
-            "the draft vocabulary disagrees with its own manifest",
-            got=f"{len(subset):,} ids",
-            expected=f"{size}",
-            source=path,
-        )
     return subset

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError
 from ..core.files import form_errors
 from .select import SpecialTokens
 
@@ -132,14 +131,10 @@ def load_counts(path: Path) -> FrequencyTable:
             },
             dict(meta.get("origin", {})),
         )
-        problem = _disagreement(table, meta)
-    if problem is not None:
-        raise ArtifactError(
-            "the frequency table disagrees with its own manifest",
-            got=problem,
-            expected=f"int64 ({meta['vocab_size']},), {meta['tokens']} tokens, mode corpus, assistant or mixture",
-            source=path,
-        )
+        if problem := _disagreement(table, meta):
+            raise ValueError(
+                f"{problem}, where the manifest says ({meta['vocab_size']},), {meta['tokens']} tokens"
+            )
     return table
 
 

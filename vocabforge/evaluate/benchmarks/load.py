@@ -13,7 +13,7 @@ from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...core.progress import say
 from ...corpus.inputs import split_suffix
-from ...corpus.reading import Span
+from ...corpus.reading import ByteSpan
 from .find import cache_folder, file_of, find_file, look_up
 from .table import BENCHMARKS, FORMATS, check_format, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, Scorer, asked_sha256
@@ -99,7 +99,7 @@ def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
     if not split_suffix(path)[1]:
         return False
     content = hashlib.sha256()
-    for _, block in Span(path).blocks():
+    for _, block in ByteSpan(path).blocks():
         content.update(block)
     return content.hexdigest() in known
 

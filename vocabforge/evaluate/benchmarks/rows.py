@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ...core.files import parse_json
 from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
 from ...corpus.parquet import row_groups
-from ...corpus.reading import DOCUMENT_LIMIT, Span
+from ...corpus.reading import DOCUMENT_LIMIT, ByteSpan
 
 Row = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ def iter_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _content(path: Path) -> bytes:
     blocks, size = [], 0
-    for _, block in Span(path).blocks():
+    for _, block in ByteSpan(path).blocks():
         blocks.append(block)
         size += len(block)
         if size > MAX_BYTES:
@@ -74,7 +74,7 @@ def first_row(path: Path) -> Row | None:
     if split_suffix(path)[0] in PARQUET_SUFFIXES:
         return next(_table_rows(path), None)
     held, seen, again_at = b"", 0, 0
-    for _, block in chain(Span(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
+    for _, block in chain(ByteSpan(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
         held = held + block if held else block.lstrip()
         seen += len(block)
         last = not block or seen > DOCUMENT_LIMIT
