@@ -245,7 +245,7 @@ def test_nothing_is_asked_for_offline(
 
 def test_a_folder_that_cannot_be_written_to(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(VocabForgeError, match=r"cannot be written[^!]*VOCABFORGE_CACHE"):
+    with pytest.raises(VocabForgeError, match="cannot write"):
         fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "file" / "question.jsonl")
 
 

@@ -17,7 +17,13 @@ from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import write_rows
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, build_results, evaluate_methods
+from vocabforge.evaluate.evaluation import (
+    Evaluation,
+    OutputOptions,
+    Provenance,
+    build_results,
+    evaluate_methods,
+)
 from vocabforge.evaluate.results import Results, read_results
 from vocabforge.evaluate.settings import RunSettings
 
@@ -44,7 +50,9 @@ def make(
     )
 
 
-def evaluate(folder: Path, *extra: FakeMethod, handling: Handling | None = None, **options: Any) -> Results:
+def evaluate(
+    folder: Path, *extra: FakeMethod, handling: OutputOptions | None = None, **options: Any
+) -> Results:
     return evaluate_methods(folder / "out", make(folder, *extra, **options), handling)
 
 
@@ -69,13 +77,13 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     assert (results.resumed, results.failures) == (0, [])
     with pytest.raises(UsageError, match="exists already"):
         evaluate(tmp_path)
-    evaluate(tmp_path, handling=Handling(overwrite=True))
+    evaluate(tmp_path, handling=OutputOptions(overwrite=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tokenizer"]
 
 
 def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> None:
     settings = RunSettings(32, SamplingParams(0.8), warmup=0, seeds=(3, 5), repeats=2)
-    results = evaluate(tmp_path, settings=settings, handling=Handling(dialect="fr-spec"))
+    results = evaluate(tmp_path, settings=settings, handling=OutputOptions(dialect="fr-spec"))
     method = results.methods[1]
     assert method.answers == [f"answers/run_{number}/eagle3.jsonl" for number in (1, 2, 3, 4)]
     assert [(run.run, run.seed, run.repeat) for run in method.summary.runs] == [
@@ -165,7 +173,7 @@ def test_a_fresh_run_drops_what_an_interrupted_one_left(tmp_path: Path) -> None:
         evaluate(tmp_path, slow)
     before = (tmp_path / "out.partial" / "rows.jsonl").read_text("utf-8").count('"answer"')
     assert before > 0
-    results = evaluate(tmp_path, slow, target="cd" * 32, handling=Handling(fresh=True))
+    results = evaluate(tmp_path, slow, target="cd" * 32, handling=OutputOptions(fresh=True))
     assert results.resumed == 0
 
 

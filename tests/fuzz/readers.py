@@ -309,9 +309,6 @@ READERS: dict[str, Reader] = {
     "latency table": Reader("latency.json", _loaded("vocabforge.tune.table:read_latency")),
     "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
     "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
-    "hf-bench table": Reader(
-        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.dialects:read_hf_bench")
-    ),
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),
     "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),

@@ -53,7 +53,7 @@ def argmax_inside(p: Tensor, ranked: Tensor, sizes: Tensor) -> Tensor:
 
 
 @dataclass
-class Ceilings:
+class AcceptanceCeilings:
     """Means over the positions of one domain, by ranking and size.
 
     Attributes:
@@ -108,7 +108,7 @@ class CeilingMeter:
                 self._static[name] += static_mass(p, ranked, sizes).sum(0)
                 self._greedy[name] += argmax_inside(p, ranked, sizes).sum(0)
 
-    def result(self) -> Ceilings:
+    def result(self) -> AcceptanceCeilings:
         """The means so far.
 
         Raises:
@@ -122,7 +122,7 @@ class CeilingMeter:
             # Sums of rounded probabilities can end a little above 1.
             return {size: min(1.0, float(total) / self.positions) for size, total in zip(sizes, totals)}
 
-        return Ceilings(
+        return AcceptanceCeilings(
             self.positions,
             means(self._oracle),
             {name: means(totals) for name, totals in self._static.items()},
@@ -137,7 +137,7 @@ def measure_ceilings(
     meter: CeilingMeter,
     *,
     on_tokens: Callable[[int], None] | None = None,
-) -> Ceilings:
+) -> AcceptanceCeilings:
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
     Memory stays bounded: a few windows go through the layers together, and their logits are made in slices of
@@ -256,7 +256,9 @@ def measure_target(
     }
 
 
-def _facts(found: Ceilings, sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]) -> dict[str, Any]:
+def _facts(
+    found: AcceptanceCeilings, sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
+) -> dict[str, Any]:
     def curve(values: Mapping[int, float]) -> list[float | None]:
         return [values.get(size) for size in sorted(set(sizes))]
 

@@ -34,7 +34,7 @@ from .results import (
     Results,
     Settings,
     Target,
-    Vocabulary,
+    VocabularyFacts,
 )
 from .runner import run_identity, run_methods
 from .settings import RunSettings
@@ -68,7 +68,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Handling:
+class OutputOptions:
     """What becomes of the run beside its figures.
 
     Attributes:
@@ -122,7 +122,7 @@ class Evaluation:
         return {name: f"{self.provenance.target}-{name}-{tail}" for name in self.names}
 
 
-def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | None = None) -> Results:
+def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptions | None = None) -> Results:
     """Run every method over the benchmark and write the evaluation artefact.
 
     An interrupted run leaves ``OUTPUT.partial``; the same call goes on from there.
@@ -138,7 +138,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
         UsageError: ``output`` exists, two methods share a name, or another run's remains are in the way.
         DataError: no question could be answered.
     """
-    handling = handling or Handling()
+    handling = handling or OutputOptions()
     check_output(output, overwrite=handling.overwrite)
     provenance, settings = evaluation.provenance, evaluation.settings
     meta = {
@@ -230,7 +230,16 @@ def build_results(
             tokenizer=provenance.tokenizer,
             dtype=str(provenance.environment.get("dtype", "unknown")),
         ),
-        benchmark=_benchmark_facts(benchmark),
+        benchmark=BenchmarkFacts(
+            name=benchmark.name,
+            file=benchmark.file,
+            format=benchmark.format,
+            sha256=benchmark.sha256,
+            published=benchmark.published,
+            asked=asked_sha256(benchmark.questions),
+            questions=len(benchmark.questions),
+            of=benchmark.of or len(benchmark.questions),
+        ),
         answered=len(rows[evaluation.names[0]][0].answers),
         resumed=resumed,
         settings=Settings.model_validate(settings.to_dict()),
@@ -252,7 +261,10 @@ def _methods(
 ) -> list[MethodResults]:
     """Every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
-    recounted = [retokenised_counts(one.answers, _counter(evaluation.tokenizer)) for one in baseline]
+    encode = evaluation.tokenizer.encode
+    recounted = [
+        retokenised_counts(one.answers, lambda text: len(encode(text, add_special=True))) for one in baseline
+    ]
     entries = []
     for method in evaluation.methods:
         summary = summarise_runs(rows[method.name], baseline, recounted, evaluation.settings.runs)
@@ -265,7 +277,9 @@ def _methods(
                 name=method.name,
                 description=method.description,
                 head=method.head,
-                vocabulary=None if method.vocabulary is None else Vocabulary(**asdict(method.vocabulary)),
+                vocabulary=None
+                if method.vocabulary is None
+                else VocabularyFacts(**asdict(method.vocabulary)),
                 verifier=method.verifier,
                 lossless=method.lossless,
                 answers=files["answers"][method.name],
@@ -274,10 +288,6 @@ def _methods(
             )
         )
     return entries
-
-
-def _counter(tokenizer: TextTokenizer) -> Callable[[str], int]:
-    return lambda text: len(tokenizer.encode(text, add_special=True))
 
 
 def _outputs(
@@ -304,19 +314,6 @@ def _outputs(
             found = replace(found, divergences=tuple(judged))
         comparisons.append(found)
     return outputs_of(comparisons)
-
-
-def _benchmark_facts(benchmark: Benchmark) -> BenchmarkFacts:
-    return BenchmarkFacts(
-        name=benchmark.name,
-        file=benchmark.file,
-        format=benchmark.format,
-        sha256=benchmark.sha256,
-        published=benchmark.published,
-        asked=asked_sha256(benchmark.questions),
-        questions=len(benchmark.questions),
-        of=benchmark.of or len(benchmark.questions),
-    )
 
 
 def _run_facts(evaluation: Evaluation) -> dict[str, str]:

@@ -178,7 +178,7 @@ class Quality(Strict):
     facts: dict[str, str]
 
 
-class Vocabulary(Strict):
+class VocabularyFacts(Strict):
     """What a draft head scores.
 
     Attributes:
@@ -229,7 +229,7 @@ class MethodResults(Strict):
     name: str
     description: str
     head: str | None
-    vocabulary: Vocabulary | None
+    vocabulary: VocabularyFacts | None
     verifier: str | None = None
     lossless: bool = True
     answers: list[str]

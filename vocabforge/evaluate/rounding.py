@@ -28,7 +28,7 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPosition:
     """A position of an output: it follows the ``prompt`` and the output's ``common`` first tokens."""
 
     prompt: tuple[int, ...]
@@ -56,7 +56,7 @@ class Evidence:
     sound: bool
 
 
-def ask_target(target: LeanModel, place: Place, sampling: SamplingParams) -> Evidence:
+def ask_target(target: LeanModel, place: OutputPosition, sampling: SamplingParams) -> Evidence:
     """The logits of the token at a place, and how far rounding moves them. Run it under ``torch.inference_mode()``.
 
     The noise is the largest difference between two ways over the vocabulary, and never below a unit or so in the last
@@ -101,7 +101,7 @@ def _apart(ways: Sequence[Scores]) -> float:
     return float(np.nan_to_num(moved, nan=np.inf, posinf=np.inf).max())
 
 
-def _ways(place: Place) -> list[tuple[tuple[int, ...], ...]]:
+def _ways(place: OutputPosition) -> list[tuple[tuple[int, ...], ...]]:
     """Different cuts of the same tokens into passes; the first is plain decoding's."""
     prompt, common = place.prompt, place.common
     rest = prompt[-1:] + common  # with the prompt's last token: a block remains without common tokens, too

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError, VocabForgeError
 from ..core.progress import ProgressBar, say
-from .answers import Turn, answer_row, detail_row, new_answer_id, write_rows
+from .answers import AnsweredTurn, answer_row, detail_row, new_answer_id, write_rows
 from .asking import Asking, Reserves, TurnFailed
 from .benchmarks import Question
 from .journal import EvaluationJournal, Kept, Key
 from .names import run_files
-from .prompts import Conversation, check_system, longest_conversation, system_of
+from .prompts import PromptBuilder, check_system, longest_conversation, system_of
 from .results import FailureRow
 from .settings import Run
 
@@ -108,7 +108,7 @@ def _first_prompt(question: Question, asking: Asking) -> str | None:
     settings = asking.settings
     system = system_of(question, settings.system)
     try:
-        ids = Conversation(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
+        ids = PromptBuilder(asking.tokenizer, settings.prompt_format, system).ask(question.turns[0])
     except VocabForgeError:
         return None  # its own turn meets the same failure and records it
     return _digest(ids)
@@ -259,7 +259,7 @@ class _Loop:
         self._check_device(failure)
         return False
 
-    def _rows(self, question: Question, turns: Sequence[Turn], method: Method) -> Kept:
+    def _rows(self, question: Question, turns: Sequence[AnsweredTurn], method: Method) -> Kept:
         model_id = self.model_ids[method.name]
         answer = answer_row(question, turns, model_id=model_id, answer_id=new_answer_id(), tstamp=time.time())
         return Kept(answer, detail_row(question, turns))

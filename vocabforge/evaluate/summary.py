@@ -24,6 +24,17 @@ from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio
 from .results import DepthFigures, Figure, GroupFigures, RunFigures, Summary
 from .settings import Run
 
+Choice = Mapping[str, Any]
+
+# Figure -> its statistic of the columns' sums, and whether the sums go over all runs at once.
+FORMULAS: dict[str, tuple[Statistic, bool]] = {
+    "accepted_length": (ratio, True),
+    "tokens_per_s": (ratio, False),
+    "speedup": (ratio_of_ratios, False),
+    "speedup_retokenised": (ratio_of_ratios, False),
+    "seconds_per_step": (ratio, False),
+    "forwards_per_token": (ratio, True),
+}
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
 
@@ -71,6 +82,7 @@ def summarise_runs(
     table = _Table.read(runs, baseline, retokenised)
     details = [row for run in runs for row in run.details]
     answers = [row for run in runs for row in run.answers]
+    choices = [row["choices"][0] for row in details]
     members = {name: table.categories == name for name in dict.fromkeys(table.categories.tolist())}
     tasks = {
         name: np.any([members[category] for category in categories], axis=0)
@@ -84,8 +96,8 @@ def summarise_runs(
         accept_length_histogram=accept_length_histogram(answers),
         depths=acceptance_by_depth(details),
         time_s=_time_split(runs),
-        finish=dict(sorted(_finishes(details).items())),
-        counts=figures_of(summed(_counts(details))),
+        finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
+        counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
     )
 
 
@@ -175,10 +187,6 @@ def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
         )
 
 
-def _ratio(numerator: float, denominator: float) -> float | None:
-    return numerator / denominator if denominator else None
-
-
 def accept_length_histogram(rows: Sequence[Row]) -> dict[str, int]:
     """Accepted length -> number of verification steps, ascending (keys are texts, as JSON has them)."""
     counted: Counter[int] = Counter()
@@ -207,8 +215,8 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
                 depth=depth,
                 offered=offered[depth],
                 accepted=accepted[depth],
-                reached=_ratio(accepted[depth], steps),
-                conditional=_ratio(accepted[depth], parents),
+                reached=accepted[depth] / steps if steps else None,
+                conditional=accepted[depth] / parents if parents else None,
             )
         )
         parents = accepted[depth]
@@ -229,27 +237,6 @@ def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
     if rest > 0:
         seconds["other"] = seconds.get("other", 0.0) + rest
     return seconds
-
-
-def _counts(details: Sequence[Row]) -> list[Mapping[str, int]]:
-    return [counts for row in details for counts in row["choices"][0].get("counts", ())]
-
-
-def _finishes(details: Sequence[Row]) -> Counter[str]:
-    return Counter(finish for row in details for finish in row["choices"][0]["finish"])
-
-
-Choice = Mapping[str, Any]
-
-# Figure -> its statistic of the columns' sums, and whether the sums go over all runs at once.
-FORMULAS: dict[str, tuple[Statistic, bool]] = {
-    "accepted_length": (ratio, True),
-    "tokens_per_s": (ratio, False),
-    "speedup": (ratio_of_ratios, False),
-    "speedup_retokenised": (ratio_of_ratios, False),
-    "seconds_per_step": (ratio, False),
-    "forwards_per_token": (ratio, True),
-}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..decode.shapes import TreeShape
 from ..evaluate.divergence import MOST_JUDGED, TOLERANCE
 from ..evaluate.replay_types import Ranks
 from ..evaluate.replay_walk import accepted, cut_lengths
-from ..evaluate.rounding import Evidence, Place, ask_target
+from ..evaluate.rounding import Evidence, OutputPosition, ask_target
 from ..models.lean import LeanModel
 from .answers import Answer
 
@@ -49,7 +49,7 @@ def compare_outputs(
             continue
         at = first_difference(one, other)
         wanted, got = (ids[at] if at < len(ids) else None for ids in (other, one))
-        place = Place(request.answer.continuation.prompt, tuple(other[:at]))
+        place = OutputPosition(request.answer.continuation.prompt, tuple(other[:at]))
         verdict = {"judgement": NOT_JUDGED, "reason": f"only {MOST_JUDGED} are judged"}
         if len(different) < MOST_JUDGED:
             verdict = judge(model, place, (wanted, got), request.sampling, stops)
@@ -119,7 +119,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int:
 
 def judge(
     model: LeanModel,
-    place: Place,
+    place: OutputPosition,
     tokens: tuple[int | None, int | None],
     sampling: SamplingParams,
     stops: Collection[int],
@@ -150,13 +150,13 @@ def judge(
 
 
 def _near_argmax(
-    evidence: Evidence, place: Place, token: int, sampling: SamplingParams, allowed: float
+    evidence: Evidence, place: OutputPosition, token: int, sampling: SamplingParams, allowed: float
 ) -> bool:
     return bool(evidence.scores.max() - evidence.scores[token] <= allowed)
 
 
 def _near_draw(
-    evidence: Evidence, place: Place, token: int, sampling: SamplingParams, allowed: float
+    evidence: Evidence, place: OutputPosition, token: int, sampling: SamplingParams, allowed: float
 ) -> bool:
     """Whether the request's number for this place falls into the token's part of [0, 1], widened on both sides."""
     history = TokenHistory(place.prompt, len(evidence.scores))
@@ -168,7 +168,7 @@ def _near_draw(
     return not _number_below(low, place, sampling) and _number_below(high, place, sampling)
 
 
-def _number_below(height: float, place: Place, sampling: SamplingParams) -> bool:
+def _number_below(height: float, place: OutputPosition, sampling: SamplingParams) -> bool:
     """Whether the random number that chooses the token at this place is below a height."""
     chance = SeededChance(sampling.seed)
     for _ in place.common:  # each took one

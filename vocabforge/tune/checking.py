@@ -10,7 +10,7 @@ from ..decode.build import Method
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, recipe_dict
 from ..decode.recipe_build import recipe_methods
-from ..evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
+from ..evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from ..evaluate.results import MethodResults, Results, read_results
 from ..evaluate.settings import RunSettings
 from ..models.device import synchroniser
@@ -147,4 +147,4 @@ def _evaluate(
     )
     settings = RunSettings(loaded.options.new_tokens, prompt_format=loaded.halves.form)
     evaluation = Evaluation(loaded.halves.checking, methods, tokenizer, settings, provenance)
-    evaluate_methods(folder, evaluation, Handling(synchronise=synchroniser(device)))
+    evaluate_methods(folder, evaluation, OutputOptions(synchronise=synchroniser(device)))

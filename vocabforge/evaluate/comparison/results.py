@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..results import Figure, Strict, Vocabulary
+from ..results import Figure, Strict, VocabularyFacts
 from .figures import KINDS, Verdict
 
 
@@ -55,7 +55,7 @@ class MethodRow(Strict):
     method: str
     baseline: bool
     description: str
-    vocabulary: Vocabulary | None
+    vocabulary: VocabularyFacts | None
     figures: dict[str, dict[str, Figure]]
     compared: int | None
     identical: int | None
