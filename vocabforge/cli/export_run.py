@@ -14,7 +14,7 @@ from ..core.files import check_apart
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
-from ..export.card import CardFacts, Measured, model_card
+from ..export.card import CardFacts, MeasuredMethod, model_card
 from ..export.checked import write_checked
 from ..export.eagle import SERVERS
 from ..export.eagle_folder import ranked_ids
@@ -114,7 +114,7 @@ def _card(
     request: ExportRequest,
     export: Export,
     recipe: Mapping[str, Any],
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredMethod],
     chosen: Chosen | None,
 ) -> str:
     facts = CardFacts(
@@ -207,7 +207,7 @@ def _check_tokenizer(asked: Asked, fingerprint: str, artifact: Artifact | None) 
 
 def _figures(
     request: ExportRequest, target: Path, artifact: Artifact | None, parts: _Parts
-) -> list[Measured]:
+) -> list[MeasuredMethod]:
     if not request.evaluation:
         return []
     digests = digests_of(request.drafter, artifact)

@@ -12,7 +12,7 @@ from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, assemble
 from ..models.lean import LeanModel
 from ..models.ttt_attention import TTTState
-from .doctor.servers_probe import Text, probe
+from .doctor.servers_probe import ProbedText, probe
 
 STEPS = 3
 
@@ -51,7 +51,7 @@ def state_pairs(
     return torch.cat([mine for mine, _ in pairs]), torch.cat([theirs for _, theirs in pairs])
 
 
-def _pairs(drafter: Drafter, model: LeanModel, text: Text) -> list[tuple[Tensor, Tensor]]:
+def _pairs(drafter: Drafter, model: LeanModel, text: ProbedText) -> list[tuple[Tensor, Tensor]]:
     """Row t of draft step k is fed x_(t+1+k); its state stands beside the target's at t + 1 + k."""
     length = len(text.ids)
     steps = min(STEPS, drafter.max_steps or STEPS, length - 2)
