@@ -26,9 +26,9 @@ from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..models.target_load import DTYPES
 from ..vocab.subset import load_subset
+from .export import ExportRequest
 from .export_card import digests_of, measured_in, recipe_of
 from .export_fallback import Asked, Chosen, check_fallback, choose, try_layout
-from .export_options import ExportRequest
 
 
 @dataclass(frozen=True)
