@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.support import tiny_target
-from vocabforge.evaluate.doctor.servers_probe import Text, probe
+from vocabforge.evaluate.doctor.servers_probe import ProbedText, probe
 from vocabforge.evaluate.doctor.target import TargetFacts
 from vocabforge.export.formats import layout_of
 from vocabforge.export.layer_ids import LAYER_IDS
 from vocabforge.export.layout import Export
-from vocabforge.export.readers.types import TargetSide
+from vocabforge.export.readers.types import ServedTarget
 from vocabforge.models.drafter_io import TargetTensors
 from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
@@ -40,17 +40,17 @@ class Tiny:
     path: Path
     model: LeanModel
     shared: TargetTensors
-    probed: dict[int, list[Text]] = field(default_factory=dict)
+    probed: dict[int, list[ProbedText]] = field(default_factory=dict)
 
     @property
     def facts(self) -> TargetFacts:
         return TargetFacts(self.path, self.model, None)
 
     @property
-    def side(self) -> TargetSide:
-        return TargetSide(read_target_config(self.path), 8, self.shared.embedding, self.shared.head)
+    def side(self) -> ServedTarget:
+        return ServedTarget(read_target_config(self.path), 8, self.shared.embedding, self.shared.head)
 
-    def texts(self, new: int = 40) -> list[Text]:
+    def texts(self, new: int = 40) -> list[ProbedText]:
         """All prompts continued, with the states of every layer; made once."""
         if new not in self.probed:
             self.probed[new] = probe(self.model, PROMPTS, new, range(8))

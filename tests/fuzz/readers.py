@@ -119,11 +119,11 @@ def _drafter(path: Path, goods: Path) -> Any:
 def _served(path: Path, goods: Path) -> Any:
     """The folder as servers read it: what they break on is a finding, never an exception."""
     from vocabforge.export.readers.table import READERS, open_folder, read_as, reader_of
-    from vocabforge.export.readers.types import TargetSide
+    from vocabforge.export.readers.types import ServedTarget
     from vocabforge.models.target import read_target_config
 
     shared = _shared(goods / "model")
-    side = TargetSide(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
+    side = ServedTarget(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
     folder = open_folder(path)
     return [read_as(name, folder, side) for name in READERS if reader_of(name).matches(folder)]
 

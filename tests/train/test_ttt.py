@@ -28,7 +28,7 @@ from vocabforge.models.ttt_attention import TTTState
 from vocabforge.train.losses import StepFigures, TakenRows, split_figures, take_rows
 from vocabforge.train.ttt import TTTStep, checkpointed_step, counted_rows, shift_left, unroll
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_terms import Inputs
+from vocabforge.train.vocab_loss_terms import LossInputs
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -157,7 +157,7 @@ def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
 def row_loss(drafter: Eagle3Drafter, target: HFTarget, taken: TakenRows) -> RowLoss:
     """Loss of the rows taken, each with weight 1."""
     reduced = drafter.has_own_head
-    inputs = Inputs(
+    inputs = LossInputs(
         drafter.read(taken.g),
         drafter.head_weight,
         taken.teacher,

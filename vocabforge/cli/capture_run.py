@@ -43,7 +43,7 @@ from ..train.config import TrainConfig
 from ..train.data import prepare
 from ..train.machine import device_of, set_threads
 from ..train.setup import sizes_of
-from .native_init import briefly_native
+from .train_drafter import briefly_native
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 

@@ -12,7 +12,7 @@ from .app import JsonOption, print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ..evaluate.doctor.checks import Report
-    from ..evaluate.doctor.servers import ServerOptions
+    from ..evaluate.doctor.servers import ServerCheckOptions
     from ..evaluate.doctor.target import TargetFacts
     from ..models.drafter import Drafter
 
@@ -159,20 +159,22 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     return loaded
 
 
-def _server_options(facts: TargetFacts | None, servers: list[str] | None, file: Path | None) -> ServerOptions:
+def _server_options(
+    facts: TargetFacts | None, servers: list[str] | None, file: Path | None
+) -> ServerCheckOptions:
     from ..core.errors import UsageError
-    from ..evaluate.doctor.servers import ServerOptions
+    from ..evaluate.doctor.servers import ServerCheckOptions
     from ..evaluate.live_prompts import read_prompts
     from ..train.config import LiveConfig
 
     names = tuple(servers or ())
     if file is None or facts is None:
-        return ServerOptions(names)
+        return ServerCheckOptions(names)
     if facts.tokenizer is None:
         raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH beside it")
-    wishes = LiveConfig(max_new_tokens=ServerOptions.new)
+    wishes = LiveConfig(max_new_tokens=ServerCheckOptions.new)
     read = read_prompts(file, facts.tokenizer, wishes, facts.model.config.max_positions)
-    return ServerOptions(names, [list(prompt) for prompt in read.prompts])
+    return ServerCheckOptions(names, [list(prompt) for prompt in read.prompts])
 
 
 def _print_table(report: Report, *, keys: bool) -> None:

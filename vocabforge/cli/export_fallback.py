@@ -28,7 +28,7 @@ from ..models.target_load import DTYPES
 from ..train.config import LiveConfig
 from ..vocab.select import SpecialTokens
 from ..vocab.subset import VocabSubset, save_subset
-from .export_options import PROMPTS, ExportRequest
+from .export import PROMPTS, ExportRequest
 
 # Formats that hold a static draft vocabulary -> the kind of drafter that they hold.
 STATIC_MAPS = {"sglang-eagle3": "eagle3", "speculators-eagle3": "eagle3", "fr-spec": "eagle1"}

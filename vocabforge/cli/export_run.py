@@ -15,7 +15,7 @@ from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.fallback import verdict
-from ..export.card import CardFacts, Measured, model_card
+from ..export.card import CardFacts, MeasuredMethod, model_card
 from ..export.checked import write_checked
 from ..export.eagle import SERVERS
 from ..export.eagle_folder import ranked_ids
@@ -27,9 +27,9 @@ from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..models.target_load import DTYPES
 from ..vocab.subset import load_subset
+from .export import ExportRequest
 from .export_card import digests_of, measured_in, recipe_of
 from .export_fallback import HeadParts, check_fallback, choose, try_layout
-from .export_options import ExportRequest
 
 
 def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _card(
     request: ExportRequest,
     export: Export,
     recipe: Mapping[str, Any],
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredMethod],
     section: str | None,
 ) -> str:
     facts = CardFacts(
@@ -169,7 +169,7 @@ def _check_tokenizer(vocab: Path, target: Path, fingerprint: str, artifact: Arti
 
 def _figures(
     request: ExportRequest, target: Path, artifact: Artifact | None, parts: HeadParts
-) -> list[Measured]:
+) -> list[MeasuredMethod]:
     if not request.evaluation:
         return []
     digests = digests_of(request.drafter, artifact)

@@ -28,7 +28,7 @@ from ..train.optim import make_optimizer
 from ..train.step import StepSettings, TrainStep
 from ..train.ttt import rows_by_step
 from ..train.vocab_loss import LossOptions, vocab_loss
-from ..train.vocab_loss_terms import Inputs
+from ..train.vocab_loss_terms import LossInputs
 from .tensor_memory import TensorMemory
 
 
@@ -276,7 +276,7 @@ def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int
     options = LossOptions(impl, chunk_mb)  # type: ignore[arg-type]
 
     def run() -> None:
-        result = vocab_loss(Inputs(draft, head, teacher, row, head, None, weight), options)
+        result = vocab_loss(LossInputs(draft, head, teacher, row, head, None, weight), options)
         result.total.backward()
         draft.grad = None
 

@@ -21,7 +21,7 @@ _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMethod:
     """One method of an evaluation, in words.
 
     Attributes:
@@ -66,7 +66,7 @@ class CardFacts:
     meta: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     coverage: float | None = None
-    measured: Sequence[Measured] = ()
+    measured: Sequence[MeasuredMethod] = ()
     sections: Sequence[str] = ()
 
     @property

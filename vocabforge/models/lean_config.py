@@ -156,11 +156,11 @@ class LeanConfig:
             )
         name, family = find_family(config, source)
         _refuse_unsupported(config, source)
-        return _build(_Reader(config, source), name, family)
+        return _build(_ConfigReader(config, source), name, family)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _ConfigReader:
     """Typed look-ups in a configuration, each failure naming the key and the file."""
 
     values: Mapping[str, Any]
@@ -208,7 +208,7 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | None) -> None:
             )
 
 
-def _build(read: _Reader, name: str, family: FamilyTraits) -> LeanConfig:
+def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
     values = read.values
     hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
     explicit_null = "num_key_value_heads" in values and values["num_key_value_heads"] is None
@@ -260,7 +260,7 @@ def _switch(switch: Switch, configured: object) -> bool:
     return switch == "always" or (switch == "config" and bool(configured))
 
 
-def _windows(read: _Reader, family: FamilyTraits, layers: int) -> tuple[int | None, tuple[bool, ...]]:
+def _windows(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[int | None, tuple[bool, ...]]:
     values = read.values
     window = values.get("sliding_window", family.sliding_window)
     by_layer = family.windows == "layer_types"

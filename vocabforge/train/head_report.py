@@ -38,7 +38,7 @@ _FIELDS = (
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ComparedRows:
     rows: DraftingRows
     part: slice
     full: Tensor  # (m, V) log-probabilities of the full head
@@ -108,7 +108,7 @@ def _step(
     for start in range(0, len(rows.hidden), at_once):
         part = slice(start, start + at_once)
         teacher = target.logits(teacher_hidden[part]).float()
-        some = _Rows(
+        some = _ComparedRows(
             rows,
             part,
             _dense(heads[FULL], rows, part, target.vocab_size),
@@ -132,7 +132,7 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
     return dense.index_copy_(-1, head.target_ids, known)
 
 
-def _figures(head: DraftHead, some: _Rows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
+def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
     """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
     draft = _dense(head, some.rows, some.part, vocab_size)
     order = topk_lowest_id(draft, min(TOP, vocab_size))[1]

@@ -17,7 +17,7 @@ from .data import batch_rows, to_tensors
 from .heldout import finish, look, name_bad_rows
 from .keeping import is_finished, keep, resume, start_facts, write_record
 from .losses import StepFigures
-from .machine import Clock, StopFlag, stop_requested
+from .machine import StopFlag, TokenClock, stop_requested
 from .metrics import TTTTotals
 from .optim import learning_rate
 from .trackers import Trackers
@@ -107,7 +107,7 @@ def train(trainer: Trainer) -> Path:
 
 def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, stop: StopFlag) -> None:
     optim, run, group = trainer.config.optim, trainer.config.run, trainer.group
-    clock, window, told = Clock(), Window(trainer.steps, trainer.device), ""
+    clock, window, told = TokenClock(), Window(trainer.steps, trainer.device), ""
     for step in range(start, optim.steps):
         clock.add(take_step(trainer, step, window))
         done, last = step + 1, step + 1 == optim.steps

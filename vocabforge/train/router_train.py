@@ -32,7 +32,7 @@ from .checkpoint import restore_state, state_of
 from .data import TrainData, batch_rows, to_tensors
 from .draft_states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of, router_loss
 from .head_report import head_report, router_schedules
-from .machine import Clock, stop_requested
+from .machine import TokenClock, stop_requested
 from .optim import learning_rate, make_optimizer, set_learning_rate
 from .router_config import RouterTrainConfig
 
@@ -90,7 +90,7 @@ class RouterTrainer:
         again = ("heldout",) if start == total else ()  # the last report follows the last checkpoint
         log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=again)
         with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
-            clock = Clock()
+            clock = TokenClock()
             for step in range(start, total):
                 figures = self.step(step, optimizer)
                 clock.add(figures.pop("tokens"))

@@ -109,7 +109,7 @@ Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Costs:
+class LossCosts:
     """Workspace in bytes: of a chunk's ``teacher`` and of its draft ``row``."""
 
     teacher: int
@@ -117,7 +117,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class LossChunk:
     """A slice of the plan's rows and teachers; ``ranks[j]`` rows have rank j within their teacher."""
 
     rows: slice
@@ -126,7 +126,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LossPlan:
     """The order of work.
 
     Attributes:
@@ -136,17 +136,17 @@ class Plan:
 
     rows: Int
     teachers: Int
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[LossChunk, ...]
 
 
-def make_plan(teacher_row: Int, costs: Costs, budget: int) -> Plan:
+def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
     """Chunks of at most ``budget`` bytes, but at least one row.
 
     Args:
         teacher_row: (M,) teacher of each draft row.
     """
     if len(teacher_row) == 0:
-        return Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
+        return LossPlan(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
     by_teacher = np.argsort(teacher_row, kind="stable")
     ordered = teacher_row[by_teacher]
     rank = _rank_in_runs(ordered)
@@ -164,10 +164,10 @@ def make_plan(teacher_row: Int, costs: Costs, budget: int) -> Plan:
     order = np.lexsort((group, rank, chunk_of_group[group]))
     ends = np.concatenate([[0], np.cumsum(counts)])
     chunks = tuple(
-        Chunk(slice(int(ends[a]), int(ends[b])), slice(int(a), int(b)), _ranks(counts[a:b]))
+        LossChunk(slice(int(ends[a]), int(ends[b])), slice(int(a), int(b)), _ranks(counts[a:b]))
         for a, b in itertools.pairwise(bounds)
     )
-    return Plan(by_teacher[order], teachers, chunks)
+    return LossPlan(by_teacher[order], teachers, chunks)
 
 
 def _rank_in_runs(ordered: Int) -> Int:
@@ -200,7 +200,7 @@ _HEAD_SHARE = 16
 
 
 @dataclass(frozen=True)
-class Inputs:
+class LossInputs:
     """The arguments of :func:`vocabforge.train.vocab_loss.vocab_loss`.
 
     Attributes:
@@ -250,7 +250,13 @@ class FusedVocabLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, draft: Tensor, draft_head: Tensor, inputs: Inputs, budget: int, compiled: bool, want: bool
+        ctx: Any,
+        draft: Tensor,
+        draft_head: Tensor,
+        inputs: LossInputs,
+        budget: int,
+        compiled: bool,
+        want: bool,
     ) -> tuple[Tensor, ...]:
         dtypes = inputs.product_dtypes()
         with torch.autocast(draft.device.type, enabled=False):
@@ -273,7 +279,7 @@ class FusedVocabLoss(torch.autograd.Function):
 
 class _Work:
     def __init__(
-        self, inputs: Inputs, dtypes: tuple[torch.dtype, torch.dtype], draft_grad: bool, head_grad: bool
+        self, inputs: LossInputs, dtypes: tuple[torch.dtype, torch.dtype], draft_grad: bool, head_grad: bool
     ) -> None:
         self.x = inputs
         self.dtype = dtypes[0]
@@ -303,19 +309,19 @@ class _Work:
         for chunk in plan.chunks:
             self._chunk(chunk, order[chunk.rows], teachers[chunk.teachers], compiled, block)
 
-    def _costs(self) -> Costs:
+    def _costs(self) -> LossCosts:
         """Bytes of workspace: logits, distributions and temporaries of :mod:`.vocab_loss_terms`."""
         size, full, some = self.out.itemsize, len(self.target_head), len(self.head)
         casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.target_head.dtype)]
         held = 2 * full if self.x.target_ids is None else 2 * full + 3 * some
         held += 0 if self.offset is None else some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
-        return Costs(
+        return LossCosts(
             teacher=size * (held + _ROW_TEMPORARIES * some + states) + casts[1] * full,
             row=(size + casts[0]) * some + 2 * size * states,
         )
 
-    def _chunk(self, chunk: Chunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
+    def _chunk(self, chunk: LossChunk, rows: Tensor, teachers: Tensor, compiled: bool, block: int) -> None:
         x = self.x
         z = scores(x.teacher[teachers], self.target_head, self.out)  # (C, V)
         p, full, best, inside = teacher_function(compiled)(z, x.target_ids, self.offset)

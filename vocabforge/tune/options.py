@@ -12,7 +12,7 @@ from ..core.errors import UsageError
 from ..corpus.tokenizer import TextTokenizer
 from ..evaluate.benchmarks import Benchmark, Question, asked_sha256, load_benchmark, spread
 from ..evaluate.live_prompts import LivePrompts
-from ..evaluate.prompts import Conversation, PromptFormat, resolve_format, system_of
+from ..evaluate.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
 from .proposing import HeadInputs
 from .space import TreeGrid
 
@@ -157,7 +157,7 @@ def read_halves(
 
 
 def _ids(question: Question, tokenizer: TextTokenizer, form: PromptFormat) -> Sequence[int]:
-    return Conversation(tokenizer, form, system_of(question, None)).ask(question.turns[0])
+    return PromptBuilder(tokenizer, form, system_of(question, None)).ask(question.turns[0])
 
 
 def _first_turns(whole: Benchmark, questions: Sequence[Question], new_tokens: int) -> Benchmark:

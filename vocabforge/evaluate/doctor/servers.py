@@ -10,14 +10,14 @@ import torch
 
 from ...corpus.tokenizer import TextTokenizer
 from ...export.readers.table import READERS, open_folder, read_as, reader_of
-from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, TargetSide
+from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ...models.drafter import Drafter
 from ...models.target import read_target_config
 from ...models.target_load import dtype_name
 from .checks import Finding, Report
 from .servers_head import check_head_rows, check_layers_by_acceptance, wanted_layers
 from .servers_logits import check_logits
-from .servers_probe import Text, default_prompts, probe
+from .servers_probe import ProbedText, default_prompts, probe
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
@@ -30,7 +30,7 @@ _WORST = ("failed", "warning")
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class ServerCheckOptions:
     """What to look at.
 
     Attributes:
@@ -44,7 +44,11 @@ class ServerOptions:
 
 
 def check_servers(
-    report: Report, path: Path, target: TargetFacts | None, drafter: Drafter | None, options: ServerOptions
+    report: Report,
+    path: Path,
+    target: TargetFacts | None,
+    drafter: Drafter | None,
+    options: ServerCheckOptions,
 ) -> None:
     """Add the rows of every server that would read the folder.
 
@@ -57,7 +61,7 @@ def check_servers(
     folder = report.run(GROUP, "layout", check_folder, path, options)
     if folder is None or target is None:
         return
-    side = TargetSide(
+    side = ServedTarget(
         read_target_config(target.path),
         target.model.config.num_layers,
         target.model.embedding.detach().float().cpu(),
@@ -78,10 +82,10 @@ def _check_server(
     report: Report,
     served: Served,
     folder: Folder,
-    target: TargetSide,
+    target: ServedTarget,
     tokenizer: TextTokenizer | None,
     drafter: Drafter | None,
-    texts: list[Text] | None,
+    texts: list[ProbedText] | None,
 ) -> None:
     group, able = f"served by {served.title}", served.drafter and texts
     report.run(group, "configuration", check_configuration, served)
@@ -97,8 +101,8 @@ def _check_server(
 
 
 def _texts(
-    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerOptions
-) -> list[Text] | None:
+    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerCheckOptions
+) -> list[ProbedText] | None:
     """Texts with the states of every layer that some server would capture; None where none would start."""
     able = [one for one in served if one.drafter is not None]
     if not able:
@@ -111,7 +115,7 @@ def _texts(
         prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
     prompts = prompts or [probe_ids(target.model, None)]
 
-    def look() -> Finding[list[Text]]:
+    def look() -> Finding[list[ProbedText]]:
         texts = probe(target.model, prompts, options.new, layers)
         tokens = sum(len(text.ids) - text.start for text in texts)
         return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
@@ -127,7 +131,7 @@ def check_native(drafter: Drafter) -> Finding[None]:
     return Finding(f"native, read by vocabforge alone; for servers export it ({known})")
 
 
-def check_folder(path: Path, options: ServerOptions) -> Finding[Folder]:
+def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
     """Which servers know the folder's architecture."""
     folder = open_folder(path)
     names = [name for name in READERS if reader_of(name).matches(folder)]
@@ -203,7 +207,7 @@ _MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
 _WIDE = ("float32", "float64")
 
 
-def check_dtypes(folder: Folder, target: TargetSide) -> Finding[None]:
+def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
     """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
     kinds = sorted(
         {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
@@ -246,7 +250,7 @@ def check_dtypes(folder: Folder, target: TargetSide) -> Finding[None]:
 
 
 def check_draft_tokens(
-    served: Served, tokenizer: TextTokenizer | tuple[()], target: TargetSide
+    served: Served, tokenizer: TextTokenizer | tuple[()], target: ServedTarget
 ) -> Finding[None]:
     """The map as the server has it; every end token should be inside."""
     problems = served.of("draft tokens")

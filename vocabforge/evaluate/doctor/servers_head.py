@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ...export.readers.forward import Past, ServedDrafter
-from ...export.readers.types import Folder, Served, TargetSide
+from ...export.readers.types import Folder, Served, ServedTarget
 from ...export.readers.weights import HEAD
 from .checks import Finding
-from .servers_probe import Text
+from .servers_probe import ProbedText
 
 _SIGMAS = 2.5  # of a paired difference that is not chance
 _HARDLY = 0.05  # of the tokens
@@ -30,7 +30,7 @@ def wanted_layers(layers: Sequence[tuple[int, ...]], count: int) -> list[int]:
 
 
 @torch.inference_mode()
-def agreement(served: Served, layers: tuple[int, ...], texts: Sequence[Text]) -> Tensor:
+def agreement(served: Served, layers: tuple[int, ...], texts: Sequence[ProbedText]) -> Tensor:
     """Whether each first draft token is the target's, over the continuations (N,) bool.
 
     Every row is fed the real token and the target's states of the position before.
@@ -39,7 +39,9 @@ def agreement(served: Served, layers: tuple[int, ...], texts: Sequence[Text]) ->
     return (rows if served.target_ids is None else served.target_ids[rows]) == choices
 
 
-def first_drafts(served: Served, layers: tuple[int, ...], texts: Sequence[Text]) -> tuple[Tensor, Tensor]:
+def first_drafts(
+    served: Served, layers: tuple[int, ...], texts: Sequence[ProbedText]
+) -> tuple[Tensor, Tensor]:
     """Rows of the head that are drafted first, and the target's tokens in their place, (N,) each."""
     model = served.drafter
     assert model is not None
@@ -47,13 +49,13 @@ def first_drafts(served: Served, layers: tuple[int, ...], texts: Sequence[Text])
     return torch.cat([rows for rows, _ in made]), torch.cat([choices for _, choices in made])
 
 
-def _drafts(model: ServedDrafter, layers: tuple[int, ...], text: Text) -> tuple[Tensor, Tensor]:
+def _drafts(model: ServedDrafter, layers: tuple[int, ...], text: ProbedText) -> tuple[Tensor, Tensor]:
     states = model.fuse(text.features(layers)[:-1])
     logits, _ = model.step(text.ids[1:], states, torch.arange(len(text.ids) - 1), Past())
     return logits.argmax(-1)[text.start - 1 :], text.choices[text.start :]
 
 
-def check_layers_by_acceptance(served: Served, texts: Sequence[Text], count: int) -> Finding[None]:
+def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], count: int) -> Finding[None]:
     """The server's layers against their neighbours: a wrong numbering shows as better neighbours."""
     own = agreement(served, served.layers, texts)
     share, rows = float(own.float().mean()), len(own)
@@ -96,7 +98,7 @@ _COPIED = 0.9  # cosine of a row that is one of the target's, all but untrained
 
 @torch.inference_mode()
 def check_head_rows(
-    served: Served, folder: Folder, target: TargetSide, texts: Sequence[Text]
+    served: Served, folder: Folder, target: ServedTarget, texts: Sequence[ProbedText]
 ) -> Finding[None]:
     """Every row is nearer to the target's row of its own token than to most, if it was started there.
 
@@ -126,7 +128,7 @@ def check_head_rows(
     return Finding(f"{found}; no other reading of the map drafts more of the target's tokens")
 
 
-def _drafting_better(served: Served, ids: Tensor, folder: Folder, texts: Sequence[Text]) -> str:
+def _drafting_better(served: Served, ids: Tensor, folder: Folder, texts: Sequence[ProbedText]) -> str:
     """A reading of the map by which clearly more first draft tokens are the target's; empty without one."""
     rows, choices = first_drafts(served, served.layers, texts)
     own = ids[rows] == choices

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...models.target_load import dtype_name
 from .forward import ROPE_TYPES, ServedSizes
-from .types import Served, TargetSide
+from .types import Served, ServedTarget
 
 _REMEDY = "export the drafter again: d2t holds offsets, target id = row + d2t[row]"
 
@@ -92,7 +92,7 @@ def _first_line(error: Exception) -> str:
 
 
 def eagle3_sizes(
-    served: Served, config: Any, target: TargetSide, n_aux: int, **flags: Any
+    served: Served, config: Any, target: ServedTarget, n_aux: int, **flags: Any
 ) -> ServedSizes | None:
     """:func:`sizes_of` an EAGLE-3 folder of the serving layout, as SGLang and vLLM read it alike."""
     eagle, rows = getattr(config, "eagle_config", None) or {}, getattr(config, "draft_vocab_size", None)
@@ -111,7 +111,7 @@ def eagle3_sizes(
 
 
 def sizes_of(
-    served: Served, config: Any, family: Literal["eagle3", "eagle1"], target: TargetSide, **flags: Any
+    served: Served, config: Any, family: Literal["eagle3", "eagle1"], target: ServedTarget, **flags: Any
 ) -> ServedSizes | None:
     """Sizes and flags for the forward pass, held against the target; None, with a problem, if servers compute another.
 
@@ -169,7 +169,7 @@ def _sound(served: Served, sizes: ServedSizes) -> bool:
     return not wrong
 
 
-def _check_sizes(served: Served, sizes: ServedSizes, target: TargetSide) -> None:
+def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget) -> None:
     # What servers need equal fails, what only lowers acceptance is a warning.
     rows, width = target.embedding.shape
     if sizes.vocab != rows:

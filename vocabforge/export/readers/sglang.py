@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Place, conclude, load, slots_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of
 
 EAGLE3, EAGLE1 = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
 _LEGACY = {
@@ -26,7 +26,7 @@ _LEGACY = {
 _NOT_MODELLED = re.compile(r"rotary_emb|projector|kv_scale|activation_scale")
 
 
-class Sglang:
+class SglangReader:
     """See the module."""
 
     NAME = "sglang"
@@ -39,17 +39,17 @@ class Sglang:
         return any(name in (EAGLE3, EAGLE1) for name in folder.architectures)
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
         family: Literal["eagle3", "eagle1"] = "eagle3" if EAGLE3 in folder.architectures else "eagle1"
-        served = Served(Sglang.NAME, Sglang.TITLE, EAGLE3 if family == "eagle3" else EAGLE1)
+        served = Served(SglangReader.NAME, SglangReader.TITLE, EAGLE3 if family == "eagle3" else EAGLE1)
         config = configuration(served, folder.body)
         if config is None:
             return served
         return (_eagle3 if family == "eagle3" else _eagle1)(served, folder, config, target)
 
 
-def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
     eagle = getattr(config, "eagle_config", None) or {}
     listed = eagle.get(LAYER_IDS)
     n_aux = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
@@ -94,16 +94,16 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> 
     return served
 
 
-def _place_eagle3(name: str, slots: set[str]) -> Place:
+def _place_eagle3(name: str, slots: set[str]) -> KeyPlace:
     if "d2t" in name:
-        return Place(None, "not needed: becomes the ids of the head's rows")
+        return KeyPlace(None, "not needed: becomes the ids of the head's rows")
     if "t2d" in name:
-        return Place(None, "not needed: SGLang does not read it")
+        return KeyPlace(None, "not needed: SGLang does not read it")
     for old, new in _LEGACY.items():
         name = name.replace(old, new)
-    place = Place(name if name in slots else f"model.{name}")
+    place = KeyPlace(name if name in slots else f"model.{name}")
     if place.slot == EMBEDDING:
-        return Place(EMBEDDING, "then replaced by the target's")
+        return KeyPlace(EMBEDDING, "then replaced by the target's")
     return place
 
 
@@ -154,27 +154,27 @@ def _check_biases(served: Served, config: Any) -> None:
         )
 
 
-def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
     _check_biases(served, config)
     option = "--speculative-token-map"
     return read_eagle1(served, folder, config, target, _place_eagle1, fc_bias=True, map_option=option)
 
 
-def _place_eagle1(name: str) -> Place:
+def _place_eagle1(name: str) -> KeyPlace:
     if "lm_head" in name:
-        return Place(None, "not needed: the LM head is the target's")
+        return KeyPlace(None, "not needed: the LM head is the target's")
     if _NOT_MODELLED.search(name):
-        return Place(None, "not needed")
+        return KeyPlace(None, "not needed")
     slot = f"model.{name}"
-    return Place(slot, "then replaced by the target's" if slot == EMBEDDING else "")
+    return KeyPlace(slot, "then replaced by the target's" if slot == EMBEDDING else "")
 
 
 def read_eagle1(
     served: Served,
     folder: Folder,
     config: Any,
-    target: TargetSide,
-    place: Callable[[str], Place],
+    target: ServedTarget,
+    place: Callable[[str], KeyPlace],
     *,
     fc_bias: bool,
     map_option: str,

@@ -15,15 +15,15 @@ import torch
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
 from .forward import ServedSizes
 from .settings import check_layers, configuration, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, TargetSide
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
 from .vllm import own_embedding
-from .weights import EMBEDDING, HEAD, Place, conclude, is_targets, load, slots_of
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
 _ALGORITHM = "eagle3"
 _IGNORED = {"verifier_lm_head.weight", "verifier_norm.weight"}
 
 
-class Speculators:
+class SpeculatorsReader:
     """See the module."""
 
     NAME = "speculators"
@@ -36,10 +36,10 @@ class Speculators:
         return folder.body.get("speculators_model_type") == _ALGORITHM
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
         body = folder.body
-        served = Served(Speculators.NAME, Speculators.TITLE, "Eagle3Speculator")
+        served = Served(SpeculatorsReader.NAME, SpeculatorsReader.TITLE, "Eagle3Speculator")
         config = configuration(served, body.get("transformer_layer_config") or {})
         if config is None:
             return served
@@ -72,7 +72,7 @@ class Speculators:
 
 
 def _sizes(
-    served: Served, config: Any, body: Mapping[str, Any], rows: int, n_aux: int, target: TargetSide
+    served: Served, config: Any, body: Mapping[str, Any], rows: int, n_aux: int, target: ServedTarget
 ) -> ServedSizes | None:
     flags = {
         name: bool(body.get(name, False))
@@ -93,13 +93,13 @@ def _sizes(
     )
 
 
-def _place(name: str, slots: set[str]) -> Place:
+def _place(name: str, slots: set[str]) -> KeyPlace:
     if name in ("d2t", "t2d"):
-        return Place(None, "not needed: a buffer that maps rows to ids and back")
+        return KeyPlace(None, "not needed: a buffer that maps rows to ids and back")
     if name in _IGNORED:
-        return Place(None, "not needed: the verifier's, for training")
+        return KeyPlace(None, "not needed: the verifier's, for training")
     slot = name if name.startswith("lm_head.") else f"model.{name}"
-    return Place(slot if slot in slots else None)
+    return KeyPlace(slot if slot in slots else None)
 
 
 def _map_rows(served: Served, folder: Folder, rows: int, total: int) -> None:

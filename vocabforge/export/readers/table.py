@@ -15,14 +15,14 @@ from ...models.checkpoint import checkpoint_files
 from ...vocab.token_maps import read_fr_spec
 from ..config_fields import read_config
 from ..eagle_folder import token_map
-from .types import Folder, Reader, Served, TargetSide
+from .types import Folder, Reader, Served, ServedTarget
 
 # name -> "module:attr" of a class as in types.Reader; a new server is a file and a row.
 READERS: dict[str, str] = {
-    "sglang": "vocabforge.export.readers.sglang:Sglang",
-    "vllm": "vocabforge.export.readers.vllm:Vllm",
-    "speculators": "vocabforge.export.readers.speculators:Speculators",
-    "fr-spec": "vocabforge.export.readers.fr_spec:FrSpec",
+    "sglang": "vocabforge.export.readers.sglang:SglangReader",
+    "vllm": "vocabforge.export.readers.vllm:VllmReader",
+    "speculators": "vocabforge.export.readers.speculators:SpeculatorsReader",
+    "fr-spec": "vocabforge.export.readers.fr_spec:FrSpecReader",
 }
 
 
@@ -36,7 +36,7 @@ def reader_of(name: str) -> type[Reader]:
     return found
 
 
-def read_as(name: str, folder: Folder, target: TargetSide) -> Served:
+def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
     """The folder as the server of a name has it; what its reading breaks on is a problem of the folder."""
     reader = reader_of(name)
     try:

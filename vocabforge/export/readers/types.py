@@ -60,7 +60,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class TargetSide:
+class ServedTarget:
     """What a server has of the target.
 
     Attributes:
@@ -166,6 +166,6 @@ class Reader(Protocol):
         ...
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """The folder as the server has it; never raises for what is in the folder."""
         ...

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
-from .types import LAYERS_FROM, Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Place, conclude, is_targets, load, slots_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
 EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 EAGLE1 = ("EagleLlamaForCausalLM",)
@@ -23,7 +23,7 @@ SPECULATORS = "eagle3"
 _IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
 
 
-class Vllm:
+class VllmReader:
     """See the module."""
 
     NAME = "vllm"
@@ -38,9 +38,9 @@ class Vllm:
         return _architecture(folder) is not None
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
-        served = Served(Vllm.NAME, Vllm.TITLE, "")
+        served = Served(VllmReader.NAME, VllmReader.TITLE, "")
         body = folder.body
         if body.get("speculators_model_type") == SPECULATORS:
             imported = import_speculators(served, body)
@@ -112,7 +112,7 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
     return flat
 
 
-def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
     eagle = getattr(config, "eagle_config", None) or {}
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
@@ -163,7 +163,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> 
     return served
 
 
-def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: TargetSide) -> bool:
+def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
     """Whether the folder's embedding is kept as one of its own; a warning where it is not the target's."""
     if EMBEDDING not in filled:
         return False
@@ -182,33 +182,33 @@ def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], tar
     return True
 
 
-def _place_eagle3(name: str, slots: set[str], mapped: bool) -> Place:
+def _place_eagle3(name: str, slots: set[str], mapped: bool) -> KeyPlace:
     if "t2d" in name:
-        return Place(None, "not needed: vLLM does not read it")
+        return KeyPlace(None, "not needed: vLLM does not read it")
     if "d2t" in name:
         if mapped:
-            return Place(None, "not needed: becomes the ids of the head's rows")
-        return Place(None, "d2t with a head of every token", refused=True)
+            return KeyPlace(None, "not needed: becomes the ids of the head's rows")
+        return KeyPlace(None, "d2t with a head of every token", refused=True)
     if "mask_hidden" in name:
-        return Place(None, "not needed: for parallel drafting only")
+        return KeyPlace(None, "not needed: for parallel drafting only")
     slot = name.replace("midlayer.", "layers.0.")
     if "lm_head" not in slot:
         slot = f"model.{slot}"
     if slot.startswith("model.input_norm.") and slot not in slots:
-        return Place(None, "norm_before_fc is not set")
-    return Place(slot, "", refused=slot not in slots)
+        return KeyPlace(None, "norm_before_fc is not set")
+    return KeyPlace(slot, "", refused=slot not in slots)
 
 
-def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
     width, rows = config.hidden_size, config.vocab_size
     sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows)
     if sizes is None:
         return served
     slots = slots_of(sizes)
 
-    def place(name: str) -> Place:
+    def place(name: str) -> KeyPlace:
         slot = name if "lm_head" in name else f"model.{name}"
-        return Place(slot, "", refused=slot not in slots or slot == HEAD)
+        return KeyPlace(slot, "", refused=slot not in slots or slot == HEAD)
 
     loaded = load(served, folder, {name: slot for name, slot in slots.items() if name != HEAD}, place)
     own = own_embedding(served, folder, loaded[1], target)

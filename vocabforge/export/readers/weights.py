@@ -32,7 +32,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyPlace:
     """A server's decision on a stored name: the slot's name, or why there is none."""
 
     slot: str | None
@@ -85,7 +85,7 @@ def slots_of(s: ServedSizes) -> dict[str, Slot]:
 
 
 def load(
-    served: Served, folder: Folder, slots: Mapping[str, Slot], place: Callable[[str], Place]
+    served: Served, folder: Folder, slots: Mapping[str, Slot], place: Callable[[str], KeyPlace]
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Fill the parameters in fp32; what happens to every key is recorded in ``served``.
 
