@@ -230,7 +230,6 @@ class AdaptiveControl:
             self._lost += known[place].seconds - tokens * known[0].seconds
 
     def _decide(self, known: Sequence[Estimate]) -> None:
-        """Set the plan of the next cycle."""
         ended = False
         if self._probe is not None:
             self._left -= 1
@@ -259,7 +258,6 @@ class AdaptiveControl:
             self._start_probe(known)
 
     def _switch(self, place: int, known: Sequence[Estimate]) -> None:
-        """Another plan is used from now on."""
         before, self._incumbent = self._incumbent, place
         if place == 0:
             self._owe(self._lost, known)

@@ -1,6 +1,6 @@
 """Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
 
-What exports, re-vocabularised drafters and ``tune`` compare: greedy, through the engine that serves.
+What exports and ``tune`` compare: greedy, through the engine that serves.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ class Accepted:
     def prompts(self) -> int:
         """How many were decoded."""
         return len(self.made)
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """:func:`pooled`, with ``low``, ``high`` and ``identical``."""
-        more = {"low": self.length.low, "high": self.length.high, "identical": self.identical}
-        return pooled(self.made) | more
 
 
 class AcceptanceMeter:

@@ -128,7 +128,6 @@ def _speed(measured: MethodResults) -> float:
 
 
 def _questions(loaded: TuneSession) -> list[object]:
-    """What decides the evaluation beside the recipe."""
     checking = loaded.halves.checking
     return [checking.sha256, checking.max_new_tokens, loaded.halves.form, loaded.hashes, loaded.environment]
 

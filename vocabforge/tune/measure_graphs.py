@@ -128,7 +128,6 @@ def _again(head: DraftHead, asked: Asked) -> Callable[[], Any]:
 
 
 def _layer(proposer: ModelProposer, roots: Tensor, tree: TreeSetting) -> Callable[[], Any]:
-    """One expansion of a full frontier."""
     backend = proposer.backend
     assert isinstance(backend, PureBackend)
     step = backend.start_in(roots, backend.view())

@@ -132,7 +132,6 @@ def _rate(tokens: Array, seconds: Array, batch: int) -> Figure:
 
 
 def _joined(figure: Figure, *, fast: float | None, slow: float | None) -> Figure:
-    """The figure with both errors in its interval."""
     value = figure.value
     if value is None or fast is None or slow is None:
         return figure

@@ -130,7 +130,7 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
         unreached = sum(row.state == "not reached" for row in rows)
         found.append(
             f"The time for measuring acceptance was up: {done} of {len(rows)} ways are known on all prompts, "
-            f"{unreached} on none. The same command with a longer --budget goes on."
+            f"{unreached} on none. The same command with a longer --budget continues."
         )
     warned = [row for row in rows if any(found.warnings for found in row.batches)]
     if warned:
@@ -142,7 +142,7 @@ def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[s
     if different:
         found.append(
             f"{len(different)} ways gave another output than plain decoding on a prompt or more, first "
-            f"{different[0].name}: two logits of the target may lie so close there that rounding decides; eval "
+            f"{different[0].name}: rounding may decide between two nearly equal logits of the target; eval "
             "tells which it is."
         )
     if loaded.halves.left_out:

@@ -92,7 +92,6 @@ def _scores(results: TuneResults, head: str) -> str:
 
 
 def _facts(results: TuneResults) -> dict[str, Any]:
-    """What the page lists at its end."""
     latency, here = results.latency, results.environment
     there = latency["environment"]
     where = [there.get("gpu"), there.get("processor"), f"{there.get('threads')} threads", latency["dtype"]]
