@@ -24,9 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
-from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError, DataError, UsageError, VocabForgeError
-from ..core.files import atomic_write_json, read_json, sha256_file
 from ..core.progress import say
 from .app import JsonOption, print_json
 
@@ -71,6 +69,10 @@ def content_hash(path: Path) -> str:
         ArtifactError: an artefact that is damaged.
         DataError: nothing there.
     """
+    # Not for a help page: both load safetensors.
+    from ..core.artifact import MANIFEST, open_artifact
+    from ..core.files import sha256_file
+
     if path.is_file():
         return sha256_file(path)
     if (path / MANIFEST).is_file():
@@ -87,6 +89,8 @@ class Record:
     """What was begun and finished in an output folder: ``demo.json``, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
+        from ..core.files import read_json
+
         self.path = path
         self._steps: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(DataError):  # missing or damaged: then nothing is known to be finished
@@ -121,6 +125,8 @@ class Record:
         self._write()
 
     def _write(self) -> None:
+        from ..core.files import atomic_write_json
+
         atomic_write_json(self.path, {"steps": self._steps})
 
 
@@ -297,6 +303,7 @@ def demo(
     Needs no network. Prints every command before it runs. The same command again skips what is there, valid
     and made from the same inputs, and goes on where it was stopped.
     """
+    from ..core.files import read_json
     from ..evaluate.results import read_results
     from .eval_record import print_tables
 
