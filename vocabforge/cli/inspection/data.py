@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ...capture.cache import cache_key, read_index
@@ -106,6 +107,11 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
         "bytes": sum(files[shard.file]["bytes"] for shard in shards),
     }
     splits = {name: dict(entry) for name, entry in artifact.meta["rows"].items()}
+    # index: a number of a text is no number
+    by_split = [
+        {"split": name, **{key: index(entry[key]) for key in ("rows", "tokens")}}
+        for name, entry in splits.items()
+    ]
     first = [
         {
             "file": one.file,
@@ -119,7 +125,7 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
     ]
     shown: list[RenderableType] = [
         facts_table(facts, "Captured states"),
-        rows_table("Rows", [{"split": name, **entry} for name, entry in splits.items()]),
+        rows_table("Rows", by_split),
         rows_table(f"Shards ({len(shards):,})", first),
     ]
     return View({**json_names(facts), "rows": splits, "shard_count": len(shards)}, shown)
