@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.evaluate import evaluate
+from vocabforge.cli.generate import generate
+from vocabforge.cli.option_groups import flattened
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, write_recipe
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe, write_recipe
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
@@ -38,8 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = DecodingRecipe(
         target=place / "t",
         methods={
-            "tree": MethodRecipe(drafter=place / "d", depth=1, topk=2, total_nodes=6),
-            "chain": MethodRecipe(drafter=place / "d", vocab=place / "v", tree="chain", depth=1),
+            "tree": MethodSpec(drafter=place / "d", depth=1, topk=2, total_nodes=6),
+            "chain": MethodSpec(drafter=place / "d", vocab=place / "v", tree="chain", depth=1),
         },
     )
     write_recipe(place / "recipe.yaml", recipe)
@@ -99,29 +104,15 @@ def test_what_a_recipe_says_is_not_said_again(place: Path, tmp_path: Path, besid
     assert not (tmp_path / "out").exists()
 
 
-def test_every_option_of_drafting_is_one_that_a_recipe_says() -> None:
-    """A new option of ``eval`` is either the run's, or refused beside a recipe."""
-    import inspect
-
-    from vocabforge.cli.eval_recipe import _ITS_OWN
-    from vocabforge.cli.option_groups import flattened
-
-    runs = {
-        *("context", "recipe", "benchmark", "output", "method", "data", "benchmark_format", "offline"),
-        *(
-            "list_benchmarks",
-            "limit",
-            "temperature",
-            "sampling_top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-        ),
-        *("presence_penalty", "frequency_penalty", "seed", "repeats", "max_new_tokens", "warmup"),
-        *("prompt_format", "system", "compiled", "graphs", "device", "dialect", "allow_code_execution"),
-        *("fresh", "as_json", "overwrite"),
-    }
-    assert set(inspect.signature(flattened(evaluate)).parameters) == runs | set(_ITS_OWN)
+@pytest.mark.parametrize("command", [evaluate, generate])
+def test_every_field_of_a_method_is_an_option(command) -> None:
+    """One declaration: a new field is an option of both commands, and refused beside a recipe."""
+    options = inspect.signature(flattened(command)).parameters
+    assert set(MethodSpec.model_fields) <= set(options)
+    given = typer.main.get_command(build_app({"it": command}, ["it"])).commands["it"]
+    helps = {one.name: getattr(one, "help", "") for one in given.params}
+    for name, field in MethodSpec.model_fields.items():
+        assert str(field.description) in helps[name]
 
 
 def test_without_a_target_it_says_what_to_give(place: Path, tmp_path: Path) -> None:

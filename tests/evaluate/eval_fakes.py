@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.decode.draft_vocabulary import DraftVocabulary
+from vocabforge.decode.build_heads import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.result import Generation
 from vocabforge.evaluate.asking import Asking

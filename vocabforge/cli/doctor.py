@@ -139,7 +139,7 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     """Check a drafter or a draft model; the loaded drafter, where it is one and can be read."""
     from ..core.errors import UsageError
     from ..core.progress import say
-    from ..decode.build import is_draft_model
+    from ..decode.build_models import is_draft_model
     from ..evaluate.doctor.draft_model import check_draft_model
     from ..evaluate.doctor.drafter import check_drafter
     from ..evaluate.doctor.servers import check_servers

@@ -184,10 +184,8 @@ def _models(asked: Asked) -> Models:
 
 def _request(asked: Asked, models: Models) -> FallbackRequest:
     from ..core.progress import say
-    from ..decode.build import labelled
-    from ..decode.build_heads import HeadRequest, NamedHead, head_options
-    from ..decode.build_vocab_heads import read_subset
-    from ..decode.tree import TreeSettings
+    from ..decode.build_heads import NamedHead, head_options, read_subset
+    from ..decode.method_spec import MethodSpec, labelled
     from ..evaluate.fallback import FallbackRequest
     from ..models.head_io import check_owner, load_head
     from ..vocab.special import SpecialTokens
@@ -195,8 +193,7 @@ def _request(asked: Asked, models: Models) -> FallbackRequest:
     assert asked.head is not None
     head = load_head(asked.head, device=models.model.device, dtype=models.model.dtype)
     check_owner(head.artifact, models.owner(asked.drafter), drafter=asked.drafter)
-    steps = TreeSettings().levels
-    options = head_options(head.kind, head.artifact.meta, HeadRequest(), steps)
+    options = head_options(head.kind, head.artifact.meta, MethodSpec())
     tokenizer = models.tokenizer
     labels = [labelled(str(path))[0] for path in asked.vocabs]
     if len(set(labels)) < len(labels):

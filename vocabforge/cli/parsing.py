@@ -10,6 +10,7 @@ import typer.core
 
 from ..core.errors import closest
 
+DRAFTING = "Drafting"  # heading of the options that make a method
 SETTING = "KEY.SUB=VALUE"  # metavar of the arguments that override a recipe's keys
 _PANELS = 100  # columns below which rich's table of options cuts the names of options
 
@@ -38,7 +39,23 @@ class Command(typer.core.TyperCommand):
         if any(getattr(one, "metavar", None) == SETTING for one in self.params):
             known = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
             self._refuse_settings_as_options(ctx, args, ["-h", "--help", *known])
+        self._refuse_twice(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_twice(self, ctx: Any, args: Sequence[str]) -> None:
+        """A setting of drafting that is given twice would silently keep its last value."""
+        once = {
+            name
+            for one in self.params
+            if getattr(one, "rich_help_panel", None) == DRAFTING and not getattr(one, "multiple", False)
+            for name in one.opts
+        }
+        given = [word.partition("=")[0] for word in args]
+        for name in sorted(once):
+            if given.count(name) > 1:
+                ctx.fail(
+                    f"{name} is given {given.count(name)} times; vocabforge eval compares several methods."
+                )
 
     def _refuse_settings_as_options(self, ctx: Any, args: Sequence[str], known: list[str]) -> None:
         for word in args:

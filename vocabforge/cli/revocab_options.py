@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .app import OverwriteOption
-from .decode_options import PromptFormatOption, TokenizerOption, TreeSizeOptions
+from .decode_options import PromptFormatOption, TokenizerOption, TreeSizes
 
 
 class Missing(str, Enum):
@@ -71,7 +71,7 @@ class MeasureOptions:
     limit: Annotated[int, typer.Option("--limit", min=2, help="Prompts decoded at most.")] = 40
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 128
     prompt_format: PromptFormatOption = "auto"
-    tree: TreeSizeOptions
+    tree: TreeSizes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,7 +183,7 @@ def tune_inputs(
     Raises:
         UsageError: a list that cannot be read, or sizes without a ranking.
     """
-    from ..decode.build import labelled
+    from ..decode.method_spec import labelled
     from ..tune.options import TuneInputs
     from ..tune.proposing import HeadInputs
 

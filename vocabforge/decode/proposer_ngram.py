@@ -164,8 +164,8 @@ def build(parts: ProposerParts) -> NgramProposer:
     useless = {
         "--drafter": parts.drafter is not None,
         "--head": parts.head is not None,
-        "--draft-sampling": options.sample,
-        "--exit-layers": options.layers is not None,
+        "--draft-sampling": options.draft_sampling,
+        "--exit-layers": options.exit_layers is not None,
         "--tree-file": options.tree_file is not None,
         "--tree static": options.tree == "static",
         "--topk": options.topk is not None and options.tree != "dynamic",

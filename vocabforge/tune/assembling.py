@@ -9,7 +9,7 @@ from typing import Any
 from .. import __version__
 from ..core.files import sha256_file
 from ..core.provenance import command_line
-from ..decode.recipe import MethodRecipe
+from ..decode.method_spec import MethodSpec
 from .joining import Joined, Loaded, Space
 from .outcome import CandidateRow, TuneResults
 from .predict import Prediction
@@ -81,7 +81,7 @@ def _row(
     )
 
 
-def method_of(recipe: MethodRecipe) -> MethodRecipe:
+def method_of(recipe: MethodSpec) -> MethodSpec:
     """The same with paths that hold wherever the recipe is used from."""
     paths = {name: getattr(recipe, name) for name in ("drafter", "vocab", "head")}
     return recipe.model_copy(

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from ..core.config import StrictModel
-from ..decode.recipe import MethodRecipe
+from ..decode.method_spec import MethodSpec
 from ..evaluate.results import Figure
 from .search import State
 from .types import Seconds
@@ -68,7 +68,7 @@ class CandidateRow(StrictModel):
     accepted: Figure | None
     batches: list[BatchRow]
     bound: dict[int, float] = Field(default_factory=dict)
-    method: MethodRecipe
+    method: MethodSpec
 
     def at(self, batch: int) -> BatchRow | None:
         """The prediction for a batch size."""

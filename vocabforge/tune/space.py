@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import UsageError
-from ..decode.recipe import MethodRecipe
+from ..decode.method_spec import MethodSpec
 from .types import TreeSetting
 
 FULL = "full"
@@ -19,7 +19,7 @@ class HeadChoice:
 
     Attributes:
         name: behind which its trees are named.
-        vocab, head, shortlist, budget, dynamic: as in :class:`~vocabforge.decode.recipe.MethodRecipe`.
+        vocab, head, shortlist, budget, dynamic: as in :class:`~vocabforge.decode.method_spec.MethodSpec`.
     """
 
     name: str = FULL
@@ -46,21 +46,18 @@ class Candidate:
         )
         return f"{self.head.name}+{shape}"
 
-    def recipe(self, drafter: Path) -> MethodRecipe:
+    def recipe(self, drafter: Path) -> MethodSpec:
         """What ``eval --recipe`` runs."""
-        head, drafting = self.head, self.tree.options
-        return MethodRecipe(
-            drafter=drafter,
-            vocab=head.vocab,
-            head=head.head,
-            shortlist=head.shortlist,
-            budget=head.budget,
-            dynamic=head.dynamic,
-            tree=drafting.tree,
-            depth=drafting.depth,
-            topk=drafting.topk,
-            total_nodes=drafting.total_nodes,
-        )
+        head = self.head
+        own = {
+            "drafter": drafter,
+            "vocab": head.vocab,
+            "head": head.head,
+            "shortlist": head.shortlist,
+            "budget": head.budget,
+            "dynamic": head.dynamic,
+        }
+        return self.tree.options.model_copy(update=own)
 
 
 @dataclass(frozen=True)
