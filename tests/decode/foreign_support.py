@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -137,9 +137,9 @@ WAYS: dict[str, tuple[str, MethodSpec]] = {
     "tli, chain": ("tli", CHAIN),
     "tli, static": ("tli", STATIC),
     "tli, dynamic": ("tli", DYNAMIC),
-    "tli, drawn chain": ("tli", replace(CHAIN, sample=True)),
-    "tli, drawn siblings": ("tli", replace(SIBLINGS, sample=True)),
-    "slem, chain": ("slem", replace(CHAIN, depth=2)),
+    "tli, drawn chain": ("tli", CHAIN.model_copy(update={"draft_sampling": True})),
+    "tli, drawn siblings": ("tli", SIBLINGS.model_copy(update={"draft_sampling": True})),
+    "slem, chain": ("slem", CHAIN.model_copy(update={"depth": 2})),
     "slem, static": ("slem", STATIC),
     "slem, dynamic": ("slem", DYNAMIC),
     "slrs": ("slrs", MethodSpec(depth=1, look_ahead=1)),

@@ -152,7 +152,7 @@ def proposer_for(
 ) -> Proposer:
     """A proposer of the table over a Markov target."""
     drafter = drafter_of(name, target)
-    options = replace(SHAPES[shape], sample=sample)
+    options = SHAPES[shape].model_copy(update={"draft_sampling": sample})
     if name == "n-gram":
         options = options.model_copy(
             update={"ngram": (1, 2), "tree": "dynamic" if shape == "dynamic" else "chain"}

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
+from vocabforge.core.values import labelled
 from vocabforge.decode.build_heads import DraftVocabulary, draft_vocabulary
-from vocabforge.decode.method_spec import labelled
 from vocabforge.models.heads import HeadBase, HeadOptions, build_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.router import Router

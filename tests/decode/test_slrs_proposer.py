@@ -192,7 +192,7 @@ def test_the_law_told_is_the_frequency_of_drafts(models: tuple[LeanModel, LeanMo
 
 
 def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer = begun(proposer_of(models, single=True, depth=7))
+    proposer = begun(proposer_of(models, single_token=True, depth=7))
     assert proposer.plans() == [Plan(1, 2)]
     trees = [drafted(proposer, HOT, seed) for seed in range(20)]
     assert {tree.tokens.shape[1] for tree in trees} <= {1, 2}
@@ -277,8 +277,6 @@ def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], mo
         ({"tree": "static"}, "--tree static"),
         ({"topk": 2}, "--topk"),
         ({"total_nodes": 9}, "--total-nodes"),
-        ({"depth": -1}, "--depth"),
-        ({"look_ahead": -1}, "--look-ahead"),
     ],
 )
 def test_options_that_do_not_fit(

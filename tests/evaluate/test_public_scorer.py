@@ -143,7 +143,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
         Provenance("tiny", describe_environment(device="cpu", dtype="float32")),
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
-        patch.setattr("vocabforge.evaluate.evaluation.render_report", lambda results: "")
+        patch.setattr("vocabforge.evaluate.report.render_report", lambda results: "")
         evaluate_methods(folder / "out", evaluation, Handling(dialect="fr-spec"))
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)

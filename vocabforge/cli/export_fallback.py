@@ -184,8 +184,9 @@ def _models(asked: Asked) -> Models:
 
 def _request(asked: Asked, models: Models) -> FallbackRequest:
     from ..core.progress import say
+    from ..core.values import labelled
     from ..decode.build_heads import NamedHead, head_options, read_subset
-    from ..decode.method_spec import MethodSpec, labelled
+    from ..decode.method_spec import MethodSpec
     from ..evaluate.fallback import FallbackRequest
     from ..models.head_io import check_owner, load_head
     from ..vocab.special import SpecialTokens

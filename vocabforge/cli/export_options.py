@@ -10,6 +10,7 @@ import typer
 
 from .app import OverwriteOption
 from .export_fallback import PROMPTS
+from .option_groups import one_size
 
 _FORMATS = (
     "sglang-eagle3 (SGLang and vLLM), speculators-eagle3 (vLLM), eagle (EAGLE-1/2, see --server), fr-spec (EAGLE-1/2 "
@@ -35,7 +36,8 @@ class FallbackOptions:
         int | None,
         typer.Option(
             "--fallback-size",
-            min=1,
+            parser=one_size,
+            metavar="N",
             help="Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights "
             "for one hidden row].",
         ),

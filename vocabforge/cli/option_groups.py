@@ -23,6 +23,10 @@ from typing import Annotated, Any, Literal, Union
 import typer
 
 
+class _Text:
+    """A value that is handed to the model as text."""
+
+
 @dataclass(frozen=True)
 class FromModel:
     """Options made from the fields of a pydantic model.
@@ -88,11 +92,26 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         kind, optional, more = _kind_of(arguments[0], arguments[1:])
+        if any(type(one).__name__ == "BeforeValidator" for one in arguments[1:]):
+            return _Text, optional, {}  # the model reads it
         return kind, optional, {**bounds, **more}
     if origin in (Union, types.UnionType):
         kind, _, more = _kind_of(next(one for one in arguments if one is not type(None)))
         return kind, type(None) in arguments, {**bounds, **more}
     return annotation, False, bounds
+
+
+def one_size(text: str) -> int:
+    """A size of 1 or more, as the parser of an option."""
+    from ..core.values import parse_size
+
+    try:
+        size: int = parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if size < 1:
+        raise typer.BadParameter(f"{text} is not 1 or more")
+    return size
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,7 +127,7 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        _assembled(command, given)
+        command(**_arguments(command, given))
 
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in options}
@@ -149,17 +168,17 @@ def _is_group(annotation: Any) -> bool:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
 
 
-def _assembled(owner: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """``owner``, a command or a group, called with the options that are its own."""
+def _arguments(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``owner``, a command or a group, is called with: its own options, its groups put together."""
     values = {}
     for one in _members(owner):
         if (model := _model_of(one.annotation)) is not None:
             values[one.name] = _made(one.annotation, {name: given[name] for name in model.names})
         elif _is_group(one.annotation):
-            values[one.name] = _assembled(one.annotation, given)
+            values[one.name] = one.annotation(**_arguments(one.annotation, given))
         else:
             values[one.name] = given[one.name]
-    return owner(**values)
+    return values
 
 
 def _made(annotation: Any, values: dict[str, Any]) -> Any:

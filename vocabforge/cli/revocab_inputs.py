@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.artifact import Artifact, open_artifact
 from ..core.errors import MismatchError, UsageError
+from ..core.values import labelled
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..corpus.tokenizer_files import eos_ids_in, read_side_files
@@ -23,7 +24,7 @@ from ..models.drafter_io import WEIGHTS, TargetTensors, load_target_tensors
 from ..models.fingerprint import target_fingerprint
 from ..vocab.special import SpecialTokens
 from ..vocab.subset import VocabSubset, load_subset
-from .table_inputs import load_part, split_name
+from .table_inputs import load_part
 
 FULL = "full"
 _STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -101,7 +102,7 @@ def read_inputs(
         ids = torch.from_numpy(subset.ids)
         parents["vocab"] = open_artifact(Path(vocab), "subset", verify=False).content_hash
     tables = {}
-    for name, path in map(split_name, counts):
+    for name, path in map(labelled, counts):
         part = load_part(name, path)
         if known is not None:
             check_fingerprint(

@@ -12,6 +12,7 @@ from ..core.errors import UsageError
 from ..core.extension import check_known
 from ..core.files import check_apart
 from ..core.progress import ProgressBar, console, say
+from ..core.values import labelled
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.acceptance import AcceptanceMeter
 from ..evaluate.live_prompts import LivePrompts, read_prompts
@@ -45,7 +46,6 @@ from .export_run import trained_with
 from .revocab_heal import HealRequest, heal, heal_config
 from .revocab_inputs import FULL, Inputs, read_inputs
 from .revocab_options import FormOptions, MeasureOptions, Missing, NewHeadOptions
-from .table_inputs import split_name
 
 _NODES = 60
 
@@ -85,7 +85,7 @@ class RevocabRequest:
             ("--vocab", None if self.head.vocab == FULL else Path(self.head.vocab)),
             ("--prompts", self.measure.prompts),
             ("--heal-output", None if self.heal.steps is None else self.heal.folder),
-            *(("--counts", path) for _, path in map(split_name, self.measure.counts or ())),
+            *(("--counts", path) for _, path in map(labelled, self.measure.counts or ())),
             *(("--data", path) for path in self.heal.data),
         ]
         check_apart(self.head.output, read)

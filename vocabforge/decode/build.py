@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError, VocabForgeError
 from ..core.files import read_json
@@ -15,18 +15,19 @@ from ..export.eagle import Eagle
 from ..models.drafter_io import CONFIG
 from ..models.head_io import check_owner, owner_of
 from ..models.heads import HeadBase, base_of, base_of_model
-from .build_foreign import ForeignWays, Way, WritesTexts, restricted
 from .build_heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head
 from .build_models import Models, is_draft_model, trained_for
 from .draft import Wrap
 from .engine import Decoder
 from .method_grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
 from .method_spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for
-from .proposer_draft_model import head_base
 from .proposers import FITTING, FOREIGN, ProposerParts, make_proposer
 from .recipe import PLAIN, DecodingRecipe
 from .result import Generator
 from .verifiers import chosen_verifier
+
+if TYPE_CHECKING:
+    from .build_foreign import ForeignWays, Way
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,9 @@ def build_method(
         decoder = Decoder(models.model, made, control=spec.control, verifier=spec.verifier, wrap=wrap)
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
-    if way is not None and isinstance(made, WritesTexts):
-        parts.append(f"drafted as up to {made.draft_tokens} draft tokens a cycle")
     if way is not None:
+        if (tokens := getattr(made, "draft_tokens", None)) is not None:
+            parts.append(f"drafted as up to {tokens} draft tokens a cycle")
         parts += [] if way.reason is None else [f"chosen because {way.reason}"]
         parts.append(way.facts)
     elif built is not None:
@@ -165,6 +166,8 @@ def _parts(
     ways.check_used()
     (proposer,) = way.names
     if proposer not in FOREIGN:
+        from .proposer_draft_model import head_base
+
         return proposer, small, _head(models, spec, lambda: head_base(models.model, small)), None
     if way.reason is not None:
         say(f"{name}: {proposer}, chosen because {way.reason}.")
@@ -175,6 +178,8 @@ def _parts(
             expected="--vocab with --proposer tli; no --dynamic if the vocabularies differ",
         )
     if spec.vocab is not None:
+        from .build_foreign import restricted
+
         assert way.bridge is not None
         subset = read_subset(spec.vocab, models.tokenizer.fingerprint)
         way = replace(way, bridge=restricted(way.bridge, subset, spec.vocab))
@@ -184,6 +189,8 @@ def _parts(
 def _ways(
     models: Models, spec: MethodSpec, proposer: str | None, overlap: Path | None, sampled: bool
 ) -> ForeignWays:
+    from .build_foreign import ForeignWays
+
     return ForeignWays(
         models.tokenizer,
         models.model.config.vocab_size,
@@ -222,18 +229,8 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
-    ways = ForeignWays(
-        models.tokenizer,
-        models.model.config.vocab_size,
-        grid.common,
-        proposers=grid.proposers,
-        overlaps=grid.overlaps,
-        sampled=sampled,
-        several=len(grid.drafters) > 1,
-        alone=not draft_several(grid),
-        bridges=models.bridges,
-    )
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]
+    ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
     heads = {label: models.trained_head(path) for label, path in grid.heads}
     owners = {label: owner_of(head.artifact).drafter for label, head in heads.items()}
     for label, head in heads.items():
@@ -241,7 +238,7 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
             check_owner(head.artifact, models.owner(trained[0]), drafter=trained[0])
     facts = {}
     for label, path in grid.drafters:
-        if path not in trained:
+        if ways is not None and path not in trained:
             way = ways.of(path, models.language_model(path).config.vocab_size)
             facts[path] = DrafterFacts(way.names, overlap=way.overlap, tokenizer=way.tokenizer)
             continue
@@ -258,11 +255,29 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
             [name for name, owner in owners.items() if owner == own],
             core_only,
         )
-    ways.check_used()
+    if ways is not None:
+        ways.check_used()
     specs, notes = expand(grid, facts, {label: head.kind for label, head in heads.items()})
     for note in notes:
         say(note)
     return specs
+
+
+def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
+    """The ways of a run with draft models."""
+    from .build_foreign import ForeignWays
+
+    return ForeignWays(
+        models.tokenizer,
+        models.model.config.vocab_size,
+        grid.common,
+        proposers=grid.proposers,
+        overlaps=grid.overlaps,
+        sampled=sampled,
+        several=len(grid.drafters) > 1,
+        alone=not draft_several(grid),
+        bridges=models.bridges,
+    )
 
 
 @contextmanager

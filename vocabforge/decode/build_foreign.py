@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -55,13 +54,6 @@ class Way:
         sides = self.bridge.target, self.bridge.drafter
         ours, theirs = (f"{len(side.text_ids):,}" for side in sides)
         return f"{len(self.bridge.pairs):,} tokens common to target ({ours}) and drafter ({theirs})"
-
-
-@runtime_checkable
-class WritesTexts(Protocol):
-    """A proposer that drafts in the drafter's tokens: ``draft_tokens`` of them, one after the other, at most."""
-
-    draft_tokens: int
 
 
 def choose_proposer(

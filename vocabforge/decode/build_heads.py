@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core.errors import MismatchError, UsageError, did_you_mean
+from ..core.values import parse_size
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.head_io import LoadedHead
@@ -66,14 +67,18 @@ def parse_dynamic(text: str) -> Dynamic:
             source="--dynamic",
             remedy=did_you_mean(source, SOURCES),
         )
-    if separator and not (size.isdecimal() and int(size) > 0):
+    try:
+        tokens = parse_size(size) if separator else None
+    except ValueError:
+        tokens = 0
+    if tokens is not None and tokens < 1:
         raise UsageError(
             "the number of dynamic draft tokens cannot be read",
             got=text,
             expected=f"{source}:SIZE with a size of 1 or more, such as {source}:512",
             source="--dynamic",
         )
-    return Dynamic("context" if source == "context" else "ranker", int(size) if separator else None)
+    return Dynamic("context" if source == "context" else "ranker", tokens)
 
 
 @dataclass(frozen=True)

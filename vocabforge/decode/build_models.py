@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import ArtifactError, DataError, UsageError
@@ -20,8 +20,10 @@ from ..models.head_io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ..models.lean import LeanModel, load_target
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
-from ..vocab.bridge import Bridge
 from .build_heads import BuiltHead
+
+if TYPE_CHECKING:
+    from ..vocab.bridge import Bridge
 
 _TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the one that is a model
 

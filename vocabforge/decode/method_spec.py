@@ -10,7 +10,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import UsageError
+from ..core.values import labelled, parse_size
 
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 DRAFT_MODEL = "draft-model"
 
@@ -77,7 +79,7 @@ class MethodSpec(StrictModel):
     )
     vocab: Path | None = option("Subset artefact: draft with these tokens only.")
     head: Path | None = option("Draft head (ranker, low-rank, router) to draft with.")
-    shortlist: Positive | None = option(
+    shortlist: Size | None = option(
         "Candidates of a ranker [default: what it was saved with].", heads=["ranker"]
     )
     budget: Text | None = option(
@@ -251,18 +253,3 @@ def only_proposer(name: str) -> str | None:
     """The one proposer that reads an option; None if all do."""
     found: str | None = _extra(name)["proposer"]
     return found
-
-
-def labelled(text: str) -> tuple[str, Path]:
-    """Label and folder of ``LABEL=DIR`` or ``DIR``, whose label is the folder's name (a run's, of its ``drafter``).
-
-    Raises:
-        UsageError: a label that is not one printable line.
-    """
-    label, separator, folder = text.partition("=")
-    if separator and label and not Path(text).exists():
-        if not label.isprintable():  # it names files, rows and columns
-            raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
-        return label, Path(folder)
-    whole = Path(text).resolve()
-    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)

@@ -277,6 +277,3 @@ def _check_options(options: MethodSpec) -> None:
             expected="--tree chain, sized with --depth",
             remedy="--proposer slem or tli drafts trees",
         )
-    for name, value in (("--depth", options.depth), ("--look-ahead", options.look_ahead)):
-        if value is not None and value < 0:
-            raise UsageError(f"{name} is out of range", got=value, expected="0 or more")

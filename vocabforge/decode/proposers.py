@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -12,10 +12,12 @@ from ..core.extension import resolve
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
-from ..vocab.bridge import Bridge
 from .draft import Commit, Draw, Plan
 from .method_spec import MethodSpec
 from .tree import DraftTree, TreeSettings
+
+if TYPE_CHECKING:
+    from ..vocab.bridge import Bridge
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError, VocabForgeError, did_you_mean
+from ..core.values import split_pair
 from ..ops.backend import library_facts
 from .bench_kernels_goals import goals
 from .bench_kernels_machine import machine_facts, no_device
@@ -175,8 +176,8 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
     known = {**_LISTS, **_SINGLE}
     values: dict[str, Any] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        if key not in known or not equals:
+        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in known))
+        if key not in known:
             raise UsageError(
                 "there is no such setting",
                 got=setting,

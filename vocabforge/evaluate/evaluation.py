@@ -13,12 +13,8 @@ from ..core.files import atomic_write, atomic_write_json
 from ..core.provenance import command_line, git_revision
 from .answers import write_rows
 from .asking import Asking
-from .assembling import build_results
 from .benchmarks import Benchmark
-from .dialects import DIALECTS
-from .hf_bench import write_hf_bench
 from .journal import Journal
-from .report import render_report
 from .results import ARTIFACT_KIND, RESULTS, Results
 from .runner import run_methods
 from .settings import RunSettings
@@ -149,6 +145,10 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
             model_ids=evaluation.model_ids(),
             fresh=handling.fresh,
         )
+        # What follows the run is imported after it.
+        from .assembling import build_results
+        from .report import render_report
+
         write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in outcome.failures])
         results = build_results(folder, evaluation, outcome, allow_code=handling.allow_code)
         _write_for_others(folder, evaluation, handling.dialect)
@@ -160,6 +160,9 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: Handling | 
 
 def _write_for_others(folder: Path, evaluation: Evaluation, dialect: str | None) -> None:
     """The files in others' formats, made from the answers and the side files."""
+    from .dialects import DIALECTS
+    from .hf_bench import write_hf_bench
+
     runs = len(evaluation.settings.runs)
     write_hf_bench(
         folder,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ...core.errors import DataError, UsageError, VocabForgeError
 from ...core.progress import say
-from .fetch import NotFetched, fetch
 from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
@@ -78,6 +77,8 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
         return found
     if switch := offline_switch(offline):
         raise _absent(name, row, data, f"nothing may be fetched ({switch})")
+    from .fetch import NotFetched, fetch
+
     failures = []
     for source in row.sources:
         place = cache_folder() / file_of(row, source)
