@@ -161,6 +161,17 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     assert found["said"].generator.proposer.kind == "n-gram"
 
 
+def test_a_tree_that_suits_the_device(place: Path) -> None:
+    auto = MethodSpec(drafter=place / "d", tree="auto", topk=4)
+    assert auto.on("cuda") == MethodSpec(drafter=place / "d", topk=4)
+    assert auto.on("cpu") == MethodSpec(drafter=place / "d", tree="chain", depth=2)
+    assert MethodSpec(tree="auto", depth=4).on("cpu").depth == 4
+    assert MethodSpec(topk=4).on("cpu") == MethodSpec(topk=4)
+    found = recipe_methods(recipe_of(place, auto=auto.given()), device="cpu")[1]
+    assert "4 nodes on 3 levels" in found.description
+    assert drafted(found)[0] == drafted(recipe_methods(recipe_of(place, a={"drafter": place / "d"}))[0])[0]
+
+
 def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = {"target": 0, "drafter": 0, "head": 0}
 

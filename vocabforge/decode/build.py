@@ -112,6 +112,7 @@ def build_method(
         return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+        spec = spec.on(models.model.device.type)
         proposer, drafter, built, way = _parts(models, spec, name, sampled)
         head = None if built is None else built.head
         bridge = None if way is None else way.bridge
@@ -229,6 +230,7 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
+    grid = grid.on(models.model.device.type)
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]
     ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
     heads = {label: models.trained_head(path) for label, path in grid.heads}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,9 +104,9 @@ class MethodSpec(StrictModel):
         "vocabulary's, at least 256; ranker: 512].",
         metavar="context[:SIZE]|ranker[:SIZE]",
     )
-    tree: Literal["dynamic", "chain", "static"] | None = option(
-        "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, or a static tree [default: the "
-        "proposer's]."
+    tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
+        "What is drafted: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
+        "proposer's own on CUDA, a chain of 3 tokens or of --depth on a CPU [default: the proposer's]."
     )
     tree_file: Path | None = option("JSON with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
@@ -185,6 +186,21 @@ class MethodSpec(StrictModel):
             or (value == 0 and type(value) is int)
         }
 
+    def on(self, device: str) -> MethodSpec:
+        """The same with the tree that suits a device, if that was left to it.
+
+        A CPU computes every node of a tree one after the other, a GPU many at the price of one.
+
+        Args:
+            device: its type, such as ``cpu``.
+        """
+        if self.tree != "auto":
+            return self
+        if device == "cuda":
+            return self.without("tree")
+        depth = 2 if self.depth is None else self.depth
+        return self.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
+
     def without(self, *names: str) -> MethodSpec:
         """The same with the defaults for these fields."""
         fields = type(self).model_fields
@@ -232,6 +248,12 @@ class MethodGrid:
         self.proposers, self.dynamic = list(proposer or ()), list(dynamic or ())
         self.overlaps = [Path(path) for path in overlap or ()]
         self.common = MethodSpec(**common)
+
+    def on(self, device: str) -> MethodGrid:
+        """The same with the tree that suits a device; see :meth:`MethodSpec.on`."""
+        grid = copy(self)
+        grid.common = self.common.on(device)
+        return grid
 
 
 def option_of(name: str) -> str:
