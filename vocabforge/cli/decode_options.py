@@ -10,16 +10,16 @@ import typer
 
 from ..decode.method_spec import MethodGrid, MethodSpec
 from .option_groups import FromModel
-from .parsing import DRAFTING
 
 if TYPE_CHECKING:
     from ..decode.draft import Wrap
     from ..decode.request import SamplingParams
 
-OneMethod = Annotated[MethodSpec, FromModel(MethodSpec, panel=DRAFTING)]
+_DRAFTING = "Drafting"  # heading of the options that make a method
+OneMethod = Annotated[MethodSpec, FromModel(MethodSpec, panel=_DRAFTING)]
 ManyMethods = Annotated[
     MethodGrid,
-    FromModel(MethodSpec, many=MethodGrid.MANY, labelled=MethodGrid.LABELLED, panel=DRAFTING),
+    FromModel(MethodSpec, many=MethodGrid.MANY, labelled=MethodGrid.LABELLED, panel=_DRAFTING),
 ]
 TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "total_nodes"))]
 

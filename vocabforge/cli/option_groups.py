@@ -201,4 +201,6 @@ def _made(annotation: Any, values: dict[str, Any]) -> Any:
         first = error.errors()[0]
         name = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else None
         message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(message, got=first["input"] if name else None, source=name) from error
+        raise UsageError(
+            message, got=first["input"] if name else None, source=name, remedy="--help describes the options"
+        ) from error

@@ -10,7 +10,6 @@ import typer.core
 
 from ..core.errors import closest
 
-DRAFTING = "Drafting"  # heading of the options that make a method
 SETTING = "KEY.SUB=VALUE"  # metavar of the arguments that override a recipe's keys
 _PANELS = 100  # columns below which rich's table of options cuts the names of options
 
@@ -43,19 +42,13 @@ class Command(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
     def _refuse_twice(self, ctx: Any, args: Sequence[str]) -> None:
-        """A setting of drafting that is given twice would silently keep its last value."""
-        once = {
-            name
-            for one in self.params
-            if getattr(one, "rich_help_panel", None) == DRAFTING and not getattr(one, "multiple", False)
-            for name in one.opts
-        }
-        given = [word.partition("=")[0] for word in args]
-        for name in sorted(once):
-            if given.count(name) > 1:
-                ctx.fail(
-                    f"{name} is given {given.count(name)} times; vocabforge eval compares several methods."
-                )
+        """Two proposers ask for two methods; a command that makes one would silently take the last."""
+        single = [
+            one for one in self.params if one.name == "proposer" and not getattr(one, "multiple", False)
+        ]
+        times = sum(word.partition("=")[0] == "--proposer" for word in args)
+        if single and times > 1:
+            ctx.fail(f"--proposer is given {times} times; vocabforge eval compares several methods.")
 
     def _refuse_settings_as_options(self, ctx: Any, args: Sequence[str], known: list[str]) -> None:
         for word in args:

@@ -219,7 +219,7 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
     if spec.overlap is not None:
         _check_draft_model("--overlap", kinds)
     if (problem := spec.contradiction()) is not None:
-        raise UsageError(problem)
+        raise UsageError(problem, expected="settings that belong to one method")
     if spec.dynamic is not None:
         parse_dynamic(spec.dynamic)
 
