@@ -109,7 +109,8 @@ def test_eval_compares_all_three_with_plain_decoding(place: Path, tmp_path: Path
     for name in FOREIGN:
         outputs = methods[f"d:{name}"]["summary"]["outputs"]
         assert outputs["identical"] == outputs["compared"] == 3
-    assert set(open_artifact(tmp_path / "out").manifest["parents"]) == {"target", "drafter d", "overlap o"}
+    roles = {f"{role} d:{name}" for role in ("drafter", "overlap") for name in FOREIGN}
+    assert set(open_artifact(tmp_path / "out").manifest["parents"]) == {"target", *roles}
 
 
 def test_eval_reports_what_was_counted(place: Path, tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_eval_reports_what_was_counted(place: Path, tmp_path: Path) -> None:
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     plain, drafted = results["methods"]
     assert plain["summary"]["counts"] == {}
-    assert results["run_facts"]["drafter tokenizer"] == str(place / "d")
+    assert f"drafter_tokenizer {place / 'd'}" in results["run_facts"]["recipe of d"]
     assert "SLRS" in drafted["description"]
     figures = drafted["summary"]["counts"]
     rows = [
@@ -144,7 +145,7 @@ def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path
     assert_user_error(invoke(*drafted, "--look-ahead", 0), 2, "name it: --proposer slrs")
     assert_user_error(invoke(*base, "--depth", 0), 2, "--depth, and nothing drafts")
     two = invoke(*drafted, "--proposer", "tli", "--proposer", "slem")
-    assert_user_error(two, 2, "--proposer tli and --proposer slem")
+    assert_user_error(two, 2, "--proposer is given 2 times")
     both = invoke(*drafted, "--proposer", "n-gram")
     assert_user_error(both, 2, "--proposer n-gram and --drafter")
     assert_user_error(

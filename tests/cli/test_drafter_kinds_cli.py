@@ -10,10 +10,8 @@ import pytest
 from tests.cli.cli_support import World, assert_user_error, invoke
 from tests.contracts.drafter_support import KINDS
 from tests.contracts.drafter_support import make_drafter as random_drafter
+from tests.decode.build_support import grid_methods
 from vocabforge.core.artifact import open_artifact
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_options import BuildOptions
-from vocabforge.decode.proposers import DraftOptions
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.target import HFTarget
 
@@ -63,11 +61,11 @@ def test_native_export_with_a_vocabulary_decodes(
         *("--output", tmp_path / "small"),
     )
     assert result.exit_code == 0, result.output
-    methods = build_methods(
+    methods = grid_methods(
         pristine.target,
         [str(made[1]), str(tmp_path / "small")],
         [str(pristine.vocab)],
-        options=BuildOptions(draft=DraftOptions(topk=3)),
+        topk=3,
     )
     outputs = [m.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=()) for m in methods]
     assert len(methods) == 5

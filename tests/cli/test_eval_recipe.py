@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import call
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.evaluate import evaluate
+from vocabforge.cli.generate import generate
+from vocabforge.cli.option_groups import flattened
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, write_recipe
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe, write_recipe
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
@@ -38,8 +44,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = DecodingRecipe(
         target=place / "t",
         methods={
-            "tree": MethodRecipe(drafter=place / "d", depth=1, topk=2, total_nodes=6),
-            "chain": MethodRecipe(drafter=place / "d", vocab=place / "v", tree="chain", depth=1),
+            "tree": MethodSpec(drafter=place / "d", depth=1, topk=2, total_nodes=6),
+            "chain": MethodSpec(drafter=place / "d", vocab=place / "v", tree="chain", depth=1),
         },
     )
     write_recipe(place / "recipe.yaml", recipe)
@@ -99,32 +105,57 @@ def test_what_a_recipe_says_is_not_said_again(place: Path, tmp_path: Path, besid
     assert not (tmp_path / "out").exists()
 
 
-def test_every_option_of_drafting_is_one_that_a_recipe_says() -> None:
-    """A new option of ``eval`` is either the run's, or refused beside a recipe."""
-    import inspect
-
-    from vocabforge.cli.eval_recipe import _ITS_OWN
-    from vocabforge.cli.option_groups import flattened
-
-    runs = {
-        *("context", "recipe", "benchmark", "output", "method", "data", "benchmark_format", "offline"),
-        *(
-            "list_benchmarks",
-            "limit",
-            "temperature",
-            "sampling_top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-        ),
-        *("presence_penalty", "frequency_penalty", "seed", "repeats", "max_new_tokens", "warmup"),
-        *("prompt_format", "system", "compiled", "graphs", "device", "dialect", "allow_code_execution"),
-        *("fresh", "as_json", "overwrite"),
-    }
-    assert set(inspect.signature(flattened(evaluate)).parameters) == runs | set(_ITS_OWN)
+@pytest.mark.parametrize("command", [evaluate, generate])
+def test_every_field_of_a_method_is_an_option(command) -> None:
+    """One declaration: a new field is an option of both commands, and refused beside a recipe."""
+    options = inspect.signature(flattened(command)).parameters
+    assert set(MethodSpec.model_fields) <= set(options)
+    given = typer.main.get_command(build_app({"it": command}, ["it"])).commands["it"]
+    helps = {one.name: getattr(one, "help", "") for one in given.params}
+    for name, field in MethodSpec.model_fields.items():
+        assert str(field.description) in helps[name]
 
 
 def test_without_a_target_it_says_what_to_give(place: Path, tmp_path: Path) -> None:
     result = invoke(place, "--output", str(tmp_path / "out"), "--drafter", str(place / "d"))
     assert result.exit_code == 2
     assert "--target DIR, or --recipe FILE" in result.output
+
+
+MOST_FRAMES, MOST_LINES = 21, 25_000
+TRACE = """
+import json, sys
+from pathlib import Path
+from vocabforge import cli
+
+found = {}
+
+def watch(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_name == "expand" and code.co_filename.endswith("proposer_eagle.py"):
+        sys.setprofile(None)
+        frames = []
+        while frame is not None:
+            if "vocabforge" in Path(frame.f_code.co_filename).parts:
+                frames.append(f"{Path(frame.f_code.co_filename).stem}:{frame.f_code.co_name}")
+            frame = frame.f_back
+        files = {one.__file__ for name, one in list(sys.modules.items()) if name.partition(".")[0] == "vocabforge"}
+        found.update(frames=frames[::-1], lines=sum(len(Path(one).read_bytes().splitlines()) for one in files))
+
+sys.setprofile(watch)
+try:
+    cli.main()
+finally:
+    print(json.dumps(found), file=sys.stderr)
+"""
+
+
+def test_the_way_to_a_draft_step_is_short(place: Path, tmp_path: Path) -> None:
+    """Frames from the program's start to a draft step, and lines that are imported until then: both may only fall."""
+    words = ["eval", "--target", place / "t", "--drafter", place / "d", "--benchmark", place / "q.jsonl"]
+    words += ["--max-new-tokens", 4, "--warmup", 0, "--prompt-format", "raw", "--device", "cpu", "--limit", 1]
+    done = call(*words, "--output", tmp_path / "out", code=TRACE)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert len(found["frames"]) <= MOST_FRAMES, found["frames"]
+    assert found["lines"] <= MOST_LINES

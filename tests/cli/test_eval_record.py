@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,32 @@ import torch
 from safetensors.torch import save_file
 
 from tests.decode.graph_support import traced
-from vocabforge.cli.eval_record import facts_of, parents_of
+from vocabforge.cli.eval_record import parents_of, passes_of, settings_of
 from vocabforge.core.artifact import write_artifact
-from vocabforge.decode.build_heads import HeadRequest
-from vocabforge.decode.build_options import BuildOptions
-from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe
 
-DRAFT = {
+SETTINGS = {
+    "proposer": "slrs",
+    "shortlist": 7,
+    "budget": "4",
+    "head_rows": "own",
+    "ranker_fp8": True,
+    "dynamic": "context:8",
     "tree": "chain",
-    "sample": True,
+    "draft_sampling": True,
     "depth": 0,
     "topk": 3,
     "total_nodes": 9,
     "tree_file": Path("tree.json"),
-    "layers": 2,
+    "exit_layers": 2,
     "ngram": (1, 3),
     "look_ahead": 5,
-    "single": True,
+    "single_token": True,
+    "drafter_tokenizer": Path("tokenizer"),
+    "control": "adaptive",
+    "verifier": "point",
 }
-HEADS = {"shortlist": 7, "budget": "4", "rows": "own", "dynamic": ("context:8",), "fp8": True}
 
 
 @pytest.fixture(autouse=True)
@@ -39,27 +45,17 @@ def tree_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_way_to_make_methods_is_recorded(tree_file: Path) -> None:
-    assert set(DRAFT) == {field.name for field in fields(DraftOptions)}
-    assert {*HEADS, "given"} == {field.name for field in fields(HeadRequest)}
-    plain = BuildOptions()
-    asked = [
-        plain,
-        *(replace(plain, draft=replace(plain.draft, **{name: value})) for name, value in DRAFT.items()),
-        *(replace(plain, heads=HeadRequest(**{name: value})) for name, value in HEADS.items()),
-        replace(plain, wrap=traced()),
-        replace(plain, wrap=lambda name, function: function),
-        replace(plain, drafter_tokenizer=Path("tokenizer")),
-    ]
-    found = [facts_of(options) for options in asked]
-    assert len({tuple(facts.items()) for facts in found}) == len(asked)
-    assert (
-        found[0] == facts_of(replace(plain, heads=HeadRequest(given=("head",)))) == {"passes": "as they are"}
-    )
-    assert [facts["passes"] for facts in found[-3:-1]] == ["captured", "compiled"]
-    assert found[3]["drafting options"] == "--depth 0"
-    with_file = facts_of(replace(plain, draft=DraftOptions(tree_file=tree_file)))
+    hashed = {"drafter", "vocab", "head", "overlap"}
+    assert {*SETTINGS} | hashed == {*MethodSpec.model_fields}
+    found = [settings_of(MethodSpec(**{name: value})) for name, value in SETTINGS.items()]
+    assert len({*found, settings_of(MethodSpec())}) == len(SETTINGS) + 1
+    assert settings_of(MethodSpec(head=Path("head"))) == "defaults"
+    assert settings_of(MethodSpec(depth=0)) == "depth 0"
+    with_file = settings_of(MethodSpec(tree_file=tree_file))
     tree_file.write_text("[[1]]", "utf-8")
-    assert facts_of(replace(plain, draft=DraftOptions(tree_file=tree_file))) != with_file
+    assert settings_of(MethodSpec(tree_file=tree_file)) != with_file
+    wraps = (None, traced(), lambda name, function: function)
+    assert [passes_of(wrap) for wrap in wraps] == ["as they are", "captured", "compiled"]
 
 
 def test_every_drafter_has_a_hash_of_its_own(tmp_path: Path) -> None:
@@ -74,10 +70,12 @@ def test_every_drafter_has_a_hash_of_its_own(tmp_path: Path) -> None:
     served = tmp_path / "served"
     served.mkdir()
     save_file({"fc.weight": torch.zeros(3)}, served / "model.safetensors")
-    drafters = [str(tmp_path / "one" / "drafter"), str(tmp_path / "two" / "drafter"), f"mine={served}"]
-    hashes = parents_of(target, drafters, [], [])
+    drafters = {"one": tmp_path / "one" / "drafter", "two": tmp_path / "two" / "drafter", "mine": served}
+    methods = {name: MethodSpec(drafter=path) for name, path in drafters.items()}
+    recipe = DecodingRecipe(target=target, methods=methods)
+    hashes = parents_of(recipe, list(methods))
     assert list(hashes) == ["target", "drafter one", "drafter two", "drafter mine"]
     assert len(set(hashes.values())) == 4
     save_file({"fc.weight": torch.ones(3)}, served / "model.safetensors")
-    changed = parents_of(target, drafters, [], [])
+    changed = parents_of(recipe, list(methods))
     assert [name for name in hashes if changed[name] != hashes[name]] == ["drafter mine"]

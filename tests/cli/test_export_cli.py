@@ -22,11 +22,9 @@ from tests.cli.cli_support import (
     make_target,
     make_vocab,
 )
+from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_options import BuildOptions
-from vocabforge.decode.proposers import DraftOptions
 from vocabforge.export.formats import FORMATS
 from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.vocab.subset import load_subset, save_subset
@@ -95,11 +93,13 @@ def test_every_format_decodes_as_before(name: str, pristine: World, small: Path,
     assert artifact.meta["format"] == name
     assert artifact.manifest["parents"].keys() == ({"drafter", "vocab"} if vocab else {"drafter"})
     assert f"`{name}`, float32" in (tmp_path / "out" / "README.md").read_text("utf-8")
-    methods = build_methods(
+    methods = grid_methods(
         pristine.target,
         [f"a={drafter}", f"b={tmp_path / 'out'}"],
         [f"v={pristine.vocab}"] if vocab else [],
-        options=BuildOptions(draft=DraftOptions(depth=2, topk=3, total_nodes=12)),
+        depth=2,
+        topk=3,
+        total_nodes=12,
     )
     named = {
         one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods

@@ -80,7 +80,7 @@ def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> 
     [
         (["--size", "8"], "cut from a ranking"),
         (["--measure-budget", "9"], "a tenth of `--budget`"),
-        (["--batch", "1,x"], "cannot be read"),
+        (["--batch", "1,x"], "is no size"),
         (["--shortlist", "8"], "means nothing here"),
         (["--measure-only", "--what-if", "there.json"], "nothing is measured"),
         (["--check", "8", "--batch", "4"], "one request at a time"),

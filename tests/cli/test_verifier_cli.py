@@ -18,7 +18,8 @@ from vocabforge.cli.generate import generate
 from vocabforge.cli.report import report
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, write_recipe
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe, write_recipe
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.models.drafter_io import save_drafter
@@ -97,7 +98,7 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert (plain["verifier"], plain["lossless"]) == (None, True)
     assert (made["verifier"], made["lossless"]) == ("keeps-all", False)
     assert made["description"].endswith("verifier keeps-all (not lossless)")
-    assert results["run_facts"]["verifier"] == "keeps-all"
+    assert "verifier keeps-all" in results["run_facts"]["recipe of d"]
     assert made["summary"]["outputs"] is None
     assert "4" in made["summary"]["accept_length_histogram"]  # three drafts and the last token: it was asked
     assert "Not lossless." in (tmp_path / "all" / "report.html").read_text("utf-8")
@@ -122,8 +123,8 @@ def test_methods_of_a_recipe_have_verifiers_of_their_own(
     place: Path, tmp_path: Path, keeps_all: None
 ) -> None:
     chain = {"drafter": place / "d", "tree": "chain", "depth": 1}
-    ways = {name: MethodRecipe(**chain, verifier=name) for name in ("point", "keeps-all")}
-    recipe = DecodingRecipe(target=place / "t", methods={"usual": MethodRecipe(**chain), **ways})
+    ways = {name: MethodSpec(**chain, verifier=name) for name in ("point", "keeps-all")}
+    recipe = DecodingRecipe(target=place / "t", methods={"usual": MethodSpec(**chain), **ways})
     write_recipe(tmp_path / "recipe.yaml", recipe)
     named = ("--recipe", tmp_path / "recipe.yaml")
     result = run_eval(place, tmp_path / "out", *named, "--temperature", 1, "--json")

@@ -191,15 +191,15 @@ def test_anchors_and_merge_keys_work_and_may_be_overridden(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("novalue", "cannot read an override"),
-        ("=3", "cannot read an override"),
-        ("a..b=3", "cannot read an override"),
-        (".a=3", "cannot read an override"),
+        ("novalue", "no KEY=VALUE"),
+        ("=3", "no KEY=VALUE"),
+        ("a..b=3", "no key of the configuration"),
+        (".a=3", "no key of the configuration"),
         ("text.sub=3", "runs through a plain value"),
         ("list.0=3", "runs through a plain value"),
-        ("a=[1", "override's value"),
-        ("a={b: 1, b: 2}", "override's value"),
-        ("a=2020-13-45", "override's value"),
+        ("a=[1", "cannot read a value"),
+        ("a={b: 1, b: 2}", "cannot read a value"),
+        ("a=2020-13-45", "cannot read a value"),
     ],
 )
 def test_bad_overrides(override: str, message: str) -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from tests.contracts.drafter_support import make_drafter
 from tests.support import DATA, tiny_target
 from vocabforge.decode.draft import Commit
-from vocabforge.decode.proposers import DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel, load_target
@@ -24,13 +25,13 @@ from vocabforge.models.target import HFTarget
 VOCAB = 512
 DRAFTERS = {"eagle1": "eagle1", "eagle2": "eagle1", "eagle3": "eagle3", "medusa": "medusa"}
 OPTIONS = {
-    "n-gram": DraftOptions(depth=3, ngram=(1, 4)),
-    "draft-model": DraftOptions(depth=3),
-    "early-exit": DraftOptions(depth=2, layers=3),
-    "eagle1": DraftOptions(tree="static", topk=3, depth=2, total_nodes=9),
-    "medusa": DraftOptions(tree="static", topk=3, depth=2, total_nodes=9),
+    "n-gram": MethodSpec(depth=3, ngram=(1, 4)),
+    "draft-model": MethodSpec(depth=3),
+    "early-exit": MethodSpec(depth=2, exit_layers=3),
+    "eagle1": MethodSpec(tree="static", topk=3, depth=2, total_nodes=9),
+    "medusa": MethodSpec(tree="static", topk=3, depth=2, total_nodes=9),
 }
-DYNAMIC = DraftOptions(tree="dynamic", topk=3, depth=2, total_nodes=10)
+DYNAMIC = MethodSpec(tree="dynamic", topk=3, depth=2, total_nodes=10)
 
 
 def spec_bench_prompts(count: int, longest: int) -> list[list[int]]:

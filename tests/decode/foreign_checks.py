@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +24,8 @@ from tests.decode.proof_support import GREEDY, TRANSFORMS
 from tests.vocab.overlap_support import hand_made
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.foreign_text import DraftText
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.tree import DraftTree
 from vocabforge.vocab.bridge import make_bridge
@@ -137,9 +137,9 @@ def a_drafter_like_the_target_is_right() -> None:
         target.table[:, 0] = -1e9
     for way in ("tli", "slem"):
         for tree in ("chain", "static"):
-            options = DraftOptions(tree=tree, depth=1, topk=None if tree == "chain" else 2)
+            options = MethodSpec(tree=tree, depth=1, topk=None if tree == "chain" else 2)
             if tree == "static":
-                options = replace(options, total_nodes=5)
+                options = options.model_copy(update={"total_nodes": 5})
             decoder = Decoder(
                 target, make_proposer(way, ProposerParts(target, target, None, options, bridge))
             )

@@ -15,7 +15,8 @@ from tests.decode.markov import MarkovTarget
 from vocabforge.decode import sampling
 from vocabforge.decode.draft import Draw
 from vocabforge.decode.foreign_text import DraftText
-from vocabforge.decode.proposers import DraftOptions, Proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import Proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance
 from vocabforge.decode.tree import DraftLaw, Law
@@ -147,7 +148,7 @@ class Streams:
             yield tuple(ours[token] for token in path), weight
 
     def cut(
-        self, bridge: Bridge, length: int, options: DraftOptions, levels: int
+        self, bridge: Bridge, length: int, options: MethodSpec, levels: int
     ) -> Iterator[tuple[tuple[int, ...], Fraction]]:
         """SLRS: texts of any tokens, cut into target tokens by the longest match."""
         forms, ends = self._situation.drafter, self._situation.ends[1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from tests.decode.enumeration import Law
 from tests.decode.markov import MarkovTarget
 from tests.decode.proof_support import Case, Walker, reference_law
-from vocabforge.decode.proposers import DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.vocab.bridge import Bridge, BridgeSide
 
@@ -127,24 +128,24 @@ SITUATIONS = {
     "a token beyond the target": Situation((b"a", b"b"), (b"x", b"b", b"a"), (1, 0, 0)),
 }
 
-CHAIN = DraftOptions(tree="chain", depth=1)
-STATIC = DraftOptions(tree="static", topk=2, depth=1, total_nodes=5)
-DYNAMIC = DraftOptions(tree="dynamic", topk=2, depth=1, total_nodes=5)
-SIBLINGS = DraftOptions(tree="static", topk=2, depth=0, total_nodes=3)
+CHAIN = MethodSpec(tree="chain", depth=1)
+STATIC = MethodSpec(tree="static", topk=2, depth=1, total_nodes=5)
+DYNAMIC = MethodSpec(tree="dynamic", topk=2, depth=1, total_nodes=5)
+SIBLINGS = MethodSpec(tree="static", topk=2, depth=0, total_nodes=3)
 # name -> proposer and how it drafts
-WAYS: dict[str, tuple[str, DraftOptions]] = {
+WAYS: dict[str, tuple[str, MethodSpec]] = {
     "tli, chain": ("tli", CHAIN),
     "tli, static": ("tli", STATIC),
     "tli, dynamic": ("tli", DYNAMIC),
-    "tli, drawn chain": ("tli", replace(CHAIN, sample=True)),
-    "tli, drawn siblings": ("tli", replace(SIBLINGS, sample=True)),
-    "slem, chain": ("slem", replace(CHAIN, depth=2)),
+    "tli, drawn chain": ("tli", CHAIN.model_copy(update={"draft_sampling": True})),
+    "tli, drawn siblings": ("tli", SIBLINGS.model_copy(update={"draft_sampling": True})),
+    "slem, chain": ("slem", CHAIN.model_copy(update={"depth": 2})),
     "slem, static": ("slem", STATIC),
     "slem, dynamic": ("slem", DYNAMIC),
-    "slrs": ("slrs", DraftOptions(depth=1, look_ahead=1)),
-    "slrs, one draw": ("slrs", DraftOptions(depth=0, look_ahead=1)),
-    "slrs, further ahead": ("slrs", DraftOptions(depth=2, look_ahead=2)),
-    "slrs, one token": ("slrs", DraftOptions(depth=2, look_ahead=2, single=True)),
+    "slrs": ("slrs", MethodSpec(depth=1, look_ahead=1)),
+    "slrs, one draw": ("slrs", MethodSpec(depth=0, look_ahead=1)),
+    "slrs, further ahead": ("slrs", MethodSpec(depth=2, look_ahead=2)),
+    "slrs, one token": ("slrs", MethodSpec(depth=2, look_ahead=2, single_token=True)),
 }
 
 Kinds = tuple[str, str]  # of the tables of target and drafter, see ``markov.table``

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -88,7 +87,7 @@ def early_exit_is_right() -> None:
     """All layers as the early exit: every draft is accepted."""
     target = MarkovTarget("plain", 3, 1, layers=1)
     for shape in ("chain", "static", "dynamic"):
-        parts = ProposerParts(target, None, None, replace(SHAPES[shape], layers=1))
+        parts = ProposerParts(target, None, None, SHAPES[shape].model_copy(update={"exit_layers": 1}))
         walker = Walker(target, make_proposer("early-exit", parts))
         walker.laws([Case(GREEDY["greedy"], length=6)])
         assert {length for result in walker.results for length in result.accept_lengths} == {3}

@@ -16,20 +16,21 @@ from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, DraftStep, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import DraftOptions, ProposerParts
+from vocabforge.decode.proposers import ProposerParts
 from vocabforge.decode.request import Request
 from vocabforge.decode.shapes import from_paths
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel, load_target
 
 SHAPES = {
-    "one": DraftOptions("chain", depth=0),
-    "chain": DraftOptions("chain", depth=3),
-    "dynamic": DraftOptions("dynamic", depth=3, topk=3, total_nodes=14),
-    "narrow": DraftOptions("dynamic", depth=2, topk=1, total_nodes=4),
-    "static": DraftOptions("static", depth=3, topk=3, total_nodes=12),
+    "one": MethodSpec(tree="chain", depth=0),
+    "chain": MethodSpec(tree="chain", depth=3),
+    "dynamic": MethodSpec(tree="dynamic", depth=3, topk=3, total_nodes=14),
+    "narrow": MethodSpec(tree="dynamic", depth=2, topk=1, total_nodes=4),
+    "static": MethodSpec(tree="static", depth=3, topk=3, total_nodes=12),
 }
 # Two levels of one node each above a tree.
 STEM = from_paths([(0,), (0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 1, 1)])
@@ -65,7 +66,9 @@ def shaped(
 ) -> ModelProposer:
     """A proposer with a tree of ``SHAPES``, with options, or with STEM."""
     options = SHAPES.get(shape, SHAPES["chain"]) if isinstance(shape, str) else shape
-    made = build(replace(parts, options=replace(options, layers=parts.options.layers)))
+    made = build(
+        replace(parts, options=options.model_copy(update={"exit_layers": parts.options.exit_layers}))
+    )
     return ModelProposer(made.backend, made.head, ShapePolicy(STEM)) if shape == "stem" else made
 
 

@@ -19,10 +19,10 @@ from vocabforge.core.extension import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.control import Control
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposers import (
     FOREIGN,
     PROPOSERS,
-    DraftOptions,
     Proposer,
     ProposerParts,
     make_proposer,
@@ -71,10 +71,10 @@ TRANSFORMS = {
 
 # How each proposer of the table drafts here; what is not named drafts a chain.
 SHAPES = {
-    "chain": DraftOptions(tree="chain", depth=1),
-    "static": DraftOptions(tree="static", topk=2, depth=1, total_nodes=5),
-    "dynamic": DraftOptions(tree="dynamic", topk=2, depth=1, total_nodes=5),
-    "siblings": DraftOptions(tree="static", topk=2, depth=0, total_nodes=3),
+    "chain": MethodSpec(tree="chain", depth=1),
+    "static": MethodSpec(tree="static", topk=2, depth=1, total_nodes=5),
+    "dynamic": MethodSpec(tree="dynamic", topk=2, depth=1, total_nodes=5),
+    "siblings": MethodSpec(tree="static", topk=2, depth=0, total_nodes=3),
 }
 
 
@@ -157,13 +157,15 @@ def proposer_for(
 ) -> Proposer:
     """A proposer of the table over a Markov target."""
     drafter = drafter_of(name, target)
-    options = replace(SHAPES[shape], sample=sample)
+    options = SHAPES[shape].model_copy(update={"draft_sampling": sample})
     if name == "n-gram":
-        options = replace(options, ngram=(1, 2), tree="dynamic" if shape == "dynamic" else "chain")
+        options = options.model_copy(
+            update={"ngram": (1, 2), "tree": "dynamic" if shape == "dynamic" else "chain"}
+        )
         if shape != "dynamic":
-            options = replace(options, topk=None, total_nodes=None)
+            options = options.without("topk", "total_nodes")
     if name == "early-exit":
-        options = replace(options, layers=1)
+        options = options.model_copy(update={"exit_layers": 1})
     built = None if head is None else make_head(head, drafter, target)
     return make_proposer(name, ProposerParts(target, drafter, built, options))
 

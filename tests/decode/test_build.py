@@ -14,17 +14,15 @@ import torch
 from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.export import export
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.draft import Plan
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import DraftOptions
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.target import HFTarget
@@ -52,11 +50,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
-    methods = build_methods(
+    methods = grid_methods(
         place / "t",
         [str(place / "run" / "drafter")],
         [f"small={place / 'v'}"],
-        options=BuildOptions(draft=DraftOptions(depth=1, topk=2, total_nodes=5)),
+        depth=1,
+        topk=2,
+        total_nodes=5,
     )
     assert [method.name for method in methods] == ["plain", "run", "run+small"]
     assert "261 tokens" in methods[1].description
@@ -70,9 +70,7 @@ def test_methods_are_named_after_run_and_vocabulary(place: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_all_methods_take_the_dtype_asked_for(place: Path, dtype: str) -> None:
-    methods = build_methods(
-        place / "t", [str(place / "run" / "drafter")], [str(place / "v")], options=BuildOptions(dtype=dtype)
-    )
+    methods = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")], dtype=dtype)
     for method in methods:
         decoder = method.generator
         assert isinstance(decoder, Decoder)
@@ -84,7 +82,7 @@ def test_all_methods_take_the_dtype_asked_for(place: Path, dtype: str) -> None:
 
 def test_the_drafters_share_the_targets_tensors(place: Path) -> None:
     """A copy of embedding and LM head for every method would fill a device."""
-    methods = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])
+    methods = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])
     for method in methods[1:]:
         decoder = method.generator
         assert isinstance(decoder, Decoder)
@@ -96,30 +94,25 @@ def test_the_drafters_share_the_targets_tensors(place: Path) -> None:
 
 def test_names_are_checked(place: Path) -> None:
     drafter = str(place / "run" / "drafter")
-    kept = build_methods(place / "t", [f"a={drafter}", f"b={drafter}"], methods=["b"])
-    assert [method.name for method in kept] == ["plain", "b"]
     with pytest.raises(UsageError, match="two methods have one name"):
-        build_methods(place / "t", [drafter, drafter])
-    with pytest.raises(UsageError, match="no such method") as error:
-        build_methods(place / "t", [drafter], methods=["c"])
-    assert "plain, run" in str(error.value)
+        grid_methods(place / "t", [drafter, drafter])
 
 
 def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -> None:
     drafter = str(place / "run" / "drafter")
     with pytest.raises(MismatchError, match="tokenizer"):
-        build_methods(place / "t", [drafter], [str(place / "w")])
+        grid_methods(place / "t", [drafter], [str(place / "w")])
     tiny_target(tmp_path / "other", vocab_size=261, seed=4)
     byte_tokenizer(tmp_path / "other")
     with pytest.raises(MismatchError, match="another target"):
-        build_methods(tmp_path / "other", [drafter])
+        grid_methods(tmp_path / "other", [drafter])
     tiny_target(tmp_path / "small", vocab_size=200)
     byte_tokenizer(tmp_path / "small")
     with pytest.raises(MismatchError, match="does not match the target"):
-        build_methods(tmp_path / "small")
+        grid_methods(tmp_path / "small")
     for arguments, words in (({"dtype": "int8"}, "no such dtype"), ({"device": "tpu9"}, "no such device")):
         with pytest.raises(UsageError, match=words):
-            build_methods(place / "t", options=BuildOptions(**arguments))
+            grid_methods(place / "t", **arguments)
 
 
 def test_generate_streams_the_text_and_tells_the_figures(place: Path) -> None:
@@ -169,23 +162,23 @@ def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, t
     assert done.exit_code == 0, done.output
     shutil.copytree(tmp_path / "served", tmp_path / "foreign")
     (tmp_path / "foreign" / "manifest.json").unlink()
-    own = build_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])[2]
+    own = grid_methods(place / "t", [str(place / "run" / "drafter")], [str(place / "v")])[2]
     expected = own.generator.generate([72, 101, 108], max_new_tokens=20, stop_ids=())
     for name in ("served", "foreign"):
-        result = build_methods(place / "t", [str(tmp_path / name)])[1].generator.generate(
+        result = grid_methods(place / "t", [str(tmp_path / name)])[1].generator.generate(
             [72, 101, 108], max_new_tokens=20, stop_ids=()
         )
         assert (result.token_ids, result.accept_lengths) == (expected.token_ids, expected.accept_lengths)
 
 
 def names_of(place: Path, *drafters: str, vocabs: Sequence[str] = (), **options: Any) -> dict[str, Any]:
-    found = build_methods(place / "t", drafters, vocabs, options=BuildOptions(**options))
+    found = grid_methods(place / "t", drafters, vocabs, **options)
     return {method.name: method for method in found}
 
 
 def test_proposers_without_a_drafter_are_methods_of_their_own(place: Path) -> None:
-    draft = DraftOptions(layers=2, depth=3)
-    found = names_of(place, vocabs=[str(place / "v")], proposers=["n-gram", "early-exit"], draft=draft)
+    asked = {"proposer": ["n-gram", "early-exit"], "exit_layers": 2, "depth": 3}
+    found = names_of(place, vocabs=[str(place / "v")], **asked)
     assert list(found) == ["plain", "n-gram", "early-exit", "early-exit+v"]
     plain, *others = (
         one.generator.generate([72, 101] * 4, max_new_tokens=30, stop_ids=()) for one in found.values()
@@ -193,7 +186,7 @@ def test_proposers_without_a_drafter_are_methods_of_their_own(place: Path) -> No
     assert all(one.token_ids == plain.token_ids for one in others)
     assert all(one.drafted > 0 for one in others)
     with pytest.raises(UsageError, match=r"(?s)no such proposer.*eagle9.*early-exit"):
-        names_of(place, proposers=["eagle9"])
+        names_of(place, proposer=["eagle9"])
 
 
 def test_a_model_of_the_same_vocabulary_drafts(place: Path, tmp_path: Path) -> None:
@@ -214,17 +207,17 @@ def test_a_model_of_the_same_vocabulary_drafts(place: Path, tmp_path: Path) -> N
 def test_the_proposer_must_fit_the_drafter(place: Path) -> None:
     drafter = str(place / "run" / "drafter")
     with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*medusa with eagle3"):
-        names_of(place, drafter, proposers=["medusa"])
-    assert list(names_of(place, drafter, proposers=["eagle3", "n-gram"])) == ["plain", "n-gram", "run"]
+        names_of(place, drafter, proposer=["medusa"])
+    assert list(names_of(place, drafter, proposer=["eagle3", "n-gram"])) == ["plain", "n-gram", "run"]
 
 
 def test_adaptive_control_and_drawn_drafts_are_told(place: Path) -> None:
     drafter = str(place / "run" / "drafter")
-    draft = DraftOptions("chain", True, 2)
-    found = names_of(place, drafter, draft=draft, control="adaptive")["run"]
+    draft = {"tree": "chain", "draft_sampling": True, "depth": 2}
+    found = names_of(place, drafter, **draft, control="adaptive")["run"]
     assert "drawn drafts, adaptive control" in found.description
     result = found.generator.generate([72, 101], max_new_tokens=30, stop_ids=())
     plain = names_of(place)["plain"].generator.generate([72, 101], max_new_tokens=30, stop_ids=())
     assert result.token_ids == plain.token_ids
     with pytest.raises(UsageError, match="dynamic tree cannot be drawn"):
-        names_of(place, drafter, draft=DraftOptions("dynamic", True))
+        names_of(place, drafter, tree="dynamic", draft_sampling=True)

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.decode.build_support import grid_methods
 from tests.decode.foreign_tokenizers import EOS, merging_tokenizer
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import Method, build_methods
+from vocabforge.decode.build import Method
 from vocabforge.decode.build_foreign import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer, turned
-from vocabforge.decode.build_heads import HeadRequest
-from vocabforge.decode.build_options import BuildOptions
-from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.request import SamplingParams
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.subset import VocabSubset, save_subset
@@ -47,9 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def methods_of(place: Path, *drafters: str, vocabs: Sequence[str] = (), **options: Any) -> dict[str, Method]:
     """Methods by name; drafters are folders of ``place``."""
-    found = build_methods(
-        place / "t", [str(place / name) for name in drafters], vocabs, options=BuildOptions(**options)
-    )
+    found = grid_methods(place / "t", [str(place / name) for name in drafters], vocabs, **options)
     return {method.name: method for method in found}
 
 
@@ -81,35 +78,33 @@ def test_the_rule_of_choice(
 @pytest.mark.parametrize(
     "draft",
     [
-        DraftOptions(tree="dynamic"),
-        DraftOptions(tree="static"),
-        DraftOptions(tree_file=Path("t.json")),
-        DraftOptions(topk=2),
-        DraftOptions(total_nodes=8),
+        MethodSpec(tree="dynamic"),
+        MethodSpec(tree="static"),
+        MethodSpec(tree_file=Path("t.json")),
+        MethodSpec(topk=2),
+        MethodSpec(total_nodes=8),
     ],
 )
-def test_where_a_tree_was_asked_for_slrs_is_not_chosen(draft: DraftOptions) -> None:
+def test_where_a_tree_was_asked_for_slrs_is_not_chosen(draft: MethodSpec) -> None:
     name, reason = choose_proposer((0.1, 1.0), 1.0, True, draft)
     assert name == "slem"
     assert "tree" in reason
-    chain = replace(DraftOptions(), tree="chain", depth=3, sample=True)
+    chain = MethodSpec(tree="chain", depth=3, draft_sampling=True)
     assert choose_proposer((0.1, 1.0), 1.0, True, chain)[0] == "slrs"
 
 
 def test_the_choice_follows_what_was_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = methods_of(
-        place, "letters", sampled=True, draft=DraftOptions(tree="dynamic", topk=2, total_nodes=8)
-    )
+    tree = methods_of(place, "letters", sampled=True, tree="dynamic", topk=2, total_nodes=8)
     assert kinds_of(tree) == {"letters": "slem"}
-    drawn = DraftOptions(sample=True)
-    assert kinds_of(methods_of(place, "letters", sampled=True, draft=drawn)) == {"letters": "slrs"}
-    assert kinds_of(methods_of(place, "near", sampled=True, draft=drawn)) == {"near": "tli"}
+    drawn = {"draft_sampling": True}
+    assert kinds_of(methods_of(place, "letters", sampled=True, **drawn)) == {"letters": "slrs"}
+    assert kinds_of(methods_of(place, "near", sampled=True, **drawn)) == {"near": "tli"}
     with pytest.raises(
         UsageError, match=r"(?s)drawn drafts.*slem, chosen because.*--proposer tli or --proposer slrs"
     ):
-        methods_of(place, "words", sampled=True, draft=drawn)
+        methods_of(place, "words", sampled=True, **drawn)
     capsys.readouterr()
-    several = methods_of(place, "words", "near", sampled=True, draft=drawn)
+    several = methods_of(place, "words", "near", sampled=True, **drawn)
     assert kinds_of(several) == {"words": "slem", "near": "tli"}
     told = capsys.readouterr().err
     assert "words drafts without --draft-sampling: slem has no use for it." in told
@@ -118,33 +113,33 @@ def test_the_choice_follows_what_was_asked_for(place: Path, capsys: pytest.Captu
 
 def test_options_of_slrs_wait_for_the_choice(place: Path) -> None:
     for draft, option in (
-        (DraftOptions(look_ahead=0), "--look-ahead"),
-        (DraftOptions(single=True), "--single-token"),
+        ({"look_ahead": 0}, "--look-ahead"),
+        ({"single_token": True}, "--single-token"),
     ):
-        chosen = methods_of(place, "letters", sampled=True, draft=draft)
+        chosen = methods_of(place, "letters", sampled=True, **draft)
         assert kinds_of(chosen) == {"letters": "slrs"}
-        assert (chosen["letters"].generator.proposer.plan.levels == 1) == draft.single  # type: ignore[attr-defined]
+        assert (chosen["letters"].generator.proposer.plan.levels == 1) == ("single_token" in draft)  # type: ignore[attr-defined]
         words = rf"(?s){option} means nothing here.*slem, chosen for.*name it: --proposer slrs"
         with pytest.raises(UsageError, match=words):
-            methods_of(place, "letters", draft=draft)
+            methods_of(place, "letters", **draft)
         with pytest.raises(UsageError, match=rf"(?s){option} means nothing here.*--proposer slrs beside it"):
-            methods_of(place, "letters", proposers=["tli"], draft=draft)
-    both = DraftOptions(look_ahead=0, single=True)
+            methods_of(place, "letters", proposer=["tli"], **draft)
+    both = {"look_ahead": 0, "single_token": True}
     with pytest.raises(UsageError, match="--look-ahead and --single-token mean nothing here"):
-        methods_of(place, "letters", draft=both)
-    assert kinds_of(methods_of(place, "letters", "near", sampled=True, draft=both))["letters"] == "slrs"
+        methods_of(place, "letters", **both)
+    assert kinds_of(methods_of(place, "letters", "near", sampled=True, **both))["letters"] == "slrs"
 
 
 def test_zero_is_an_option_given(place: Path) -> None:
     with pytest.raises(UsageError, match=r"(?s)means nothing here.*--depth, and nothing drafts"):
-        methods_of(place, draft=DraftOptions(depth=0))
+        methods_of(place, depth=0)
     with pytest.raises(UsageError, match="--look-ahead means nothing here"):
-        methods_of(place, "letters", proposers=["slem"], draft=DraftOptions(look_ahead=0))
+        methods_of(place, "letters", proposer=["slem"], look_ahead=0)
 
 
 def test_what_one_of_several_leaves_out_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draft = DraftOptions(tree="dynamic", topk=2, total_nodes=8, look_ahead=2)
-    methods_of(place, "letters", proposers=["tli", "slrs"], draft=draft)
+    draft = {"tree": "dynamic", "topk": 2, "total_nodes": 8, "look_ahead": 2}
+    methods_of(place, "letters", proposer=["tli", "slrs"], **draft)
     told = capsys.readouterr().err
     assert (
         "letters:slrs drafts without --tree dynamic, --topk 2, --total-nodes 8: slrs has no use for them."
@@ -152,11 +147,11 @@ def test_what_one_of_several_leaves_out_is_told(place: Path, capsys: pytest.Capt
     )
     assert "letters:tli drafts without" not in told
     with pytest.raises(UsageError, match=r"(?s)no tree.*--tree chain, sized with --depth.*slem or tli"):
-        methods_of(place, "letters", proposers=["slrs"], draft=draft)
+        methods_of(place, "letters", proposer=["slrs"], **draft)
 
 
 def test_the_length_of_a_drafted_text_is_told(place: Path) -> None:
-    found = methods_of(place, "letters", proposers=["tli", "slem", "slrs"], draft=DraftOptions(depth=6))
+    found = methods_of(place, "letters", proposer=["tli", "slem", "slrs"], depth=6)
     for name in ("tli", "slem", "slrs"):
         assert "drafted as up to 7 draft tokens a cycle" in found[f"letters:{name}"].description
 
@@ -175,16 +170,16 @@ def test_the_choice_is_made_and_told(place: Path, capsys: pytest.CaptureFixture[
 
 
 def test_proposers_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    both = methods_of(place, "letters", proposers=["tli", "slem", "slrs"])
+    both = methods_of(place, "letters", proposer=["tli", "slem", "slrs"])
     assert kinds_of(both) == {"letters:tli": "tli", "letters:slem": "slem", "letters:slrs": "slrs"}
-    assert kinds_of(methods_of(place, "near", proposers=["slem"])) == {"near": "slem"}
+    assert kinds_of(methods_of(place, "near", proposer=["slem"])) == {"near": "slem"}
     assert "chosen" not in capsys.readouterr().err
     assert "chosen" not in both["letters:tli"].description
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_output_is_the_targets_own(place: Path, temperature: float) -> None:
-    found = methods_of(place, "letters", "near", proposers=["tli", "slem", "slrs"])
+    found = methods_of(place, "letters", "near", proposer=["tli", "slem", "slrs"])
     ids = load_tokenizer(place / "t").encode(PROMPT)
     results = {
         name: method.generator.generate(
@@ -206,10 +201,10 @@ def test_the_same_tokenizer_drafts_as_before(place: Path, tmp_path: Path) -> Non
     tiny_target(tmp_path / "t", vocab_size=len(LETTERS) + len(WORDS) + 2, seed=8, num_hidden_layers=2)
     drafter = str(tmp_path / "t")
     assert kinds_of(methods_of(place, drafter)) == {"t": "draft-model"}
-    named = methods_of(place, drafter, proposers=["draft-model", "tli"])
+    named = methods_of(place, drafter, proposer=["draft-model", "tli"])
     assert kinds_of(named) == {"t:draft-model": "draft-model", "t:tli": "tli"}
     # One name for two drafters: each takes what it can draft with.
-    mixed = methods_of(place, drafter, "letters", proposers=["draft-model", "slem"])
+    mixed = methods_of(place, drafter, "letters", proposer=["draft-model", "slem"])
     assert kinds_of(mixed) == {"t:draft-model": "draft-model", "t:slem": "slem", "letters": "slem"}
 
 
@@ -217,25 +212,25 @@ def test_what_cannot_be_is_refused_before_anything_is_decoded(place: Path) -> No
     with pytest.raises(
         MismatchError, match=r"(?s)tokenizer is not the target's.*--proposer tli, slem or slrs"
     ):
-        methods_of(place, "letters", proposers=["draft-model"])
+        methods_of(place, "letters", proposer=["draft-model"])
     with pytest.raises(MismatchError, match="tokenizer is not the target's"):
-        methods_of(place, "letters", proposers=["draft-model", "slem"])
+        methods_of(place, "letters", proposer=["draft-model", "slem"])
     with pytest.raises(UsageError, match=r"(?s)--proposer tli without --drafter.*a language model's folder"):
-        methods_of(place, proposers=["tli"])
+        methods_of(place, proposer=["tli"])
     with pytest.raises(UsageError, match=r"(?s)no token in common.*--proposer slem"):
-        methods_of(place, "strange", proposers=["tli"])
+        methods_of(place, "strange", proposer=["tli"])
     for draft, words in (
-        (DraftOptions(look_ahead=3), r"(?s)--look-ahead.*--proposer slrs"),
-        (DraftOptions(single=True), r"(?s)--single-token.*--proposer slrs"),
+        ({"look_ahead": 3}, r"(?s)--look-ahead.*--proposer slrs"),
+        ({"single_token": True}, r"(?s)--single-token.*--proposer slrs"),
     ):
         with pytest.raises(UsageError, match=words):
-            methods_of(place, "letters", proposers=["slem"], draft=draft)
+            methods_of(place, "letters", proposer=["slem"], **draft)
 
 
 def test_a_trained_drafter_has_its_own_vocabulary(place: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", "utf-8")
     with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*--proposer slrs with eagle3"):
-        methods_of(place, str(tmp_path), proposers=["slrs"])
+        methods_of(place, str(tmp_path), proposer=["slrs"])
     with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
         methods_of(place, str(tmp_path), drafter_tokenizer=place / "letters")
 
@@ -255,7 +250,7 @@ def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
     twin = str(tiny_target(tmp_path / "twin", vocab_size=17, seed=2, num_hidden_layers=2))
     assert kinds_of(methods_of(place, twin)) == {"twin": "draft-model"}
     with pytest.raises(MismatchError, match=r"(?s)must be known.*--proposer slem"):
-        methods_of(place, twin, proposers=["slem"])
+        methods_of(place, twin, proposer=["slem"])
 
 
 @pytest.mark.parametrize(("padding", "warned"), [(256, False), (257, True)])
@@ -279,7 +274,7 @@ def test_an_overlap_of_others_says_which_is_missing(place: Path, tmp_path: Path)
         folder = tmp_path / f"{first}-{second}"
         save_overlap(compare(sides[first], sides[second]), folder)
         with pytest.raises(MismatchError, match=f"(?m)another tokenizer than {missing}") as raised:
-            methods_of(place, "near", overlaps=[folder])
+            methods_of(place, "near", overlap=[folder])
         assert all(
             sides[name].tokenizer.fingerprint[:12] in str(raised.value.got) for name in (first, second)
         )
@@ -294,14 +289,14 @@ def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path
     backward = compare(theirs, ours)
     save_overlap(replace(backward, pairs=backward.pairs[:5]), tmp_path / "ba")
     for name in ("ab", "ba"):
-        found = methods_of(place, "near", proposers=["tli"], overlaps=[tmp_path / name])
+        found = methods_of(place, "near", proposer=["tli"], overlap=[tmp_path / name])
         assert "5 tokens common" in found["near"].description
     with pytest.raises(MismatchError, match=r"(?s)another tokenizer than the drafter's.*compare-vocab"):
-        methods_of(place, "letters", overlaps=[tmp_path / "ab"])
+        methods_of(place, "letters", overlap=[tmp_path / "ab"])
     with pytest.raises(UsageError, match="--overlap means nothing here"):
-        methods_of(place, "letters", "words", overlaps=[tmp_path / "ab"])
+        methods_of(place, "letters", "words", overlap=[tmp_path / "ab"])
     with pytest.raises(UsageError, match="--overlap means nothing here"):
-        methods_of(place, overlaps=[tmp_path / "ab"])
+        methods_of(place, overlap=[tmp_path / "ab"])
 
 
 def test_turning_an_overlap_round_is_comparing_the_other_way(place: Path) -> None:
@@ -331,7 +326,7 @@ def test_tli_drafts_within_a_draft_vocabulary(
         methods_of(place, "near", vocabs=[str(tmp_path / "none")])
     with pytest.raises(UsageError, match=r"(?s)slem cannot draft so.*--vocab with --proposer tli"):
         methods_of(place, "words", vocabs=[str(tmp_path / "v")])
-    both = methods_of(place, "near", vocabs=[str(tmp_path / "v")], proposers=["tli", "slem"])
+    both = methods_of(place, "near", vocabs=[str(tmp_path / "v")], proposer=["tli", "slem"])
     assert list(both) == ["plain", "near:tli", "near:tli+v", "near:slem"]
     assert "near:slem drafts without --vocab" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"(?s)tli cannot draft so.*--dynamic"):
@@ -339,8 +334,8 @@ def test_tli_drafts_within_a_draft_vocabulary(
             place,
             "near",
             vocabs=[str(tmp_path / "v")],
-            heads=HeadRequest(dynamic=("context",)),
-            proposers=["tli"],
+            dynamic=("context",),
+            proposer=["tli"],
         )
     ids = [*letters, EOS]
     plain = VocabSubset.from_ranked(np.array(ids), vocab_size=17, fingerprint=tokenizer.fingerprint)
@@ -351,4 +346,4 @@ def test_tli_drafts_within_a_draft_vocabulary(
 
 def test_draft_heads_belong_to_trained_drafters(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--head belongs to a drafter"):
-        methods_of(place, "near", heads=HeadRequest(given=(str(tmp_path),)))
+        methods_of(place, "near", head=[str(tmp_path)])

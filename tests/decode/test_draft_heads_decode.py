@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.build_support import grid_methods
 from tests.decode.engine_support import advance, eagle, propose
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.capture.online import OnlineCapture, RowBatch
@@ -18,10 +19,7 @@ from vocabforge.cli.evaluate import evaluate
 from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_heads import HeadRequest, parse_budget
-from vocabforge.decode.build_options import BuildOptions
-from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.build_heads import parse_budget
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -67,13 +65,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def methods_of(place: Path, drafters: list[str], heads: list[str], **request):
-    found = build_methods(
-        place / "t",
-        [str(place / name) for name in drafters],
-        options=BuildOptions(
-            heads=HeadRequest([str(place / name) for name in heads], **request), draft=DraftOptions(**TREE)
-        ),
-    )
+    folders, named = ([str(place / name) for name in names] for names in (drafters, heads))
+    found = grid_methods(place / "t", folders, head=named, **TREE, **request)
     return {method.name: method for method in found}
 
 
@@ -130,7 +123,7 @@ def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
 
 @pytest.mark.parametrize("rows", [None, "own", "shared"])
 def test_every_head_decodes_the_same_text_as_plain_decoding(place: Path, rows) -> None:
-    methods = methods_of(place, ["a"], ["ranker-a", "low-rank", "router"], rows=rows)
+    methods = methods_of(place, ["a"], ["ranker-a", "low-rank", "router"], head_rows=rows)
     assert list(methods) == ["plain", "a", "a+ranker-a", "a+low-rank", "a+router"]
     prompt = [72, 101, 108, 108, 111]
     texts = {}
@@ -148,7 +141,7 @@ def test_heads_are_used_as_saved_or_as_asked_and_say_so(place: Path) -> None:
     assert saved["a+low-rank"].head == "low-rank head over 261 tokens"
     assert saved["a"].head is None
     assert "ranker head" in saved["a+ranker-a"].description
-    asked = methods_of(place, ["a"], ["ranker-a", "router"], shortlist=7, budget="decay:9:3", rows="own")
+    asked = methods_of(place, ["a"], ["ranker-a", "router"], shortlist=7, budget="decay:9:3", head_rows="own")
     ranker, router = (asked[f"a+{name}"].generator.proposer.head for name in ("ranker-a", "router"))
     assert (ranker.shortlist, ranker.shared) == (7, False)
     assert (router.budgets, router.shared) == ((9, 9, 4), False)
@@ -184,7 +177,7 @@ def test_mistakes_are_told(place: Path) -> None:
             methods_of(place, ["a"], ["ranker-a"], shortlist=shortlist)
     methods_of(place, ["a"], ["ranker-a"], shortlist=261)
     with pytest.raises(UsageError, match="--head-rows means nothing here"):
-        methods_of(place, ["a"], ["low-rank"], rows="own")
+        methods_of(place, ["a"], ["low-rank"], head_rows="own")
     with pytest.raises(UsageError, match="--shortlist means nothing here"):
         methods_of(place, ["a"], [], shortlist=3)
 
@@ -239,5 +232,5 @@ def test_eval_records_which_head_was_used(place: Path, tmp_path: Path) -> None:
     facts = results["run_facts"]
     assert facts["draft head of a+r"] == "ranker head over 261 tokens, shortlist of 30"
     assert "clusters by draft step 4 2" in facts["draft head of a+router"]
-    assert {"draft head r", "draft head router"} <= set(results["parents"])
+    assert {"draft head a+r", "draft head a+router"} <= set(results["parents"])
     assert "shortlist of 30" in (tmp_path / "out" / "report.html").read_text()

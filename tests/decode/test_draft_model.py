@@ -30,9 +30,10 @@ from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode import proposer_draft_model
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposer_draft_model import build, check_same_tokenizer, head_base
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.models.lean import LeanModel, load_target
 
@@ -58,7 +59,7 @@ def expected(target: LeanModel) -> list[list[int]]:
     return plain(target, requests())
 
 
-def made(target: LeanModel, drafter: LeanModel, shape: str | DraftOptions = "chain") -> ModelProposer:
+def made(target: LeanModel, drafter: LeanModel, shape: str | MethodSpec = "chain") -> ModelProposer:
     return shaped(build, ProposerParts(target, drafter), shape)
 
 
@@ -142,7 +143,7 @@ def test_a_window_narrower_than_the_tree(tmp_path: Path) -> None:
     build_family("mistral-head-dim", tmp_path)
     target = load_target(tmp_path)
     assert target.config.sliding_window == 4
-    proposer = made(target, target, DraftOptions("dynamic", depth=6, topk=2, total_nodes=14))
+    proposer = made(target, target, MethodSpec(tree="dynamic", depth=6, topk=2, total_nodes=14))
     watched = Watched(proposer)
     result = Decoder(target, proposer).generate_batch([Request(PROMPTS[0], 14)])[0]
     longer = plain(target, [Request(PROMPTS[0], 24)])[0]
@@ -213,7 +214,7 @@ def test_padded_vocabularies(size: int, target: LeanModel, tmp_path: Path) -> No
 def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
     """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
     target = sharp(copy.deepcopy(target))
-    options = DraftOptions("dynamic", depth=3, topk=3, total_nodes=5)
+    options = MethodSpec(tree="dynamic", depth=3, topk=3, total_nodes=5)
     decoder = Decoder(target, made(target, target, options), context=context, rows=2)
     asked = [Request(PROMPTS[0], 60), Request(PROMPTS[2], 60)]
     results = decoder.generate_batch(asked)
@@ -226,7 +227,7 @@ def test_drafting_can_be_captured(target: LeanModel, drafter: LeanModel) -> None
 
 
 def test_sampling_draws_children_from_its_law(target: LeanModel, drafter: LeanModel) -> None:
-    options = DraftOptions("chain", sample=True, depth=2)
+    options = MethodSpec(tree="chain", draft_sampling=True, depth=2)
     decoder = Decoder(target, made(target, drafter, options))
     drawn = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)
     same = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=(), temperature=0.7, seed=3)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.build import labelled
-from vocabforge.decode.draft_vocabulary import DraftVocabulary, draft_vocabulary
+from vocabforge.core.values import labelled
+from vocabforge.decode.build_heads import DraftVocabulary, draft_vocabulary
 from vocabforge.models.heads import HeadBase, HeadOptions, build_head
 from vocabforge.models.heads_router import Router
 from vocabforge.models.low_rank import LowRankScorer

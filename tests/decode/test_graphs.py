@@ -27,15 +27,16 @@ from vocabforge.decode import proposer_model
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.models.heads import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.target import HFTarget
 
-TREE = DraftOptions("dynamic", depth=2, topk=3, total_nodes=9)
-CHAIN = DraftOptions("chain", depth=2)
-STATIC = DraftOptions("static", depth=2, topk=2, total_nodes=7)
+TREE = MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9)
+CHAIN = MethodSpec(tree="chain", depth=2)
+STATIC = MethodSpec(tree="static", depth=2, topk=2, total_nodes=7)
 PATTERN = (True, False, False, None, True, False)
 
 
@@ -60,7 +61,7 @@ class Models:
         }
         self.drafters["draft-model"] = noisy_copy(self.target)
 
-    def parts(self, name: str, options: DraftOptions, **more: Any) -> Callable[[], tuple[LeanModel, Any]]:
+    def parts(self, name: str, options: MethodSpec, **more: Any) -> Callable[[], tuple[LeanModel, Any]]:
         drafter = self.drafters.get(name, self.drafters["eagle1"] if name == "eagle2" else None)
         return lambda: (
             self.target,
@@ -98,7 +99,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("early-exit", CHAIN, 1),
     ],
 )
-def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: DraftOptions, rows: int) -> None:
+def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: MethodSpec, rows: int) -> None:
     capture, found = same_as_eager(models.parts(name, options), requests(rows + 1), rows=rows)
     assert len(capture.done) == 1, "one recording serves all lengths"
     if name == "draft-model":
@@ -108,7 +109,7 @@ def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: Draft
 def test_a_line_above_a_tree(models: Models, tmp_path: Path) -> None:
     shape = tmp_path / "shape.json"
     shape.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
-    same_as_eager(models.parts("draft-model", DraftOptions(tree_file=shape)), requests(2), rows=2)
+    same_as_eager(models.parts("draft-model", MethodSpec(tree_file=shape)), requests(2), rows=2)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -135,7 +136,7 @@ def test_families_and_windows(case: str, tmp_path: Path) -> None:
     target = load_target(tmp_path)
 
     def make() -> tuple[LeanModel, Any]:
-        options = DraftOptions("dynamic", depth=1, topk=3, total_nodes=7, layers=1)
+        options = MethodSpec(tree="dynamic", depth=1, topk=3, total_nodes=7, exit_layers=1)
         return target, make_proposer("early-exit", ProposerParts(target, options=options))
 
     same_as_eager(make, requests(3), rows=2)
@@ -176,7 +177,7 @@ def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
 def test_other_cycles_are_captured_in_parts(models: Models, name: str) -> None:
     """Penalties are the host's work: drafting and target pass are captured by themselves."""
     penalised = SamplingParams(0.0, repetition_penalty=1.3)
-    options = {"n-gram": DraftOptions(), "medusa": STATIC}.get(name, TREE)
+    options = {"n-gram": MethodSpec(), "medusa": STATIC}.get(name, TREE)
     capture, _ = same_as_eager(models.parts(name, options), requests(3, penalised), whole=False, rows=2)
     assert "target" in [one.name for one in capture.done]
 
@@ -288,7 +289,7 @@ def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": 3}))
     target = load_target(tmp_path)
-    options = DraftOptions("chain", depth=2, layers=1)
+    options = MethodSpec(tree="chain", depth=2, exit_layers=1)
     proposer = make_proposer("early-exit", ProposerParts(target, options=options))
     Decoder(target, proposer)
     with pytest.raises(UsageError, match="too deep to be captured"):

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_leaves
 from tests.decode.trace_recorder import TraceRecorder, as_captured
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads import HeadOptions, HeadSizes, RankerHead, base_of, build_head
 from vocabforge.models.lean import LeanModel
@@ -37,7 +38,7 @@ LLAMA = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 64,
 }
-TREE = DraftOptions("dynamic", depth=1, topk=2, total_nodes=5)
+TREE = MethodSpec(tree="dynamic", depth=1, topk=2, total_nodes=5)
 
 
 class Elsewhere(Exception):
@@ -73,7 +74,7 @@ def proposer_of(name: str, target: LeanModel, dtype: torch.dtype, folder: Any) -
     if name == "early-exit":  # a line above a tree
         shape = folder / "shape.json"
         shape.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
-        return make_proposer(name, ProposerParts(target, options=DraftOptions(tree_file=shape)))
+        return make_proposer(name, ProposerParts(target, options=MethodSpec(tree_file=shape)))
     more = {"draft_vocab_size": None, "aux_layers": (0, 1), "max_position_embeddings": 64}
     config = Eagle3Config(**SIZES, num_heads=2, num_kv_heads=1, **more)
     with torch.device("meta"):

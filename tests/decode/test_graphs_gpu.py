@@ -15,7 +15,8 @@ from vocabforge.core.extension import resolve
 from vocabforge.decode.cycle_device import DeviceCycle
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
@@ -42,9 +43,9 @@ CONFIG = {
 }
 METHODS = {
     "plain": None,
-    "eagle3": DraftOptions("dynamic", depth=3, topk=4, total_nodes=20),
-    "draft-model": DraftOptions("dynamic", depth=2, topk=3, total_nodes=12),
-    "early-exit": DraftOptions("chain", depth=3, layers=2),
+    "eagle3": MethodSpec(tree="dynamic", depth=3, topk=4, total_nodes=20),
+    "draft-model": MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=12),
+    "early-exit": MethodSpec(tree="chain", depth=3, exit_layers=2),
 }
 
 

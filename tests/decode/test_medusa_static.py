@@ -14,11 +14,12 @@ from tests.support import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.decode.draft import Commit, Draw, Plan
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.policy_dynamic import DynamicPolicy
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_medusa import MedusaBackend, build
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.shapes import TreeShape, default_shape, from_paths
@@ -102,7 +103,7 @@ def proposed(proposer: ModelProposer, rows: int, plan: Plan | None = None) -> Dr
 
 
 def made(drafter: MedusaDrafter, head: Any = None, **options: Any) -> ModelProposer:
-    return build(ProposerParts(None, drafter, head, DraftOptions(**options)))  # type: ignore[arg-type]
+    return build(ProposerParts(None, drafter, head, MethodSpec(**options)))  # type: ignore[arg-type]
 
 
 def logits_of(drafter: MedusaDrafter, level: int, h: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ def test_scoring_once_is_scoring_every_node(drafter: MedusaDrafter, options: dic
 
 @torch.inference_mode()
 def test_sampled_trees_carry_each_heads_law(drafter: MedusaDrafter, tree_file: Path) -> None:
-    proposer = made(drafter, tree_file=tree_file, sample=True)
+    proposer = made(drafter, tree_file=tree_file, draft_sampling=True)
     states = prepared(proposer, 3)
     tree = proposed(proposer, 3)
     assert tree.laws is not None
@@ -238,8 +239,8 @@ def generate(decoder: Decoder) -> list[list[int]]:
     [
         ("medusa", {}),
         ("medusa", {"tree": "dynamic", "topk": 3, "total_nodes": 14}),
-        ("medusa", {"tree": "chain", "sample": True}),
-        ("medusa", {"tree": "static", "sample": True, "topk": 3, "total_nodes": 12}),
+        ("medusa", {"tree": "chain", "draft_sampling": True}),
+        ("medusa", {"tree": "static", "draft_sampling": True, "topk": 3, "total_nodes": 12}),
         ("n-gram", {"ngram": (1, 3), "depth": 4}),
         ("n-gram", {"ngram": (1, 2), "depth": 3, "tree": "dynamic", "topk": 3}),
     ],
@@ -250,6 +251,6 @@ def test_greedy_output_is_that_of_plain_decoding(
     expected = generate(Decoder(target))
     drafter = make_drafter(target.embedding, target.lm_head_weight) if name == "medusa" else None
     decoder = Decoder(
-        target, make_proposer(name, ProposerParts(target, drafter, None, DraftOptions(**options))), rows=rows
+        target, make_proposer(name, ProposerParts(target, drafter, None, MethodSpec(**options))), rows=rows
     )
     assert generate(decoder) == expected

@@ -200,10 +200,10 @@ def test_any_tree_at_all(shape: str, kind: str) -> None:
 def test_a_drafter_that_is_the_target_is_always_right(name: str, shape: str) -> None:
     """p = q: every first draw is accepted, so a drafter's own cache is right as well."""
     target = MarkovTarget("plain", 3, 1, layers=1)
-    options = replace(SHAPES[shape], layers=1 if name == "early-exit" else None)
+    options = SHAPES[shape].model_copy(update={"exit_layers": 1 if name == "early-exit" else None})
     for sample in [False] if shape == "dynamic" else [False, True]:
         drafter = MarkovTarget("plain", 3, 1, layers=1) if name == "draft-model" else None
-        parts = ProposerParts(target, drafter, None, replace(options, sample=sample))
+        parts = ProposerParts(target, drafter, None, options.model_copy(update={"draft_sampling": sample}))
         walker = Walker(target, make_proposer(name, parts))
         cases = [Case(TRANSFORMS["temperature"] if sample else GREEDY["greedy"], length=6 - 3 * sample)]
         assert walker.laws(cases) == [reference_law(target, case) for case in cases]

@@ -164,7 +164,7 @@ def test_plans_that_change_change_no_law(way: str) -> None:
 def test_every_situation_and_way(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The long version: all transforms; tables without zeros; a residual drawn lazily, or as a whole."""
     lazy = WAYS[way][0] == "slrs"
-    drawn = lazy or WAYS[way][1].sample
+    drawn = lazy or WAYS[way][1].draft_sampling
     check_law(name, way, [*TRANSFORMS.values(), *GREEDY.values()], 2 if lazy else 3, rows=48)
     for kinds in (("plain", "zeros"),) if drawn else (("plain", "plain"), ("ties", "near")):
         check_law(

@@ -15,17 +15,18 @@ from tests.decode.toy_bridge import bridge, side
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import proposer_foreign
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposer_foreign import target_levels
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.models.lean import LeanModel
 from vocabforge.vocab.bridge import Bridge
 
 V = 61  # tokens of the tiny target; 0 begins a text, 1 ends it
 SHAPES = {
-    "chain": DraftOptions("chain", depth=3),
-    "dynamic": DraftOptions("dynamic", depth=3, topk=3, total_nodes=14),
-    "static": DraftOptions("static", depth=2, topk=3, total_nodes=9),
+    "chain": MethodSpec(tree="chain", depth=3),
+    "dynamic": MethodSpec(tree="dynamic", depth=3, topk=3, total_nodes=14),
+    "static": MethodSpec(tree="static", depth=2, topk=3, total_nodes=9),
 }
 SINGLE = (None, None, *(bytes([48 + place]) for place in range(V - 2)))
 _LETTERS = [bytes([97 + place]) for place in range(8)]
@@ -72,7 +73,7 @@ def an_order(seed: int = 0) -> np.ndarray:
 
 
 def parts(
-    target: LeanModel, drafter: LeanModel, between: Bridge, options: DraftOptions | str = "chain"
+    target: LeanModel, drafter: LeanModel, between: Bridge, options: MethodSpec | str = "chain"
 ) -> ProposerParts:
     options = SHAPES[options] if isinstance(options, str) else options
     return ProposerParts(target, drafter, None, options, between)
@@ -180,7 +181,7 @@ def test_tlis_law_is_the_drafters_over_the_intersection(target: LeanModel, draft
     forms = shuffled_forms(SINGLE, order)
     forms[7] = forms[30] = b"?!"  # words of the drafter's own
     between = bridge(side(SINGLE, eos=(1,)), side(forms, eos=(1,)))
-    options = DraftOptions("chain", depth=2, sample=True)
+    options = MethodSpec(tree="chain", depth=2, draft_sampling=True)
     proposer = make_proposer("tli", parts(target, other, between, options))
     seen = []
     inner = proposer._translate
@@ -241,7 +242,7 @@ def test_what_is_missing_or_means_nothing_is_told(name: str, target: LeanModel, 
     if name == "slem":
         with pytest.raises(UsageError, match="drawn drafts"):
             make_proposer(
-                name, parts(target, drafter, same_words(SINGLE, an_order()), DraftOptions(sample=True))
+                name, parts(target, drafter, same_words(SINGLE, an_order()), MethodSpec(draft_sampling=True))
             )
 
 

@@ -9,16 +9,15 @@ import pytest
 import torch
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode import build_heads, build_models
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_options import BuildOptions
+from vocabforge.decode import build_models
+from vocabforge.decode.build import recipe_methods
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import DraftOptions
-from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, read_recipe, write_recipe
-from vocabforge.decode.recipe_build import recipe_methods
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe, read_recipe, write_recipe
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
@@ -52,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe_of(place: Path, **methods: dict) -> DecodingRecipe:
     return DecodingRecipe(
         target=place / "t",
-        methods={name: MethodRecipe(**values) for name, values in methods.items()},
+        methods={name: MethodSpec(**values) for name, values in methods.items()},
     )
 
 
@@ -67,12 +66,14 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
         tokenizer=place / "t",
         dtype="bfloat16",
         methods={
-            "wide tree": MethodRecipe(drafter=place / "d", topk=4, depth=0, total_nodes=5),
-            "naïve: 'chain' #1": MethodRecipe(
+            "wide tree": MethodSpec(drafter=place / "d", topk=4, depth=0, total_nodes=5),
+            "naïve: 'chain' #1": MethodSpec(
                 drafter=place / "d", vocab=place / "v", tree="chain", control="adaptive"
             ),
-            "r": MethodRecipe(drafter=place / "d", head=place / "r", shortlist=30, rows="shared", fp8=False),
-            "n": MethodRecipe(proposer="n-gram", ngram="1:4"),
+            "r": MethodSpec(
+                drafter=place / "d", head=place / "r", shortlist=30, head_rows="shared", ranker_fp8=False
+            ),
+            "n": MethodSpec(proposer="n-gram", ngram="1:4"),
         },
     )
     write_recipe(tmp_path / "recipe.yaml", recipe)
@@ -81,6 +82,8 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
     text = (tmp_path / "recipe.yaml").read_text("utf-8")
     assert "null" not in text  # what is not given is not there
     assert "depth: 0" in text  # and a given zero is
+    assert "# topk: Children of a node" in text
+    assert "# exit_layers" not in text
 
 
 def test_a_literal_recipe(tmp_path: Path) -> None:
@@ -90,7 +93,15 @@ def test_a_literal_recipe(tmp_path: Path) -> None:
     recipe = read_recipe(tmp_path / "recipe.yaml")
     assert recipe.dtype == "float32"
     assert recipe.methods["a"].budget == "32"
-    assert recipe.methods["b"] == MethodRecipe(proposer="n-gram")
+    assert recipe.methods["b"] == MethodSpec(proposer="n-gram")
+
+
+def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "target: t\nmethods:\n  a: {drafter: d, head: h, rows: own, fp8: true, ngram: 3, control: adaptive}\n"
+    )
+    (method,) = read_recipe(tmp_path / "recipe.yaml").methods.values()
+    assert (method.head_rows, method.ranker_fp8, method.ngram) == ("own", True, (3, 3))
 
 
 @pytest.mark.parametrize(
@@ -133,12 +144,9 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     found = {method.name: method for method in recipe_methods(recipe)}
     assert list(found) == ["plain", "small", "cut", "ranked", "core", "said"]
 
-    def one(vocabs=(), name="d", **options):
-        heads = options.pop("heads", None)
-        made = BuildOptions(draft=DraftOptions(**options), heads=heads)
-        return next(
-            m for m in build_methods(place / "t", [str(place / "d")], vocabs, options=made) if m.name == name
-        )
+    def one(vocabs=(), name="d", **asked):
+        made = grid_methods(place / "t", [str(place / "d")], vocabs, **asked)
+        return next(method for method in made if method.name == name)
 
     small = one(depth=1, topk=2, total_nodes=6)
     cut = one([str(place / "v")], "d+v", tree="chain", depth=2)
@@ -153,6 +161,17 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     assert found["said"].generator.proposer.kind == "n-gram"
 
 
+def test_a_tree_that_suits_the_device(place: Path) -> None:
+    auto = MethodSpec(drafter=place / "d", tree="auto", topk=4)
+    assert auto.on("cuda") == MethodSpec(drafter=place / "d", topk=4)
+    assert auto.on("cpu") == MethodSpec(drafter=place / "d", tree="chain", depth=2)
+    assert MethodSpec(tree="auto", depth=4).on("cpu").depth == 4
+    assert MethodSpec(topk=4).on("cpu") == MethodSpec(topk=4)
+    found = recipe_methods(recipe_of(place, auto=auto.given()), device="cpu")[1]
+    assert "4 nodes on 3 levels" in found.description
+    assert drafted(found)[0] == drafted(recipe_methods(recipe_of(place, a={"drafter": place / "d"}))[0])[0]
+
+
 def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = {"target": 0, "drafter": 0, "head": 0}
 
@@ -164,8 +183,7 @@ def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch)
         return run
 
     for name, attribute in (("target", "load_target"), ("drafter", "load_drafter"), ("head", "load_head")):
-        module = build_heads if name == "head" else build_models
-        monkeypatch.setattr(module, attribute, counted(name, getattr(module, attribute)))
+        monkeypatch.setattr(build_models, attribute, counted(name, getattr(build_models, attribute)))
     recipe = recipe_of(
         place,
         a={"drafter": place / "d"},

@@ -10,8 +10,9 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.control import CycleFigures
 from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposer_eagle import EagleBackend
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
 
 OTHER = [60, 2, 33]
@@ -53,7 +54,13 @@ def test_an_error_in_the_middle_leaves_nothing(pair: Pair, name: str) -> None:
     elif name != "plain":
         drafter = pair.lean if name == "draft-model" else None
         proposer = make_proposer(
-            name, ProposerParts(pair.lean, drafter, None, DraftOptions("dynamic", False, 2, 3, 9))
+            name,
+            ProposerParts(
+                pair.lean,
+                drafter,
+                None,
+                MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9),
+            ),
         )
     decoder = Decoder(pair.lean, proposer, rows=2, control=PlainFirst(proposer.plan) if proposer else "fixed")
     logits, calls = pair.lean.logits, [0]

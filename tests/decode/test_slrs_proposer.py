@@ -19,9 +19,10 @@ from vocabforge.decode import proposer_slrs
 from vocabforge.decode.draft import Draw, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.foreign_text import DraftText
+from vocabforge.decode.method_spec import MethodSpec
 from vocabforge.decode.proposer_foreign import target_levels
 from vocabforge.decode.proposer_slrs import SlrsProposer
-from vocabforge.decode.proposers import Counts, DraftOptions, Proposer, ProposerParts, make_proposer
+from vocabforge.decode.proposers import Counts, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree
@@ -63,7 +64,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[LeanModel, LeanMod
 
 
 def proposer_of(models: tuple[LeanModel, LeanModel], **options: Any) -> SlrsProposer:
-    parts = ProposerParts(*models, None, DraftOptions(**options), bridge_of())
+    parts = ProposerParts(*models, None, MethodSpec(**options), bridge_of())
     made = make_proposer("slrs", parts)
     assert isinstance(made, SlrsProposer)
     return made
@@ -73,7 +74,7 @@ WAYS: list[dict[str, Any]] = [
     {},
     {"depth": 0},
     {"depth": 7, "look_ahead": 1},
-    {"single": True, "sample": True},
+    {"single_token": True, "draft_sampling": True},
 ]
 
 
@@ -191,7 +192,7 @@ def test_the_law_told_is_the_frequency_of_drafts(models: tuple[LeanModel, LeanMo
 
 
 def test_one_token_is_drafted_where_that_is_asked(models: tuple[LeanModel, LeanModel]) -> None:
-    proposer = begun(proposer_of(models, single=True, depth=7))
+    proposer = begun(proposer_of(models, single_token=True, depth=7))
     assert proposer.plans() == [Plan(1, 2)]
     trees = [drafted(proposer, HOT, seed) for seed in range(20)]
     assert {tree.tokens.shape[1] for tree in trees} <= {1, 2}
@@ -224,7 +225,7 @@ def test_texts_get_shorter_where_strings_are_written_in_many_ways(
     contexts, lengths = [], []
     for bound in (40, 10**6):
         monkeypatch.setattr(proposer_slrs, "CONTEXTS", bound)
-        proposer = make_proposer("slrs", ProposerParts(*models, None, DraftOptions(depth=4), between))
+        proposer = make_proposer("slrs", ProposerParts(*models, None, MethodSpec(depth=4), between))
         request = Request([8, 0, 0], 12, (), SamplingParams(1.0, seed=1))
         result = Decoder(models[0], proposer).generate_batch([request])[0]
         contexts.append(result.counts["psi_contexts"])
@@ -238,7 +239,7 @@ def test_half_a_character_stops_drafting() -> None:
     side = BridgeSide(forms, Spells(forms), (), (3,))
     bridge = Bridge(side, side, np.array([[token, token] for token in range(4)]), None)
     models = MarkovTarget("plain", 4, 3, layers=2), MarkovTarget("plain", 4, 8, layers=1)
-    proposer = make_proposer("slrs", ProposerParts(*models, None, DraftOptions(depth=2), bridge))
+    proposer = make_proposer("slrs", ProposerParts(*models, None, MethodSpec(depth=2), bridge))
     assert isinstance(proposer, SlrsProposer)
     proposer.allocate(1, 20, KVCache(1, 1, 1, 1, 1))
     for last, held in ((0, True), (3, False)):
@@ -276,8 +277,6 @@ def test_long_texts_lose_their_beginning(models: tuple[LeanModel, LeanModel], mo
         ({"tree": "static"}, "--tree static"),
         ({"topk": 2}, "--topk"),
         ({"total_nodes": 9}, "--total-nodes"),
-        ({"depth": -1}, "--depth"),
-        ({"look_ahead": -1}, "--look-ahead"),
     ],
 )
 def test_options_that_do_not_fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import torch
 
 from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_context, make_module
 from tests.support import tiny_target
-from vocabforge.cli.head_options import HeadOptions, HeadUseOptions, OneHeadOptions, Rows, check_one_way
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.decode.build_heads import HeadRequest, heads_of, load_heads
-from vocabforge.decode.build_vocab_heads import Dynamic, heads_for, parse_dynamic
-from vocabforge.models.head_io import HeadOwner, save_head
+from vocabforge.decode.build_heads import BuiltHead, Dynamic, parse_dynamic, spec_head
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.models.head_io import HeadOwner, load_head, save_head
 from vocabforge.models.heads import (
     ContextHead,
     DraftState,
+    HeadBase,
     HybridHead,
     ScheduledHead,
     StaticHead,
@@ -28,7 +29,6 @@ from vocabforge.models.lean import load_target
 from vocabforge.vocab.subset import VocabSubset, save_subset
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
-CPU = {"steps": 3, "device": torch.device("cpu"), "dtype": torch.float32}
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +44,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def named(place: Path, request: HeadRequest, names: str):
-    heads = load_heads(request, [(name, place / name) for name in names], **CPU)
-    return heads_of(heads, {Path("a"): OWNER})[Path("a")]
+def built(place: Path, base: HeadBase, fingerprint: str | None = None, **asked: Any) -> BuiltHead:
+    """The head of a spec whose vocabulary and trained head are named as in ``place``."""
+    trained = (
+        None if "head" not in asked else load_head(place / asked["head"], device="cpu", dtype=torch.float32)
+    )
+    paths = {name: place / asked[name] for name in ("vocab", "head") if name in asked}
+    found = spec_head(base, MethodSpec(**{**asked, **paths}), trained, fingerprint)
+    assert found is not None
+    return found
 
 
 def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
     base = make_base()
-    static, scheduled = (
-        one.head
-        for one in heads_for(base, [(name, place / name) for name in ("core", "pafr")], [], None, "k" * 64)
-    )
+    static, scheduled = (built(place, base, "k" * 64, vocab=name).head for name in ("core", "pafr"))
     assert isinstance(static, StaticHead)
     assert isinstance(scheduled, ScheduledHead)
     assert torch.equal(static.target_ids, torch.tensor(sorted(RANKED)))
@@ -65,46 +68,49 @@ def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
     assert scheduled.scores(torch.randn(1, HIDDEN), 1, late)[1].tolist() == sorted(RANKED[:8])
 
 
-def test_all_heads_of_a_run_in_order_of_what_was_asked(place: Path) -> None:
-    request = HeadRequest(dynamic=("context:30", "ranker"), rows="shared")
-    base, vocabs = make_base(), [("core", place / "core"), ("pafr", place / "pafr")]
-    found = heads_for(base, vocabs, named(place, request, "rl"), request, "k" * 64)
-    assert [(one.label, type(one.head).__name__, one.extra) for one in found] == [
-        ("core", "StaticHead", False),
-        ("pafr", "ScheduledHead", True),
-        ("r", "RankerHead", True),
-        ("l", "LowRankHead", True),
-        ("core+context", "ContextHead", True),
-        ("core+r", "HybridHead", True),
-        ("pafr+context", "ContextHead", True),
-        ("pafr+r", "HybridHead", True),
-    ]
-    assert [one.text for one in found[:6]] == [
-        "draft vocabulary of 20 tokens",
-        "scheduled head over 20 tokens, tokens by draft step 20 20 8",
-        "ranker head over 97 tokens, shortlist of 30, shared rows",
-        "low-rank head over 97 tokens",
-        "context head over 97 tokens, hot core of 20, up to 30 of the text",
-        "hybrid head over 97 tokens, hot core of 20, tail of 512 from a ranker, shared rows",
-    ]
+@pytest.mark.parametrize(
+    ("asked", "kind", "text"),
+    [
+        ({"vocab": "core"}, "StaticHead", "draft vocabulary of 20 tokens"),
+        (
+            {"vocab": "pafr"},
+            "ScheduledHead",
+            "scheduled head over 20 tokens, tokens by draft step 20 20 8",
+        ),
+        (
+            {"head": "r", "head_rows": "shared"},
+            "RankerHead",
+            "ranker head over 97 tokens, shortlist of 30, shared rows",
+        ),
+        ({"head": "l"}, "LowRankHead", "low-rank head over 97 tokens"),
+        (
+            {"vocab": "core", "dynamic": "context:30"},
+            "ContextHead",
+            "context head over 97 tokens, hot core of 20, up to 30 of the text",
+        ),
+        (
+            {"vocab": "core", "dynamic": "ranker", "head": "r", "head_rows": "shared"},
+            "HybridHead",
+            "hybrid head over 97 tokens, hot core of 20, tail of 512 from a ranker, shared rows",
+        ),
+    ],
+)
+def test_every_head_that_can_be_asked_for(place: Path, asked: dict[str, Any], kind: str, text: str) -> None:
+    found = built(place, make_base(), "k" * 64, **asked)
+    assert (type(found.head).__name__, found.text, found.extra) == (kind, text, kind != "StaticHead")
+    assert spec_head(make_base(), MethodSpec()) is None
 
 
-def test_a_core_of_a_reduced_head_loses_the_ids_without_a_row(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_core_of_a_reduced_head_loses_the_ids_without_a_row(place: Path) -> None:
     """As a draft vocabulary of its own it is refused."""
     ids = torch.arange(1, VOCAB, 3)
-    base, core = make_base(ids), [("core", place / "core")]
+    base = make_base(ids)
     known = len(set(ids.tolist()) & set(RANKED))
     with pytest.raises(
         MismatchError, match=rf"(?s)not score every token.*{20 - known} ids without a row.*prune"
     ):
-        heads_for(base, core, [])
-    found = heads_for(base, core, [], HeadRequest(dynamic=("context",)))
-    assert [(one.label, one.head.core_size) for one in found] == [("core+context", known)]
-    assert (
-        f"hot core only, less the ids that the drafter's head lacks ({20 - known}" in capsys.readouterr().err
-    )
+        built(place, base, vocab="core")
+    assert built(place, base, vocab="core", dynamic="context").head.core_size == known
 
 
 @pytest.mark.parametrize(
@@ -128,51 +134,42 @@ def test_dynamic_sources_that_cannot_be_read(text: str) -> None:
 
 
 def test_mistakes_are_told(place: Path) -> None:
-    base, core = make_base(), [("core", place / "core")]
+    base = make_base()
     with pytest.raises(UsageError, match="did you mean context"):
         parse_dynamic("contxt:5")
-    with pytest.raises(UsageError, match="--vocab DIR"):
-        heads_for(base, [], [], HeadRequest(dynamic=("context",)))
     with pytest.raises(UsageError, match=r"(?s)from a ranker.*l \(low-rank\)"):
-        named(place, HeadRequest(dynamic=("ranker",)), "l")
-    with pytest.raises(UsageError, match="one source twice"):
-        named(place, HeadRequest(dynamic=("context", "context:4")), "r")
-    request = HeadRequest(dynamic=(f"ranker:{VOCAB + 1}",))
-    ranker = named(place, request, "r")
+        built(place, base, vocab="core", head="l", dynamic="ranker")
     with pytest.raises(UsageError, match=rf"(?s)larger than the vocabulary.*at most {VOCAB}.*--dynamic"):
-        heads_for(base, core, ranker, request)
+        built(place, base, vocab="core", head="r", dynamic=f"ranker:{VOCAB + 1}")
     with pytest.raises(MismatchError, match="different tokenizers"):
-        heads_for(base, core, [], None, "x" * 64)
+        built(place, base, "x" * 64, vocab="core")
     with pytest.raises(ArtifactError):
-        heads_for(base, [("r", place / "r")], [])
-    with pytest.raises(UsageError, match="--dynamic ranker with both"):
-        check_one_way(place / "core", place / "r", None)
-    with pytest.raises(UsageError, match="--dynamic context"):
-        check_one_way(place / "core", place / "r", "context:3")
-    with pytest.raises(UsageError, match="--vocab DIR"):
-        check_one_way(None, place / "r", "ranker")
-    check_one_way(place / "core", place / "r", "ranker")
-    check_one_way(place / "core", None, "context")
-
-
-def test_the_options_reach_the_request() -> None:
-    use = HeadUseOptions(shortlist=3, budget="4", head_rows=Rows.shared)
-    options = HeadOptions(head=["a"], use=use, dynamic=["context"])
-    assert options.request() == HeadRequest(("a",), 3, "4", "shared", ("context",))
-    assert HeadOptions(use=HeadUseOptions()).request() == HeadRequest()
-    one = OneHeadOptions(head=Path("a"), use=HeadUseOptions(ranker_fp8=True))
-    assert one.as_many().request() == HeadRequest(("a",), fp8=True)
+        built(place, base, vocab="r")
+    for given, words in (
+        ({"vocab": "core", "head": "r"}, "dynamic: ranker joins them"),
+        ({"vocab": "core", "head": "r", "dynamic": "context:3"}, "dynamic: ranker joins them"),
+        ({"head": "r", "dynamic": "ranker"}, "give vocab"),
+        ({"shortlist": 3}, "give head"),
+    ):
+        assert words in str(MethodSpec(drafter=Path("d"), **given).contradiction())
+    for given in (
+        {"vocab": "core", "head": "r", "dynamic": "ranker"},
+        {"vocab": "core", "dynamic": "context"},
+    ):
+        assert MethodSpec(drafter=Path("d"), **given).contradiction() is None
 
 
 @pytest.mark.parametrize("fp8", [True, None])
 def test_a_ranker_in_8_bits(place, fp8) -> None:
     """A ranker alone and as the tail of a hybrid head; both say so."""
-    request = HeadRequest([str(place / "r")], dynamic=("ranker",), fp8=fp8)
-    loaded = named(place, request, "r")
-    found = heads_for(make_base(), [("core", place / "core")], loaded, request)
-    assert [("scorer in 8 bits" in one.text) for one in found] == [False, bool(fp8), bool(fp8)]
+    base = make_base()
+    found = [
+        built(place, base, head="r", ranker_fp8=fp8, **more)
+        for more in ({}, {"vocab": "core", "dynamic": "ranker"})
+    ]
+    assert ["scorer in 8 bits" in one.text for one in found] == [bool(fp8)] * 2
     with pytest.raises(UsageError, match="--ranker-fp8 means nothing here"):
-        named(place, HeadRequest([str(place / "l")], fp8=True), "l")
+        built(place, base, head="l", ranker_fp8=True)
 
 
 @torch.inference_mode()
@@ -182,8 +179,8 @@ def test_every_head_stands_over_a_language_model(tmp_path: Path, place: Path) ->
     base = base_of_model(model)
     assert torch.equal(base.weight, model.lm_head_weight)
     assert exact_head_of(base).size == VOCAB
-    request = HeadRequest(dynamic=("context:25",))
-    heads = heads_for(base, [("core", place / "core"), ("pafr", place / "pafr")], [], request)
+    asked: list[dict[str, Any]] = [{}, {}, {"dynamic": "context:25"}, {"dynamic": "context:25"}]
+    heads = [built(place, base, vocab=name, **more) for name, more in zip(("core", "pafr") * 2, asked)]
     hidden = torch.randn(6, model.config.hidden_size)
     state = DraftState(1, torch.zeros(6, dtype=torch.int64), hidden, 2, make_context(2))
     full = torch.nn.functional.linear(hidden, model.lm_head_weight)

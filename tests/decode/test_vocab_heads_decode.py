@@ -9,14 +9,11 @@ import pytest
 
 from tests.contracts.drafter_support import make_drafter
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.build_support import grid_methods
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_heads import HeadRequest
-from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import DraftOptions
 from vocabforge.decode.request import Request
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
@@ -26,7 +23,7 @@ from vocabforge.models.target import HFTarget
 from vocabforge.vocab.subset import VocabSubset, save_subset
 
 VOCAB, NEW = 261, 10
-TREE = DraftOptions(depth=2, topk=3, total_nodes=10)
+TREE = {"depth": 2, "topk": 3, "total_nodes": 10}
 PROMPTS = [[72, 101, 108, 108, 111], [65, 66, 65, 66, 65, 66, 65], [9, 200, 3]]
 
 
@@ -56,17 +53,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def methods_of(
-    place: Path, *, drafters=("a",), vocabs=("core",), heads=(), proposers=(), draft=TREE, **request
+    place: Path, *, drafters=("a",), vocabs=("core",), heads=(), proposers=(), draft=TREE, **asked
 ):
-    found = build_methods(
+    found = grid_methods(
         place / "t",
         [str(place / name) for name in drafters],
         [str(place / name) for name in vocabs],
-        options=BuildOptions(
-            heads=HeadRequest([str(place / name) for name in heads], **request),
-            draft=draft,
-            proposers=proposers,
-        ),
+        head=[str(place / name) for name in heads],
+        proposer=proposers,
+        **draft,
+        **asked,
     )
     return {method.name: method for method in found}
 
@@ -115,7 +111,7 @@ def test_an_early_exit_under_every_head(place: Path) -> None:
         drafters=(),
         vocabs=("core", "pafr"),
         proposers=("early-exit",),
-        draft=DraftOptions(depth=3),
+        draft={"depth": 3},
         dynamic=("context",),
     )
     assert list(methods)[2:] == [
@@ -156,11 +152,12 @@ def test_a_draft_model_under_a_context_head(place: Path, tmp_path: Path) -> None
     """The target itself, as its own draft model: with its whole vocabulary it would always be right."""
     tiny_target(tmp_path / "small", vocab_size=VOCAB)
     byte_tokenizer(tmp_path / "small")
-    found = build_methods(
+    found = grid_methods(
         place / "t",
         [f"small={tmp_path / 'small'}"],
         [str(place / "core")],
-        options=BuildOptions(heads=HeadRequest(dynamic=("context",)), draft=DraftOptions(depth=3)),
+        dynamic=("context",),
+        depth=3,
     )
     methods = {method.name: method for method in found}
     assert list(methods)[1:] == ["small", "small+core", "small+core+context"]

@@ -14,7 +14,8 @@ from torch import Tensor
 from tests.evaluate.eval_fakes import WORDS, FakeMethod
 from vocabforge.corpus.tokenizer import TextTokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import MethodRows, answer_row, detail_row
 from vocabforge.evaluate.asking import Asking
@@ -69,7 +70,7 @@ def make_twins(model: LeanModel, first: int, second: int, factor: float = 1.0) -
 
 
 def speculating(target: LeanModel) -> Decoder:
-    parts = ProposerParts(target, None, None, DraftOptions(depth=3, ngram=(1, 2)))
+    parts = ProposerParts(target, None, None, MethodSpec(depth=3, ngram=(1, 2)))
     return Decoder(target, make_proposer("n-gram", parts), 256)
 
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.decode.draft_vocabulary import DraftVocabulary
+from vocabforge.decode.build_heads import DraftVocabulary
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.evaluate.asking import Asking
 from vocabforge.evaluate.benchmarks import Benchmark, Question

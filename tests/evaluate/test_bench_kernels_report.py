@@ -138,7 +138,7 @@ class TestRun:
             ("rows=ten", "cannot be read"),
             ("ops=indexed_logit", "did you mean indexed_logits"),
             ("parts=all", "there is no part of this name"),
-            ("device", "there is no such setting"),
+            ("device", "no KEY=VALUE"),
         ],
     )
     def test_settings_that_there_are_not(self, setting: str, told: str) -> None:

@@ -14,7 +14,8 @@ from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, make_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.evaluate import evaluate
 from vocabforge.core.artifact import open_artifact, write_artifact
-from vocabforge.decode.proposers import DraftOptions
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.recipe import DecodingRecipe
 
 
 @pytest.fixture
@@ -35,11 +36,17 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
     questions = tmp_path / "questions.jsonl"
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
-    def build_methods(target, drafters, vocabs, methods, options):
-        calls.append({"drafters": drafters, "vocabs": vocabs, "methods": methods, **vars(options)})
-        return [FakeMethod("plain", FakeGenerator()), FakeMethod("eagle3", FakeGenerator((3, 2)))]
+    def recipe_of(grid, target, tokenizer, dtype, **_):
+        ((label, path),) = grid.drafters
+        spec = grid.common.model_copy(update={"drafter": path})
+        return DecodingRecipe(target=target, tokenizer=tokenizer, dtype=dtype, methods={label: spec}), None
 
-    monkeypatch.setattr("vocabforge.decode.build.build_methods", build_methods)
+    def recipe_methods(recipe, only, **_):
+        calls.append(recipe.methods)
+        return [FakeMethod("plain", FakeGenerator()), FakeMethod("mine", FakeGenerator((3, 2)))]
+
+    monkeypatch.setattr("vocabforge.cli.evaluate._recipe_of", recipe_of)
+    monkeypatch.setattr("vocabforge.decode.build.recipe_methods", recipe_methods)
     return [
         *("eval", "--target", str(target), "--drafter", f"mine={tmp_path / 'drafter'}", "--device", "cpu"),
         *("--benchmark", str(questions), "--output", str(tmp_path / "out"), "--warmup", "0"),
@@ -56,14 +63,14 @@ def test_eval_writes_the_artefact_and_prints_the_table(
 ) -> None:
     result = invoke([*arguments, "--depth", "5", "--limit", "3", "--max-new-tokens", "4"])
     assert result.exit_code == 0, result.output
-    assert "eagle3" in result.stdout
+    assert "mine" in result.stdout
     assert "3 of 3" in result.stdout
     assert "report.html" in result.stdout
     (call,) = calls
-    assert call["draft"] == DraftOptions(depth=5)
+    assert call["mine"] == MethodSpec(drafter=tmp_path / "drafter", depth=5)
     artifact = open_artifact(tmp_path / "out", "evaluation")
     assert artifact.meta["settings"]["max_new_tokens"] == 4
-    assert artifact.manifest["config"]["drafting of eagle3"]
+    assert artifact.manifest["config"]["drafting of mine"]
     assert set(artifact.manifest["parents"]) == {"target", "drafter mine"}
 
 

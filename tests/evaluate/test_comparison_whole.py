@@ -25,7 +25,7 @@ QUESTIONS = 8
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluations' own pages are not looked at here."""
-    monkeypatch.setattr("vocabforge.evaluate.evaluation.render_report", lambda results: "")
+    monkeypatch.setattr("vocabforge.evaluate.report.render_report", lambda results: "")
 
 
 def sums(references: dict[int, str]) -> Benchmark:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.cli.evaluate_options import Dialect
+from vocabforge.cli.evaluate import Dialect
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.dialects import DIALECTS, write_fr_spec

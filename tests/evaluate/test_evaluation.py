@@ -12,7 +12,7 @@ import pytest
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.decode.draft_vocabulary import DraftVocabulary
+from vocabforge.decode.build_heads import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import write_rows
 from vocabforge.evaluate.benchmarks import Benchmark, Question

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
+from tests.decode.build_support import grid_methods
 from tests.support import tiny_target
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.decode.build import build_methods
-from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
@@ -135,7 +134,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(target: Path, folder: Path, settings: RunSettings) -> Made:
     from transformers import AutoTokenizer
 
-    methods = build_methods(target, [f"itself={target}"], options=BuildOptions(proposers=("n-gram",)))
+    methods = grid_methods(target, [f"itself={target}"], proposer=("n-gram",))
     evaluation = Evaluation(
         Benchmark("tiny", None, "0" * 64, settings.max_new_tokens, (*QUESTIONS, TOO_LONG)),
         methods,
@@ -144,7 +143,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
         Provenance("tiny", describe_environment(device="cpu", dtype="float32")),
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
-        patch.setattr("vocabforge.evaluate.evaluation.render_report", lambda results: "")
+        patch.setattr("vocabforge.evaluate.report.render_report", lambda results: "")
         evaluate_methods(folder / "out", evaluation, OutputOptions(dialect="fr-spec"))
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)

@@ -15,7 +15,8 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
-from vocabforge.decode.build import is_draft_model, kind_of
+from vocabforge.decode.build import kind_of
+from vocabforge.decode.build_models import is_draft_model
 from vocabforge.export.eagle import Eagle, FrSpec
 from vocabforge.export.eagle_folder import ranked_ids
 from vocabforge.export.formats import load_drafter

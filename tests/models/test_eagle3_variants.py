@@ -21,7 +21,8 @@ from tests.contracts.drafter_support import chain_logits, commit_rows, make_draf
 from tests.decode.graph_support import requests, same_as_eager
 from tests.train.ttt_reference import Document, capture, documents, pack, rotate
 from vocabforge.core.errors import ConfigError
-from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
+from vocabforge.decode.method_spec import MethodSpec
+from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.models.drafters import new_drafter
 from vocabforge.models.eagle3 import Eagle3Config
 from vocabforge.models.lean import load_target
@@ -206,11 +207,11 @@ def test_two_norms_before_fc_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [DraftOptions("chain", depth=2), DraftOptions("dynamic", depth=2, topk=3)]
+    "options", [MethodSpec(tree="chain", depth=2), MethodSpec(tree="dynamic", depth=2, topk=3)]
 )
 @pytest.mark.parametrize("switch", ["norm_before_residual", "norm_before_fc", "norm_output", "qk_norm"])
 def test_captured_cycles_equal_eager_ones(
-    switch: str, options: DraftOptions, folder: Path, target: HFTarget
+    switch: str, options: MethodSpec, folder: Path, target: HFTarget
 ) -> None:
     drafter, lean = variant(folder, target, {switch: True}), load_target(folder)
     recorded, _ = same_as_eager(

@@ -8,10 +8,10 @@ import pytest
 
 from tests.tune.support import ROWS, make_place
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode.build import recipe_methods
 from vocabforge.decode.build_models import Models
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.recipe import DecodingRecipe
-from vocabforge.decode.recipe_build import recipe_methods
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.tune.proposing import HeadInputs, Proposing, head_choices

@@ -9,8 +9,8 @@ import pytest
 
 from tests.tune.support import make_place, make_table, settings_of
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.decode.build import recipe_methods
 from vocabforge.decode.recipe import PLAIN, read_recipe
-from vocabforge.decode.recipe_build import recipe_methods
 from vocabforge.tune.acceptance import AcceptanceSource
 from vocabforge.tune.options import TuneInputs, TuneOptions
 from vocabforge.tune.outcome import TUNE, TuneResults

@@ -49,17 +49,13 @@ def main() -> None:
     if not any(Path("/dev").glob("nvidia*")):
         # Where DeepSpeed is installed, others import it, and its search for a device writes to stdout.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    try:
-        _run()
-    except KeyboardInterrupt:  # before or after the command itself, which says more
-        sys.exit(130)
-
-
-def _run() -> None:
-    from .app import build_app
-
     # Parse only the command that is asked for, so that `--help` and errors stay quick.
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     names = [wanted] if wanted in COMMANDS else list(COMMANDS)
-    commands = {name: load_attribute(COMMANDS[name]) for name in names}
-    build_app(commands, all_names=list(COMMANDS), headings=HEADINGS)()
+    try:
+        from .app import build_app
+
+        commands = {name: load_attribute(COMMANDS[name]) for name in names}
+        build_app(commands, all_names=list(COMMANDS), headings=HEADINGS)()
+    except KeyboardInterrupt:  # before or after the command itself, which says more
+        sys.exit(130)

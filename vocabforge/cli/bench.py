@@ -11,8 +11,8 @@ import typer
 
 from ..core.errors import UsageError
 from ..core.extension import resolve
+from ..core.values import sizes_in, words_in
 from .app import JsonOption, echo, print_json, stdout_console
-from .option_values import numbers_in, words_in
 
 
 def _table(title: str, first: str, columns: tuple[str, ...]) -> Any:
@@ -218,9 +218,9 @@ class HeadBenchArguments:
         from ..evaluate.bench_heads_options import HeadBenchOptions
 
         return HeadBenchOptions(
-            seeds=numbers_in("--seeds", self.seeds, needed=True),
-            draft_vocabs=numbers_in("--draft-vocab", self.draft_vocab, needed=True),
-            shortlists=numbers_in("--shortlist", self.shortlist, needed=True),
+            seeds=sizes_in("--seeds", self.seeds, needed=True),
+            draft_vocabs=sizes_in("--draft-vocab", self.draft_vocab, needed=True),
+            shortlists=sizes_in("--shortlist", self.shortlist, needed=True),
             clusters=self.clusters,
             budgets=words_in(self.budget),
             prompts=self.prompts,

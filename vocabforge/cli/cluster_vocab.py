@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import ResultOptions, print_json
+from .option_groups import one_size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,10 @@ class KMeansChoice:
     clusters: Annotated[
         int | None,
         typer.Option(
-            "--clusters", metavar="M", help="Number of clusters [default: 1024; V / 128 below V = 100,000]."
+            "--clusters",
+            parser=one_size,
+            metavar="M",
+            help="Number of clusters [default: 1024; V / 128 below V = 100,000].",
         ),
     ] = None
     iterations: Annotated[

@@ -175,13 +175,14 @@ def _options(inputs: CountInputOptions, extent: ExtentOptions, engine: EngineOpt
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
     from ..core.errors import UsageError
+    from ..core.values import split_pair
 
     found: dict[str, list[str]] = {}
     for entry in given:
-        name, sign, path = entry.partition("=")
-        if not sign or not name.strip() or not path:
-            raise UsageError("a domain has no name or no input", got=entry, expected="--domain NAME=PATH")
-        found.setdefault(name.strip(), []).append(path)
+        name, path = split_pair(entry, expected="--domain NAME=PATH", source="--domain")
+        if not path:
+            raise UsageError("a domain has no input", got=entry, expected="--domain NAME=PATH")
+        found.setdefault(name, []).append(path)
     return found
 
 

@@ -11,6 +11,7 @@ import typer
 
 from ..core.errors import UsageError
 from ..core.extension import check_known
+from ..core.values import labelled, sizes_in
 from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
@@ -49,13 +50,12 @@ class TableOptions:
         typer.Option("--vocab", metavar="[NAME=]DIR", help="Draft vocabulary to compare; may be repeated."),
     ] = None
     size: Annotated[
-        list[int] | None,
+        list[str] | None,
         typer.Option(
             "--size",
-            metavar="N",
-            min=1,
-            help="Size to print; may be repeated [default: powers of two, the sizes half way between, and the whole "
-            "vocabulary].",
+            metavar="N,...",
+            help="Size to print: 16384, 16k or a list; may be repeated [default: powers of two, the sizes half way "
+            "between, and the whole vocabulary].",
         ),
     ] = None
 
@@ -121,7 +121,7 @@ def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) 
     check_output(tables.output, overwrite=ending.overwrite)
     parts = _parts(tables.counts, tables.heldout or [])
     vocabs, parents = _vocabs(tables.vocab or [])
-    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=tables.size or ())
+    results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", tables.size, least=1))
     parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
     parents["counts"] = str(parts[0].content_hash)
     results["ceilings"] = _ceilings(parts[0], vocabs, results, asked)
@@ -133,19 +133,18 @@ def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) 
 
 
 def _parts(counts: Path, heldout: Sequence[str]) -> list[TablePart]:
-    from .table_inputs import load_part, split_name
+    from .table_inputs import load_part
 
-    return [load_part(*split_name(str(counts)))] + [load_part(*split_name(item)) for item in heldout]
+    return [load_part(*labelled(str(counts)))] + [load_part(*labelled(item)) for item in heldout]
 
 
 def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
     from ..core.artifact import open_artifact
     from ..vocab.subset import load_subset
-    from .table_inputs import split_name
 
     vocabs: dict[str, VocabSubset] = {}
     parents = {}
-    for name, path in map(split_name, given):
+    for name, path in map(labelled, given):
         if name in vocabs:
             raise UsageError(
                 "two draft vocabularies have one name", got=name, remedy="name them: --vocab NAME=DIR"
@@ -191,11 +190,10 @@ def _ceilings(
 
 
 def _texts(given: Sequence[str]) -> dict[str, list[Path]]:
-    from .table_inputs import split_name
 
     texts: dict[str, list[Path]] = {}
     for item in given:
-        name, path = split_name(item)
+        name, path = labelled(item)
         texts.setdefault(name, []).append(path)
     return texts
 

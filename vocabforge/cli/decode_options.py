@@ -1,36 +1,27 @@
-"""Options of the commands that decode: what is drafted, and how the passes run."""
+"""Options of the commands that decode: what is drafted, how tokens are chosen, how the passes run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .head_options import HeadOptions
+from ..decode.method_spec import MethodGrid, MethodSpec
+from .option_groups import FromModel
 
 if TYPE_CHECKING:
-    from ..decode.build_options import BuildOptions
     from ..decode.draft import Wrap
-    from ..decode.proposers import DraftOptions
+    from ..decode.request import SamplingParams
 
-
-class Tree(str, Enum):
-    """Shape of what is drafted."""
-
-    dynamic = "dynamic"
-    chain = "chain"
-    static = "static"
-
-
-class ControlName(str, Enum):
-    """Who chooses how much a cycle drafts."""
-
-    fixed = "fixed"
-    adaptive = "adaptive"
-
+_DRAFTING = "Drafting"  # heading of the options that make a method
+OneMethod = Annotated[MethodSpec, FromModel(MethodSpec, panel=_DRAFTING)]
+ManyMethods = Annotated[
+    MethodGrid,
+    FromModel(MethodSpec, many=MethodGrid.MANY, labelled=MethodGrid.LABELLED, panel=_DRAFTING),
+]
+TreeSizes = Annotated[MethodSpec, FromModel(MethodSpec, only=("depth", "topk", "total_nodes"))]
 
 TargetOption = Annotated[Path, typer.Option("--target", help="Folder of the target model (safetensors).")]
 TokenizerOption = Annotated[
@@ -38,170 +29,11 @@ TokenizerOption = Annotated[
 ]
 PromptFormatOption = Annotated[
     str,
-    typer.Option(
-        "--prompt-format", help="auto, chat or raw; auto uses the chat template where there is one."
-    ),
+    typer.Option("--prompt-format", help="auto, chat or raw; auto uses the chat template if there is one."),
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda where there is one].")
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1 … [default: cuda if there is one].")
 ]
-_OVERLAP_HELP = "Common tokens of target and drafter, as `compare-vocab --save` wrote them, in either order."
-DrafterTokenizerOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--drafter-tokenizer", help="Tokenizer folder for a draft model whose own folder holds none."
-    ),
-]
-ControlOption = Annotated[
-    ControlName,
-    typer.Option(
-        "--control",
-        help="fixed drafts the full size in every cycle; adaptive drafts what pays, and nothing where nothing does.",
-    ),
-]
-VerifierOption = Annotated[
-    str | None,
-    typer.Option(
-        "--verifier",
-        metavar="NAME",
-        help="Row of the verifiers' table that decides, above temperature 0, which drafts are kept: match, point or "
-        "residual [default: residual for drawn drafts, else match].",
-    ),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeSizeOptions:
-    """Sizes of a draft tree."""
-
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            "--depth",
-            min=0,
-            help="Draft depth + 1 tokens deep [default: the proposer's; 5 for a dynamic tree].",
-        ),
-    ] = None
-    topk: Annotated[
-        int | None,
-        typer.Option("--topk", min=1, help="Children of a node and width of a tree level [default: 10]."),
-    ] = None
-    total_nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--total-nodes", min=2, help="Nodes that one verification checks, root included [default: 60]."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftShapeOptions:
-    """What a proposer drafts."""
-
-    tree: Annotated[
-        Tree | None,
-        typer.Option(
-            "--tree",
-            help="What is drafted: a dynamic tree, a chain of depth + 1 tokens, or a static tree [default: the "
-            "proposer's].",
-        ),
-    ] = None
-    tree_file: Annotated[
-        Path | None,
-        typer.Option("--tree-file", help="JSON with the paths of a static tree, each a list of ranks."),
-    ] = None
-    draft_sampling: Annotated[
-        bool,
-        typer.Option(
-            "--draft-sampling",
-            help="Draw drafts from the drafter's distribution instead of taking its best tokens "
-            "(chains and static trees, temperature above 0).",
-        ),
-    ] = False
-    sizes: TreeSizeOptions
-    exit_layers: Annotated[
-        int | None,
-        typer.Option(
-            "--exit-layers",
-            min=1,
-            help="Layers of the target that an early exit drafts with [default: a third].",
-        ),
-    ] = None
-    ngram: Annotated[
-        str | None,
-        typer.Option(
-            "--ngram",
-            metavar="MIN:MAX",
-            help="Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
-        ),
-    ] = None
-    look_ahead: Annotated[
-        int | None,
-        typer.Option(
-            "--look-ahead",
-            min=0,
-            help="Bytes behind a target token within which slrs looks for a longer one [default: 3].",
-        ),
-    ] = None
-    single_token: Annotated[
-        bool, typer.Option("--single-token", help="slrs drafts one target token a cycle, as in its paper.")
-    ] = False
-
-    def options(self) -> DraftOptions:
-        """The same as ``decode.build`` takes it.
-
-        Raises:
-            UsageError: sizes of n-grams that cannot be read.
-        """
-        from ..decode.build_options import parse_ngram
-        from ..decode.proposers import DraftOptions
-
-        return DraftOptions(
-            tree=None if self.tree is None else self.tree.value,
-            sample=self.draft_sampling,
-            depth=self.sizes.depth,
-            topk=self.sizes.topk,
-            total_nodes=self.sizes.total_nodes,
-            tree_file=self.tree_file,
-            layers=self.exit_layers,
-            ngram=parse_ngram(self.ngram),
-            look_ahead=self.look_ahead,
-            single=self.single_token,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftingOptions:
-    """How drafters draft."""
-
-    shape: DraftShapeOptions
-    overlap: Annotated[list[Path] | None, typer.Option("--overlap", help=_OVERLAP_HELP + " Repeatable.")] = (
-        None
-    )
-    drafter_tokenizer: DrafterTokenizerOption = None
-    control: ControlOption = ControlName.fixed
-    verifier: VerifierOption = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneDraftingOptions:
-    """The same where there is one drafter."""
-
-    shape: DraftShapeOptions
-    overlap: Annotated[Path | None, typer.Option("--overlap", help=_OVERLAP_HELP)] = None
-    drafter_tokenizer: DrafterTokenizerOption = None
-    control: ControlOption = ControlName.fixed
-    verifier: VerifierOption = None
-
-    def as_many(self) -> DraftingOptions:
-        """The same for several drafters."""
-        return DraftingOptions(
-            shape=self.shape,
-            overlap=[self.overlap] if self.overlap else None,
-            drafter_tokenizer=self.drafter_tokenizer,
-            control=self.control,
-            verifier=self.verifier,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,43 +54,11 @@ class PassOptions:
     device: DeviceOption = None
 
 
-def build_options(
-    drafting: DraftingOptions,
-    heads: HeadOptions,
-    passes: PassOptions,
-    *,
-    tokenizer: Path | None,
-    proposers: list[str],
-    sampled: bool,
-) -> BuildOptions:
-    """The options as :func:`~vocabforge.decode.build.build_methods` takes them.
-
-    Raises:
-        UsageError: one that cannot be read, or a way of running passes that the device does not have.
-    """
-    from ..decode.build_options import BuildOptions
-
-    return BuildOptions(
-        tokenizer=tokenizer,
-        device=passes.device,
-        dtype=passes.dtype,
-        proposers=proposers,
-        draft=drafting.shape.options(),
-        heads=heads.request(),
-        control=drafting.control.value,
-        wrap=wrap_for(passes.compiled, passes.graphs, passes.device),
-        sampled=sampled,
-        overlaps=drafting.overlap or [],
-        drafter_tokenizer=drafting.drafter_tokenizer,
-        verifier=drafting.verifier,
-    )
-
-
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
     """What makes passes faster.
 
     Args:
-        graphs: None where nothing was said: on CUDA devices only.
+        graphs: None: on CUDA devices only.
 
     Raises:
         UsageError: both, or one that the device does not have.
@@ -282,3 +82,48 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
 
         return capture_passes(chosen)
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """The law that the target's next token is drawn from."""
+
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0
+    sampling_top_k: Annotated[
+        int, typer.Option("--sampling-top-k", min=0, help="Choose among the k most probable tokens; 0: all.")
+    ] = 0
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", help="Choose among the tokens of this probability mass, above 0 to 1."),
+    ] = 1.0
+    min_p: Annotated[
+        float, typer.Option("--min-p", help="Drop tokens below this share of the most probable one, 0 to 1.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Against tokens of prompt and output; 1: none.")
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, typer.Option("--presence-penalty", help="Against tokens of the output, once; 0: none.")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, typer.Option("--frequency-penalty", help="Against tokens of the output, each time; 0: none.")
+    ] = 0.0
+
+    def with_seed(self, seed: int) -> SamplingParams:
+        """The same as the decoder takes it.
+
+        Raises:
+            UsageError: a value out of its range.
+        """
+        from ..decode.request import SamplingParams
+
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.sampling_top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=seed,
+        )

@@ -138,7 +138,7 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:
     from ..core.errors import UsageError
     from ..core.progress import say
-    from ..decode.build import is_draft_model
+    from ..decode.build_models import is_draft_model
     from ..evaluate.doctor.drafter import check_draft_model, check_drafter
     from ..evaluate.doctor.servers import check_servers
 

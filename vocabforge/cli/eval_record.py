@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,37 +13,37 @@ from .app import stdout_console
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
-    from ..decode.build_options import BuildOptions
+    from ..decode.draft import Wrap
+    from ..decode.method_spec import MethodSpec
+    from ..decode.recipe import DecodingRecipe
     from ..evaluate.evaluation import Provenance
     from ..evaluate.results import Results
 
 TARGET = "target"
+# field of a spec -> role of what it names; other paths are recorded by their own hashes or names
+_ROLES = {"drafter": "drafter", "vocab": "vocabulary", "head": "draft head", "overlap": "overlap"}
 
 
-def parents_of(
-    target: Path,
-    drafters: Sequence[str],
-    vocabs: Sequence[str],
-    heads: Sequence[str],
-    overlaps: Sequence[Path] = (),
-) -> dict[str, str]:
-    """Hashes of what is measured, by role: of an artefact, a model, or the weights in a serving layout."""
-    from ..decode.build import labelled
+def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]:
+    """Hashes of what the methods are made from: the target's, then by role and method (``drafter NAME``)."""
     from ..models.fingerprint import target_fingerprint
 
-    hashes = {TARGET: target_fingerprint(target)}
-    for role, given in (("drafter", drafters), ("vocabulary", vocabs), ("draft head", heads)):
-        for label, path in map(labelled, given):
-            hashes[f"{role} {label}"] = digest_of(path)
-    for path in overlaps:
-        hashes[f"overlap {path.name}"] = digest_of(path)
+    hashes = {TARGET: target_fingerprint(recipe.target)}
+    known: dict[Path, str] = {}
+    for name in methods:
+        for field, role in _ROLES.items():
+            path = getattr(recipe.methods[name], field)
+            if path is not None:
+                if path not in known:
+                    known[path] = digest_of(path)
+                hashes[f"{role} {name}"] = known[path]
     return hashes
 
 
 def digest_of(path: Path) -> str:
     """Hash of an artefact, of a model, or of the weights in a serving layout."""
     from ..core.artifact import MANIFEST, open_artifact
-    from ..decode.build import is_draft_model
+    from ..decode.build_models import is_draft_model
     from ..models.fingerprint import target_fingerprint
     from ..models.head_io import drafter_digest
 
@@ -52,62 +52,51 @@ def digest_of(path: Path) -> str:
     return target_fingerprint(path) if is_draft_model(path) else drafter_digest(path)
 
 
-def facts_of(options: BuildOptions) -> dict[str, str]:
-    """How methods were made, as far as their descriptions do not tell it: two runs may differ in nothing else."""
+def settings_of(spec: MethodSpec) -> str:
+    """How a method was made, apart from what its hashes say: two runs may differ in nothing else."""
     from ..core.files import sha256_file
-    from ..decode.build_options import is_given, option_of
+
+    given = spec.model_dump(mode="json", exclude_defaults=True, exclude={*_ROLES, "tree_file"})
+    settings = [f"{key} {value}" for key, value in given.items()]
+    if spec.tree_file is not None:
+        settings.append(f"tree file hash {sha256_file(spec.tree_file)[:16]}")
+    return ", ".join(settings) or "defaults"
+
+
+def passes_of(wrap: Wrap | None) -> str:
+    """How passes were run."""
     from ..decode.graphs import GraphCapture
 
-    wrap = options.wrap
-    how = "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
-    facts = {"passes": how}
-    heads = {} if options.heads is None else {**vars(options.heads), "given": None}
-    for name, values in (("drafting options", vars(options.draft)), ("draft head options", heads)):
-        given = [
-            f"{option_of(key)} {value}" for key, value in values.items() if is_given(value) and value != ()
-        ]
-        if given:
-            facts[name] = ", ".join(given)
-    if options.verifier is not None:
-        facts["verifier"] = options.verifier
-    if options.draft.tree_file is not None:
-        facts["tree file hash"] = sha256_file(options.draft.tree_file)[:16]
-    if options.drafter_tokenizer is not None:
-        facts["drafter tokenizer"] = str(options.drafter_tokenizer)
-    return facts
+    return "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
 
 
 def provenance_of(
-    target: Path,
-    tokenizer: TextTokenizer,
+    recipe: DecodingRecipe,
     methods: Sequence[Method],
-    parents: Mapping[str, str],
-    options: BuildOptions,
-    *,
+    tokenizer: TextTokenizer,
+    wrap: Wrap | None,
     device: str,
-    facts: Mapping[str, str] | None = None,
 ) -> Provenance:
     """What the figures were made with.
 
     Args:
         methods: plain decoding first.
-        parents: hashes by role, the target's under ``target``.
-        options: that the methods were made with.
-        facts: further ones.
     """
     from ..evaluate.environment import describe_environment
     from ..evaluate.evaluation import Provenance
 
+    names = [one.name for one in methods[1:]]
+    parents = parents_of(recipe, names)
     return Provenance(
-        target=target.resolve().name,
-        environment=describe_environment(device=device, dtype=options.dtype),
+        target=recipe.target.resolve().name,
+        environment=describe_environment(device=device, dtype=recipe.dtype),
         fingerprint=parents[TARGET],
         tokenizer=_tokenizer_hash(tokenizer),
         parents=parents,
         facts={f"drafting of {one.name}": one.description for one in methods[1:]}
         | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
-        | facts_of(options)
-        | dict(facts or {}),
+        | {"passes": passes_of(wrap)}
+        | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},
     )
 
 

@@ -2,34 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import print_json
+from ..decode.method_spec import MethodGrid, MethodSpec
+from .app import ResultOptions, print_json
 from .benchmark_options import BenchmarkOptions
-from .decode_options import DraftingOptions, PassOptions, build_options
-from .eval_recipe import recipe_beside, recipe_facts, recipe_parents
-from .eval_record import parents_of, print_tables, provenance_of
-from .evaluate_options import MethodOptions, OutcomeOptions, RunOptions
-from .sampling_options import SamplingOptions
+from .decode_options import (
+    ManyMethods,
+    PassOptions,
+    PromptFormatOption,
+    SamplingOptions,
+    TokenizerOption,
+    wrap_for,
+)
+from .eval_record import print_tables, provenance_of
 
 if TYPE_CHECKING:
-    from ..decode.build import Method
-    from ..decode.build_options import BuildOptions
+    from ..corpus.tokenizer import TextTokenizer
+    from ..decode.build_models import Models
     from ..decode.recipe import DecodingRecipe
+    from ..evaluate.benchmarks import Benchmark
+    from ..evaluate.settings import RunSettings
+
+# What a recipe decides, by the parameter's name.
+_RECIPES_OWN = ("target", "tokenizer", "dtype", *MethodSpec.model_fields)
+
+
+class Dialect(str, Enum):
+    """Others' formats of answer rows, in addition to Spec-Bench's."""
+
+    fr_spec = "fr-spec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """Where the methods come from: the command line, or a recipe."""
+
+    target: Annotated[
+        Path | None, typer.Option("--target", help="Folder of the target model (safetensors).")
+    ] = None
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe",
+            metavar="FILE",
+            help="Evaluate the methods of this YAML, as `tune` writes it: with its own target, drafters and trees.",
+        ),
+    ] = None
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Evaluate only these methods (`plain` always runs). Repeatable."),
+    ] = None
+
+    def check(self, context: typer.Context, grid: MethodGrid) -> None:
+        """Refuse a run without a target or a drafter, and options that the recipe decides.
+
+        Raises:
+            UsageError: one of these.
+        """
+        from ..core.errors import UsageError
+
+        if self.recipe is not None:
+            sources = {name: context.get_parameter_source(name) for name in _RECIPES_OWN}
+            given = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
+            if given:
+                options = " and ".join("--" + name.replace("_", "-") for name in given)
+                raise UsageError(
+                    "a recipe says how everything is drafted",
+                    got=f"{options} beside --recipe {self.recipe}",
+                    expected="one of them",
+                    remedy="change the recipe, or leave --recipe out",
+                )
+        elif self.target is None:
+            raise UsageError("there is no target", expected="--target DIR, or --recipe FILE that names one")
+        elif not grid.drafters and not set(grid.proposers) & {"n-gram", "early-exit"}:
+            raise UsageError(
+                "there is nothing to compare with plain decoding",
+                expected="--drafter DIR, or --proposer n-gram or early-exit",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How every question is asked, and how often."""
+
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            max=2**63 - 1,
+            help="Start of the random streams [default: 0]. Repeatable: every question with each of them.",
+        ),
+    ] = None
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Runs of everything, to see how much the time varies.")
+    ] = 1
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-new-tokens", min=1, help="Limit of one turn [default: the benchmark's, 1024 or 512]."
+        ),
+    ] = None
+    warmup: Annotated[
+        int, typer.Option("--warmup", min=0, help="Unmeasured runs of the first question, per method.")
+    ] = 3
+    tokenizer: TokenizerOption = None
+    prompt_format: PromptFormatOption = "auto"
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="System message of conversations that bring none of their own."),
+    ] = None
+
+    def settings(
+        self, benchmark: Benchmark, tokenizer: TextTokenizer, sampling: SamplingOptions
+    ) -> RunSettings:
+        """The same as the runner takes it.
+
+        Raises:
+            UsageError: a value out of its range, or a prompt that the tokenizer cannot render so.
+        """
+        from ..evaluate.prompts import check_system, resolve_format
+        from ..evaluate.settings import RunSettings
+
+        seeds = tuple(self.seed or [0])
+        settings = RunSettings(
+            max_new_tokens=self.max_new_tokens or benchmark.max_new_tokens,
+            sampling=sampling.with_seed(seeds[0]),
+            warmup=self.warmup,
+            prompt_format=resolve_format(tokenizer, self.prompt_format),
+            system=self.system,
+            seeds=seeds,
+            repeats=self.repeats,
+        )
+        check_system(tokenizer, settings.prompt_format, self.system, benchmark.questions)
+        return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeOptions:
+    """What becomes of answers and figures."""
+
+    output: Annotated[Path, typer.Option("--output", help="Folder to make for answers, figures and report.")]
+    dialect: Annotated[
+        Dialect | None,
+        typer.Option("--dialect", help="Also write the answers in this dialect: fr-spec."),
+    ] = None
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-execution",
+            help="human-eval: run the programs that the model wrote, each in a sandbox, and score them.",
+        ),
+    ] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew where an interrupted run could go on.")
+    ] = False
+    result: ResultOptions
 
 
 def evaluate(
     context: typer.Context,
     methods: MethodOptions,
+    grid: ManyMethods,
     questions: BenchmarkOptions,
     sampling: SamplingOptions,
     runs: RunOptions,
-    drafting: DraftingOptions,
     passes: PassOptions,
     outcome: OutcomeOptions,
 ) -> None:
@@ -37,19 +181,25 @@ def evaluate(
 
     Every question runs through all methods before the next one begins. Writes answer rows in Spec-Bench's
     format, a side file with token ids and times, `results.json` and a self-contained `report.html`. The same
-    command again goes on where an interrupted one stopped. `--recipe FILE` runs methods that differ in their trees
-    and heads over one target, as `vocabforge tune` writes them.
+    command again resumes an interrupted run. `--recipe FILE` runs methods that differ in their trees and heads over
+    one target, as `vocabforge tune` writes them.
     """
     from ..core.artifact import check_output
     from ..corpus.tokenizer import load_tokenizer
+    from ..decode.build import recipe_methods
     from ..evaluate.evaluation import Evaluation, OutputOptions, evaluate_methods
     from ..models.device import choose_device, synchroniser
 
-    recipe = None if methods.recipe is None else recipe_beside(context, methods.recipe)
-    if recipe is None:
-        target, tokenizer = methods.checked_target(), runs.tokenizer
-    else:
-        target, tokenizer, passes = recipe.target, recipe.tokenizer, replace(passes, dtype=recipe.dtype)
+    methods.check(context, grid)
+    recipe, models, sampled = None, None, sampling.temperature > 0
+    if methods.recipe is not None:
+        from ..decode.recipe import read_recipe
+
+        recipe = read_recipe(methods.recipe)
+    target, tokenizer = (
+        (methods.target, runs.tokenizer) if recipe is None else (recipe.target, recipe.tokenizer)
+    )
+    assert target is not None
     check_output(outcome.output, overwrite=outcome.result.overwrite)
     benchmark = questions.load()
     text_tokenizer = load_tokenizer(tokenizer or target)
@@ -57,19 +207,13 @@ def evaluate(
     if outcome.allow_code_execution and benchmark.scorer == "human-eval":
         _describe_sandbox()
     device = str(choose_device(passes.device))
-    options = build_options(
-        drafting,
-        methods.heads,
-        replace(passes, device=device),
-        tokenizer=tokenizer,
-        proposers=methods.proposer or [],
-        sampled=sampling.temperature > 0,
-    )
+    wrap = wrap_for(passes.compiled, passes.graphs, device)
     if recipe is None:
-        made, parents, facts = _named_methods(target, methods, drafting, options)
-    else:
-        made, parents, facts = _recipes_methods(recipe, methods.method or [], options)
-    provenance = provenance_of(target, text_tokenizer, made, parents, options, device=device, facts=facts)
+        recipe, models = _recipe_of(grid, target, tokenizer, passes.dtype, device=device, sampled=sampled)
+    made = recipe_methods(
+        recipe, methods.method or [], device=device, wrap=wrap, sampled=sampled, models=models
+    )
+    provenance = provenance_of(recipe, made, text_tokenizer, wrap, device)
     handling = OutputOptions(
         overwrite=outcome.result.overwrite,
         fresh=outcome.fresh,
@@ -85,29 +229,25 @@ def evaluate(
         print_tables(results, outcome.output)
 
 
-_Made = tuple[
-    "list[Method]", Mapping[str, str], Mapping[str, str]
-]  # plain first; hashes by role; further facts
+def _recipe_of(
+    grid: MethodGrid, target: Path, tokenizer: Path | None, dtype: str, *, device: str, sampled: bool
+) -> tuple[DecodingRecipe, Models]:
+    """The recipe that the command line stands for, and what was loaded to make it.
 
+    Raises:
+        VocabForgeError: anything missing, damaged, unknown, or not belonging together.
+    """
+    from ..decode.build import grid_specs, kind_of
+    from ..decode.build_models import Models
+    from ..decode.method_grid import check_grid
+    from ..decode.recipe import DecodingRecipe
 
-def _named_methods(
-    target: Path, methods: MethodOptions, drafting: DraftingOptions, options: BuildOptions
-) -> _Made:
-    """The methods of the command line."""
-    from ..decode.build import build_methods
-
-    drafters, vocabs = methods.drafter or [], methods.vocab or []
-    made = build_methods(target, drafters, vocabs, methods.method or [], options)
-    return made, parents_of(target, drafters, vocabs, methods.heads.head or [], drafting.overlap or []), {}
-
-
-def _recipes_methods(recipe: DecodingRecipe, only: list[str], options: BuildOptions) -> _Made:
-    """The methods of a recipe; ``only``: names of those that are wanted, none for all."""
-    from ..decode.recipe_build import recipe_methods
-
-    made = recipe_methods(recipe, only, device=options.device, wrap=options.wrap, sampled=options.sampled)
-    names = [one.name for one in made[1:]]
-    return made, recipe_parents(recipe, names), recipe_facts(recipe, names)
+    # Before anything is loaded.
+    check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
+    models = Models(target, tokenizer, device=device, dtype=dtype)
+    specs = grid_specs(models, grid, sampled=sampled)
+    values = {"target": target, "tokenizer": tokenizer, "dtype": dtype, "methods": specs}
+    return DecodingRecipe.model_validate(values), models
 
 
 def _describe_sandbox() -> None:

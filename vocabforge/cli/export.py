@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .app import JsonOption, OverwriteOption, print_json
+from .option_groups import one_size
 
 PROMPTS = 48  # that --head uses at most
 _FORMATS = (
@@ -34,7 +35,8 @@ class FallbackOptions:
         int | None,
         typer.Option(
             "--fallback-size",
-            min=1,
+            parser=one_size,
+            metavar="N",
             help="Tokens of the static draft vocabulary [default: as many rows of the LM head as --head reads weights "
             "for one hidden row].",
         ),

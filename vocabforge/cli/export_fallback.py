@@ -12,9 +12,9 @@ from typing import Any
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import MismatchError, UsageError
 from ..core.progress import say
-from ..decode.build_heads import HeadRequest, NamedHead, head_options
+from ..decode.build_heads import NamedHead, head_options, read_subset
 from ..decode.build_models import Models
-from ..decode.build_vocab_heads import read_subset
+from ..decode.method_spec import MethodSpec
 from ..decode.tree import TreeSettings
 from ..evaluate.fallback import FallbackRequest, card_section, choose_fallback
 from ..evaluate.live_prompts import read_prompts
@@ -156,7 +156,7 @@ def choose(request: ExportRequest, target: Path, loaded: Drafter) -> HeadParts:
 def _request(request: ExportRequest, path: Path, models: Models) -> FallbackRequest:
     head = load_head(path, device=models.model.device, dtype=models.model.dtype)
     check_owner(head.artifact, models.owner(request.drafter), drafter=request.drafter)
-    options = head_options(head.kind, head.artifact.meta, HeadRequest(), TreeSettings().levels)
+    options = head_options(head.kind, head.artifact.meta, MethodSpec())
     tokenizer = models.tokenizer
     filler = [read_subset(vocab, tokenizer.fingerprint).ranked for vocab in request.vocab or ()]
     special = SpecialTokens.of(tokenizer)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,57 +13,19 @@ import typer
 from ..core.console import spelled_out
 from .app import JsonOption, print_json
 from .decode_options import (
-    OneDraftingOptions,
+    OneMethod,
     PassOptions,
     PromptFormatOption,
+    SamplingOptions,
     TargetOption,
     TokenizerOption,
-    build_options,
+    wrap_for,
 )
-from .head_options import OneHeadOptions, check_one_way
-from .sampling_options import SamplingOptions
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
     from ..decode.request import Generation, SamplingParams
-
-
-@dataclass(frozen=True, kw_only=True)
-class WayOptions:
-    """The target, and what drafts for it."""
-
-    target: TargetOption
-    drafter: Annotated[
-        Path | None,
-        typer.Option(
-            "--drafter",
-            help="Trained drafter, or a smaller model of any vocabulary; without one, plain.",
-        ),
-    ] = None
-    proposer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--proposer",
-            metavar="NAME",
-            help="n-gram or early-exit (no drafter), or how the drafter drafts: draft-model for a model with the "
-            "target's vocabulary, tli, slem or slrs for one with another, medusa, eagle1, eagle2 or eagle3 for a "
-            "trained drafter [default: by its kind and vocabulary].",
-        ),
-    ] = None
-    vocab: Annotated[
-        Path | None, typer.Option("--vocab", help="Subset artefact: draft with these tokens only.")
-    ] = None
-    heads: OneHeadOptions
-
-    def check(self) -> None:
-        """Refuse what needs no model to be refused.
-
-        Raises:
-            UsageError: nothing that a vocabulary restricts, or several ways of drafting.
-        """
-        _check_one_drafter(self.drafter, self.proposer or [], self.vocab)
-        check_one_way(self.vocab, self.heads.head, self.heads.dynamic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,58 +57,34 @@ class RequestOptions:
 
 
 def generate(
-    way: WayOptions,
+    target: TargetOption,
+    spec: OneMethod,
     prompt: Annotated[str, typer.Option("--prompt", help="Text to continue or to answer.")],
     end: EndOptions,
     sampling: SamplingOptions,
     request: RequestOptions,
-    drafting: OneDraftingOptions,
     passes: PassOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s."""
     from ..corpus.tokenizer import load_tokenizer
-    from ..decode.build import build_methods
+    from ..decode.build import build_method, kind_of
+    from ..decode.build_models import Models
+    from ..decode.method_grid import check_spec
 
-    way.check()
-    law = sampling.with_seed(request.seed)
-    options = build_options(
-        drafting.as_many(),
-        way.heads.as_many(),
-        passes,
-        tokenizer=request.tokenizer,
-        proposers=way.proposer or [],
-        sampled=sampling.temperature > 0,
-    )
-    drafters, vocabs = ([] if path is None else [str(path)] for path in (way.drafter, way.vocab))
-    method = build_methods(way.target, drafters, vocabs, options=options)[-1]
-    asked = _Asked(load_tokenizer(request.tokenizer or way.target), prompt, request.prompt_format)
-    limits = (end.max_new_tokens, law, end.stop or [])
-    result, text = _stream(method, asked, limits, warm=options.wrap is not None, quiet=as_json)
+    sampled = sampling.temperature > 0
+    check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+    limits = (end.max_new_tokens, sampling.with_seed(request.seed), end.stop or [])
+    wrap = wrap_for(passes.compiled, passes.graphs, passes.device)
+    models = Models(target, request.tokenizer, device=passes.device, dtype=passes.dtype)
+    method = build_method(models, spec, spec.label, wrap=wrap, sampled=sampled)
+    asked = _Asked(load_tokenizer(request.tokenizer or target), prompt, request.prompt_format)
+    result, text = _stream(method, asked, limits, warm=wrap is not None, quiet=as_json)
     if as_json:
         print_json(_facts(method, result, text))
     else:
         typer.echo("")
         _say_figures(method, result)
-
-
-def _check_one_drafter(drafter: Path | None, proposers: Sequence[str], vocab: Path | None) -> None:
-    from ..core.errors import UsageError
-    from ..decode.proposers import ALONE
-
-    if vocab is not None and drafter is None and "early-exit" not in proposers:
-        raise UsageError("--vocab restricts a drafter", expected="--drafter DIR beside it")
-    ways = [f"--proposer {name}" for name in proposers]
-    if set(proposers) & set(ALONE) and drafter is not None:
-        ways.append("--drafter")
-    elif len(proposers) < 2:
-        return
-    raise UsageError(
-        "one run of generate drafts in one way",
-        got=" and ".join(ways),
-        expected="one of them",
-        remedy="vocabforge eval compares several",
-    )
 
 
 class _Asked:

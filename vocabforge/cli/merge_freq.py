@@ -89,10 +89,11 @@ def _parse(tables: Sequence[str], weight: Sequence[str]) -> tuple[list[tuple[str
         UsageError: no table, two of one name, a weight for no table or for some tables only.
     """
     from ..core.errors import UsageError
-    from .table_inputs import split_name, split_weight
+    from ..core.values import labelled
+    from .table_inputs import split_weight
 
     weighed = [split_weight(text, "--weight") for text in weight]
-    named = [split_name(text) for text in tables or [name for name, _ in weighed]]
+    named = [labelled(text) for text in tables or [name for name, _ in weighed]]
     if not named:
         raise UsageError("no frequency table was given", expected="vocabforge merge-freq A B --output C")
     names = [name for name, _ in named]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import ResultOptions, echo, print_json, stdout_console
-from .option_values import key_values
 from .text_options import DocumentOptions, MoreInputsArgument, StrictOption
 
 if TYPE_CHECKING:
@@ -236,8 +235,9 @@ def _variables(given: list[str] | None) -> dict[str, Any]:
         UsageError: one that cannot be read, or whose name a template cannot use.
     """
     from ..core.errors import UsageError
+    from ..core.values import yaml_pairs
 
-    found = key_values(given, "--template", "NAME=VALUE")
+    found = yaml_pairs(given, "--template", "NAME=VALUE")
     for name in found:
         if not name.isidentifier():
             raise UsageError(

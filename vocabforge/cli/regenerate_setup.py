@@ -9,13 +9,19 @@ from typing import Any
 
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.extension import check_known
+from ..core.values import yaml_pairs
 from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
 from ..corpus.regenerate_local import LocalTarget
 from ..corpus.regenerate_pool import PoolOptions
 from ..corpus.regenerate_rows import GenerationSettings
 from ..corpus.regenerate_work import Backend, local_backend, server_backend
-from .option_values import key_values
-from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerLoadOptions
+from .regenerate_options import (
+    AnswererOptions,
+    DrawOptions,
+    LocalOptions,
+    PromptOptions,
+    ServerLoadOptions,
+)
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -32,8 +38,8 @@ def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
         "max_tokens": draw.max_tokens,
         "seed": draw.seed,
         "send_reasoning": prompt.send_reasoning,
-        "template_arguments": key_values(prompt.template_arg, "--template-arg"),
-        "body": key_values(prompt.body, "--body"),
+        "template_arguments": yaml_pairs(prompt.template_arg, "--template-arg"),
+        "body": yaml_pairs(prompt.body, "--body"),
     }
 
 

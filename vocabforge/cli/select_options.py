@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import UsageError
+from ..core.values import sizes_in
 from .app import ResultOptions
+from .option_groups import one_size
 
 if TYPE_CHECKING:
     from ..vocab.forced import ForceOptions
@@ -95,9 +97,13 @@ class SelectInputs:
 class SizeOptions:
     """Which sizes are asked for."""
 
-    sizes: Annotated[
-        list[int] | None,
-        typer.Option("--size", metavar="N", min=1, help="Ids of the draft vocabulary; may be repeated."),
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="N,...",
+            help="Ids of the draft vocabulary: 16384, 16k or a list; may be repeated.",
+        ),
     ] = None
     coverages: Annotated[
         list[float] | None,
@@ -119,12 +125,20 @@ class SizeOptions:
     ] = None
     k_max: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Schedule: size at draft steps 0 and 1, and of the artefact."),
+        typer.Option(
+            parser=one_size, metavar="N", help="Schedule: size at draft steps 0 and 1, and of the artefact."
+        ),
     ] = None
     k_min: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Schedule: size that it never falls below.")
+        int | None,
+        typer.Option(parser=one_size, metavar="N", help="Schedule: size that it never falls below."),
     ] = None
     steps: Annotated[int, typer.Option(min=1, metavar="K", help="Schedule: number of draft steps.")] = 7
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that were asked for."""
+        return sizes_in("--size", self.size, least=1)
 
     def check(self, inputs: SelectInputs) -> None:
         """Sizes, coverages, or a schedule; nothing with a finished list.
@@ -187,7 +201,7 @@ class SizeOptions:
 
         if self.law is not None and self.k_max is not None:
             return [(self.k_max, f"schedule {self.law}")]
-        plan = [(size, f"size {size}") for size in dict.fromkeys(self.sizes or ())]
+        plan = [(size, f"size {size}") for size in dict.fromkeys(self.sizes)]
         shares = dict.fromkeys(self.coverages or ())
         return plan + [(size_for_coverage(counts, share, forced), f"coverage {share:g}") for share in shares]
 

@@ -46,14 +46,6 @@ def split_weight(text: str, option: str, known: Sequence[str] = ()) -> tuple[str
         ) from error
 
 
-def split_name(text: str) -> tuple[str, Path]:
-    """``NAME=DIR`` or ``DIR`` (named after its last folder)."""
-    name, separator, folder = text.partition("=")
-    if separator and name and not Path(text).exists():
-        return name, Path(folder)
-    return Path(text).resolve().name, Path(text)
-
-
 def load_part(name: str, path: Path, weight: float = 1.0) -> TablePart:
     """One table with the hash of its artefact.
 

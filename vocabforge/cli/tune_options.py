@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.values import labelled, sizes_in, words_in
 from .decode_options import DeviceOption, PromptFormatOption, TargetOption, TokenizerOption
-from .option_values import numbers_in, words_in
 
 if TYPE_CHECKING:
     from ..tune.options import TuneInputs, TuneOptions
@@ -182,7 +182,6 @@ def tune_inputs(
     Raises:
         UsageError: a list that cannot be read, or sizes without a ranking.
     """
-    from ..decode.build import labelled
     from ..tune.options import TuneInputs
     from ..tune.proposing import HeadInputs
 
@@ -194,12 +193,12 @@ def tune_inputs(
         heads=HeadInputs(
             vocabs=tuple(map(labelled, heads.vocab or ())),
             heads=tuple(map(labelled, heads.head or ())),
-            shortlists=numbers_in("--shortlist", heads.shortlist),
+            shortlists=sizes_in("--shortlist", heads.shortlist),
             budgets=words_in(heads.router_budget),
             dynamic=tuple(heads.dynamic or ()),
         ),
         ranking=heads.ranking,
-        sizes=numbers_in("--size", heads.size),
+        sizes=sizes_in("--size", heads.size),
         what_if=latency.what_if,
     )
 
@@ -217,12 +216,12 @@ def tune_options(
 
     return TuneOptions(
         grid=TreeGrid(
-            chains=numbers_in("--chain", trees.chain),
-            levels=numbers_in("--levels", trees.levels),
-            topk=numbers_in("--topk", trees.topk),
-            nodes=numbers_in("--nodes", trees.nodes),
+            chains=sizes_in("--chain", trees.chain),
+            levels=sizes_in("--levels", trees.levels),
+            topk=sizes_in("--topk", trees.topk),
+            nodes=sizes_in("--nodes", trees.nodes),
         ),
-        batches=numbers_in("--batch", search.batch),
+        batches=sizes_in("--batch", search.batch),
         new_tokens=search.max_new_tokens,
         limit=search.limit,
         form=search.prompt_format,

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError, closest
+from .values import yaml_pair
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -99,9 +100,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         ConfigError: an override without ``=``, or a path that runs through a plain value.
     """
     for item in overrides:
-        key, separator, text = item.partition("=")
-        if not separator or not all(key.split(".")):
-            raise ConfigError("cannot read an override", got=repr(item), expected="key.sub=value")
+        key, value = yaml_pair(item, expected="key.sub=value", loader=_UniqueKeyLoader)
+        if not all(key.split(".")):
+            raise ConfigError("this is no key of the configuration", got=repr(item), expected="key.sub=value")
         *parents, leaf = key.split(".")
         node = values
         for parent in parents:
@@ -115,15 +116,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
                     expected="a path through sections",
                     source=f"the configuration's {parent!r} is no section",
                 )
-        try:
-            node[leaf] = yaml.load(text, Loader=_UniqueKeyLoader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ConfigError(
-                "cannot read an override's value",
-                got=f"{item!r}: {error}",
-                expected="a YAML value",
-                source=key,
-            ) from error
+        node[leaf] = value
     return values
 
 

@@ -1,47 +1,33 @@
-"""From folders to decoders: load the target once, each drafter once, and name the methods."""
+"""From specs to decoders: the target, each drafter and each draft head are loaded once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError, VocabForgeError
 from ..core.files import read_json
 from ..core.progress import say
 from ..export.eagle import Eagle
 from ..models.drafter_io import CONFIG
+from ..models.head_io import check_owner, owner_of
 from ..models.heads import HeadBase, base_of, base_of_model
-from ..models.lean import LeanModel
-from .build_foreign import ForeignWays, Way, WritesTexts, restricted
-from .build_heads import NamedHead, heads_of, load_heads
+from .build_heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head
 from .build_models import Models, is_draft_model, trained_for
-from .build_options import BuildOptions, check_options, fitting, left_out, options_of
-from .build_vocab_heads import BuiltHead, heads_for, read_subset
-from .draft_vocabulary import DraftVocabulary, draft_vocabulary
+from .draft import Wrap
 from .engine import Decoder
-from .policies import tree_settings
-from .proposer_draft_model import head_base
-from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
-from .recipe import PLAIN
+from .method_grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
+from .method_spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for
+from .proposers import FITTING, FOREIGN, ProposerParts, make_proposer
+from .recipe import PLAIN, DecodingRecipe
 from .request import Generator
 from .verifiers import chosen_verifier
 
-__all__ = [
-    "Make",
-    "Method",
-    "MethodMaker",
-    "build_methods",
-    "is_draft_model",
-    "kind_of",
-    "labelled",
-    "plain_method",
-]
-
-Make = Callable[[], "Method"]
+if TYPE_CHECKING:
+    from .build_foreign import ForeignWays, Way
 
 
 @dataclass(frozen=True)
@@ -63,200 +49,255 @@ class Method:
     lossless: bool = True
 
 
-def build_methods(
-    target: Path,
-    drafters: Sequence[str] = (),
-    vocabs: Sequence[str] = (),
-    methods: Sequence[str] = (),
-    options: BuildOptions | None = None,
+def recipe_methods(
+    recipe: DecodingRecipe,
+    only: Sequence[str] = (),
+    *,
+    device: str | None = None,
+    wrap: Wrap | None = None,
+    sampled: bool = False,
+    models: Models | None = None,
 ) -> list[Method]:
-    """Plain decoding, each drafter, each with each draft vocabulary and each with its draft heads.
+    """Plain decoding, then the methods of a recipe in its order.
 
     Args:
-        target: Hugging Face folder.
-        drafters: ``DIR`` or ``LABEL=DIR``: trained drafters, or smaller models of any vocabulary; the method is
-            named after the label, else the folder.
-        vocabs: the same for subset artefacts; the method is named ``drafter+vocab``.
-        methods: keep only these names (plain decoding is always kept and first).
+        only: names of methods; the others are not built. Empty: all. Plain decoding is always there.
+        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        sampled: the temperature is above 0; it decides between proposers if none is named.
+        models: of this recipe's target, tokenizer and dtype, if they are loaded already.
+
+    Raises:
+        UsageError: no such method, or settings that mean nothing together.
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
+    if unknown:
+        raise UsageError(
+            "there is no such method in this run",
+            got=", ".join(unknown),
+            expected=", ".join((PLAIN, *recipe.methods)),
+        )
+    wanted = {name: spec for name, spec in recipe.methods.items() if not only or name in only}
+    for name, spec in wanted.items():  # before anything is loaded
+        with _named(name):
+            check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+    if models is None:
+        models = Models(recipe.target, recipe.tokenizer, device=device, dtype=recipe.dtype)
+    return build_methods(models, wanted, wrap=wrap, sampled=sampled)
+
+
+def build_methods(
+    models: Models, specs: Mapping[str, MethodSpec], *, wrap: Wrap | None = None, sampled: bool = False
+) -> list[Method]:
+    """Plain decoding, then a method a spec; see :func:`build_method`."""
+    named = {PLAIN: MethodSpec(), **specs}
+    return [build_method(models, spec, name, wrap=wrap, sampled=sampled) for name, spec in named.items()]
+
+
+def build_method(
+    models: Models, spec: MethodSpec, name: str, *, wrap: Wrap | None = None, sampled: bool = False
+) -> Method:
+    """One way of decoding.
+
+    Args:
+        name: of the method; errors name it.
+        wrap: makes passes faster, see ``compiled.py`` and ``graphs.py``.
+        sampled: the temperature is above 0; it decides between proposers if the spec names none.
+
+    Raises:
+        UsageError: settings that mean nothing together.
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+    if not spec.drafts:
+        return Method(name, Decoder(models.model, wrap=wrap), "one token a target forward")
+    with _named(name):
+        check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
+        spec = spec.on(models.model.device.type)
+        proposer, drafter, built, way = _parts(models, spec, name, sampled)
+        head = None if built is None else built.head
+        bridge = None if way is None else way.bridge
+        made = make_proposer(proposer, ProposerParts(models.model, drafter, head, spec, bridge))
+        decoder = Decoder(models.model, made, control=spec.control, verifier=spec.verifier, wrap=wrap)
+    plan = made.plan
+    parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
+    if way is not None:
+        if (tokens := getattr(made, "draft_tokens", None)) is not None:
+            parts.append(f"drafted as up to {tokens} draft tokens a cycle")
+        parts += [] if way.reason is None else [f"chosen because {way.reason}"]
+        parts.append(way.facts)
+    elif built is not None:
+        parts.append(built.text)
+    elif made.head is not None:
+        parts.append(f"draft vocabulary of {made.head.size:,} tokens")
+    if made.samples:
+        parts.append("drawn drafts")
+    if spec.control != "fixed":
+        parts.append(f"{spec.control} control")
+    lossless = spec.verifier is None or chosen_verifier(spec.verifier, sampled=sampled).lossless
+    if spec.verifier is not None:
+        parts.append(f"verifier {spec.verifier}{'' if lossless else ' (not lossless)'}")
+    scoring = head or made.head
+    rows = models.model.config.vocab_size
+    return Method(
+        name,
+        decoder,
+        ", ".join(parts),
+        head=built.text if built is not None and built.extra else None,
+        vocabulary=None if scoring is None else draft_vocabulary(scoring, plan.levels, rows),
+        verifier=spec.verifier,
+        lossless=lossless,
+    )
+
+
+def _parts(
+    models: Models, spec: MethodSpec, name: str, sampled: bool
+) -> tuple[str, Any, BuiltHead | None, Way | None]:
+    """Name of the proposer, drafter, draft head and, if the vocabularies differ, the way between them."""
+    path = spec.drafter
+    if path is None:
+        assert spec.proposer is not None
+        return spec.proposer, None, _head(models, spec, lambda: base_of_model(models.model)), None
+    if not is_draft_model(path):
+        drafter, artifact = models.drafter(path)
+        (proposer,) = fitting(drafter.kind, [spec.proposer] if spec.proposer else [], path)
+        return proposer, drafter, _head(models, spec, lambda: base_of(drafter), trained_for(artifact)), None
+    small = models.language_model(path)
+    ways = _ways(models, spec, spec.proposer, spec.overlap, sampled)
+    way = ways.of(path, small.config.vocab_size)
+    ways.check_used()
+    (proposer,) = way.names
+    if proposer not in FOREIGN:
+        from .proposer_draft_model import head_base
+
+        return proposer, small, _head(models, spec, lambda: head_base(models.model, small)), None
+    if way.reason is not None:
+        say(f"{name}: {proposer}, chosen because {way.reason}.")
+    if spec.dynamic is not None or (spec.vocab is not None and proposer != "tli"):
+        raise UsageError(
+            f"{proposer} cannot draft so",
+            got="--vocab" + ("" if spec.dynamic is None else " and --dynamic"),
+            expected="--vocab with --proposer tli; no --dynamic if the vocabularies differ",
+        )
+    if spec.vocab is not None:
+        from .build_foreign import restricted
+
+        assert way.bridge is not None
+        subset = read_subset(spec.vocab, models.tokenizer.fingerprint)
+        way = replace(way, bridge=restricted(way.bridge, subset, spec.vocab))
+    return proposer, small, None, way
+
+
+def _ways(
+    models: Models, spec: MethodSpec, proposer: str | None, overlap: Path | None, sampled: bool
+) -> ForeignWays:
+    from .build_foreign import ForeignWays
+
+    return ForeignWays(
+        models.tokenizer,
+        models.model.config.vocab_size,
+        spec,
+        proposers=[] if proposer is None else [proposer],
+        overlaps=[] if overlap is None else [overlap],
+        sampled=sampled,
+        bridges=models.bridges,
+    )
+
+
+def _head(
+    models: Models, spec: MethodSpec, base: Callable[[], HeadBase], fingerprint: str | None = None
+) -> BuiltHead | None:
+    """The draft head of a spec; the same request gives the same one, which has copies of the LM head's rows."""
+    if spec.vocab is None and spec.head is None:
+        return None
+    asked = {name: value for name, value in spec.given().items() if meant_for(name)}
+    steps = spec.draft_steps if spec.budget else None  # a schedule of budgets is by draft step
+    key = spec.drafter, spec.vocab, spec.head, spec.dynamic, steps, *asked.items()
+    if key not in models.built:
+        trained = None
+        if spec.head is not None and spec.drafter is not None:
+            trained = models.trained_head(spec.head)
+            check_owner(trained.artifact, models.owner(spec.drafter), drafter=spec.drafter)
+        if spec.drafter is None or is_draft_model(spec.drafter):
+            fingerprint = models.tokenizer.fingerprint
+        models.built[key] = spec_head(base(), spec, trained, fingerprint)
+    return models.built[key]
+
+
+def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> dict[str, MethodSpec]:
+    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with.
 
     Raises:
         VocabForgeError: anything missing, damaged, unknown, or not belonging together.
     """
-    options = options or BuildOptions()
-    target = Path(target)
-    check_options(options, [kind_of(path) for _, path in map(labelled, drafters)])
-    if options.draft.tree in (None, "dynamic"):  # told before anything is loaded
-        tree_settings(options.draft.depth, options.draft.topk, options.draft.total_nodes)
-    models = Models(target, options.tokenizer, device=options.device, dtype=options.dtype)
-    maker = MethodMaker(models, options, len(drafters))
-    heads = maker.heads([path for _, path in map(labelled, drafters)])
-    named_vocabs = [labelled(text) for text in vocabs]
-    found = [plain_method(models, options)]
-    for name in options.proposers:
-        if name in ALONE:
-            found.extend(make() for make in maker.alone(name, named_vocabs))
-    for label, path in map(labelled, drafters):
-        makes = maker.drafter_methods(label, path, named_vocabs, heads.get(path, ()))
-        found.extend(make() for make in makes)
-    maker.ways.check_used()
-    _check_methods(found, methods)
-    return [method for method in found if not methods or method.name in (PLAIN, *methods)]
-
-
-def plain_method(models: Models, options: BuildOptions) -> Method:
-    """Decoding without drafts."""
-    return Method(PLAIN, Decoder(models.model, wrap=options.wrap), "one token a target forward")
-
-
-class MethodMaker:
-    """Makes methods over one target, whose drafters are that many; what it yields makes one when called."""
-
-    def __init__(self, models: Models, options: BuildOptions, drafters: int) -> None:
-        self.models, self.options, self.model = models, options, models.model
-        alone = sum(name in ALONE for name in options.proposers)
-        # More than one method drafts, so that an option may be meant for another one.
-        self.several = drafters * max(len(options.proposers) - alone, 1) + alone > 1
-        loaded, rows = models.tokenizer, self.model.config.vocab_size
-        self.ways = ForeignWays(loaded, rows, options, several=drafters > 1, alone=not self.several)
-        self.print = loaded.fingerprint
-
-    def alone(self, name: str, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Make]:
-        """A proposer without a drafter; an early exit also over each draft vocabulary."""
-        yield partial(self._method, name, name, None, None)
-        if name == "early-exit" and (vocabs or (self.options.heads and self.options.heads.dynamic)):
-            base = base_of_model(self.model)
-            for built in self._heads_for(Path(name), base, vocabs, (), self.print):
-                yield partial(self._method, f"{name}+{built.label}", name, None, built)
-
-    def drafter_methods(
-        self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]], heads: Sequence[NamedHead]
-    ) -> Iterator[Make]:
-        """A drafter under each of its proposers, over its own head and over the others asked for."""
-        if is_draft_model(path):
-            yield from self._model_methods(label, path, vocabs)
-            return
-        drafter, artifact = self.models.drafter(path)
-        names = fitting(drafter.kind, self.options.proposers, path)
-        others = self._heads_for(path, base_of(drafter), vocabs, heads, trained_for(artifact))
-        for name in names:
-            method = label if len(names) == 1 else f"{label}:{name}"
-            yield partial(self._method, method, name, drafter, None)
-            for built in others:
-                yield partial(self._method, f"{method}+{built.label}", name, drafter, built)
-
-    def _model_methods(self, label: str, path: Path, vocabs: Sequence[tuple[str, Path]]) -> Iterator[Make]:
-        """A language model under each of its proposers."""
-        small = self.models.language_model(path)
-        way = self.ways.of(path, small.config.vocab_size)
-        if way.reason is not None:
-            say(f"{label}: {way.names[0]}, chosen because {way.reason}.")
-        for name in way.names:
-            method = label if len(way.names) == 1 else f"{label}:{name}"
-            if name in FOREIGN:
-                yield partial(self._method, method, name, small, None, way)
-                yield from self._over_common_tokens(method, name, small, way, vocabs)
-                continue
-            yield partial(self._method, method, name, small, None)
-            for built in self._heads_for(path, head_base(self.model, small), vocabs, (), self.print):
-                yield partial(self._method, f"{method}+{built.label}", name, small, built)
-
-    def _heads_for(
-        self,
-        owner: Path,
-        base: HeadBase,
-        vocabs: Sequence[tuple[str, Path]],
-        heads: Sequence[NamedHead],
-        fingerprint: str | None,
-    ) -> list[BuiltHead]:
-        """The heads over one exact head; the same request gives the same ones, which hold copies of its rows."""
-        steps = self.options.draft.depth if heads else None  # a schedule of budgets is by draft step
-        key = repr((owner, vocabs, self.options.heads, steps))
-        if key not in self.models.built:
-            self.models.built[key] = heads_for(base, vocabs, heads, self.options.heads, fingerprint)
-        return self.models.built[key]
-
-    def _over_common_tokens(
-        self, method: str, name: str, small: LeanModel, way: Way, vocabs: Sequence[tuple[str, Path]]
-    ) -> Iterator[Make]:
-        """TLI also over each draft vocabulary; the others draft texts, and have no use for one."""
-        dynamic = self.options.heads is not None and bool(self.options.heads.dynamic)
-        if not vocabs and not dynamic:
-            return
-        if name != "tli" or dynamic:
-            given = " and ".join(["--vocab"] * bool(vocabs) + ["--dynamic"] * dynamic)
-            if not self.several:
-                raise UsageError(
-                    f"{name} cannot draft so",
-                    got=given,
-                    expected="--vocab with --proposer tli; no --dynamic where the vocabularies differ",
-                )
-            say(f"{method} drafts without {given}: {name} has no use for them.")
-            return
-        assert way.bridge is not None
-        for vocab, path in vocabs:
-            bridge = restricted(way.bridge, read_subset(path, self.print), path)
-            yield partial(self._method, f"{method}+{vocab}", name, small, None, replace(way, bridge=bridge))
-
-    def _method(
-        self, method: str, name: str, drafter: Any, built: BuiltHead | None, way: Way | None = None
-    ) -> Method:
-        head = None if built is None else built.head
-        draft = options_of(name, self.options.draft, self.several)
-        if self.several and (lost := left_out(name, self.options.draft)):
-            say(
-                f"{method} drafts without {', '.join(lost)}: {name} has no use for {'them' if lost[1:] else 'it'}."
-            )
-        bridge = None if way is None else way.bridge
-        proposer = make_proposer(name, ProposerParts(self.model, drafter, head, draft, bridge))
-        options = self.options
-        decoder = Decoder(
-            self.model, proposer, control=options.control, verifier=options.verifier, wrap=options.wrap
+    check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
+    grid = grid.on(models.model.device.type)
+    trained = [path for _, path in grid.drafters if not is_draft_model(path)]
+    ways = _grid_ways(models, grid, sampled) if len(trained) < len(grid.drafters) else None
+    heads = {label: models.trained_head(path) for label, path in grid.heads}
+    owners = {label: owner_of(head.artifact).drafter for label, head in heads.items()}
+    for label, head in heads.items():
+        if not any(models.owner(path).drafter == owners[label] for path in trained):
+            check_owner(head.artifact, models.owner(trained[0]), drafter=trained[0])
+    facts = {}
+    for label, path in grid.drafters:
+        if ways is not None and path not in trained:
+            way = ways.of(path, models.language_model(path).config.vocab_size)
+            facts[path] = DrafterFacts(way.names, overlap=way.overlap, tokenizer=way.tokenizer)
+            continue
+        drafter, artifact = models.drafter(path)
+        core_only = []
+        for vocab, folder in grid.vocabs if grid.dynamic else ():
+            missing = missing_ids(base_of(drafter), read_subset(folder, trained_for(artifact)))
+            if len(missing):
+                core_only.append(vocab)
+                say(f"{vocab} is a hot core only, less the {len(missing):,} ids that {label}'s head lacks")
+        own = models.owner(path).drafter if heads else ""
+        facts[path] = DrafterFacts(
+            fitting(drafter.kind, grid.proposers, path),
+            [name for name, owner in owners.items() if owner == own],
+            core_only,
         )
-        plan = proposer.plan
-        parts = [f"{proposer.label}, {plan.nodes} nodes on {plan.levels} levels"]
-        if way is not None:
-            parts += [f"chosen because {way.reason}"] if way.reason is not None else []
-            parts.append(way.facts)
-            if isinstance(proposer, WritesTexts):
-                parts.insert(1, f"drafted as up to {proposer.draft_tokens} draft tokens a cycle")
-        elif built is not None:
-            parts.append(built.text)
-        elif proposer.head is not None:
-            parts.append(f"draft vocabulary of {proposer.head.size:,} tokens")
-        if proposer.samples:
-            parts.append("drawn drafts")
-        if self.options.control != "fixed":
-            parts.append(f"{self.options.control} control")
-        lossless = True
-        if options.verifier is not None:
-            lossless = chosen_verifier(options.verifier, sampled=options.sampled).lossless
-            parts.append(f"verifier {options.verifier}{'' if lossless else ' (not lossless)'}")
-        scoring = head or proposer.head
-        rows = self.model.config.vocab_size
-        vocabulary = None if scoring is None else draft_vocabulary(scoring, plan.levels, rows)
-        extra = built.text if built is not None and built.extra else None
-        said = ", ".join(parts)
-        return Method(method, decoder, said, extra, vocabulary, options.verifier, lossless)
+    if ways is not None:
+        ways.check_used()
+    specs, notes = expand(grid, facts, {label: head.kind for label, head in heads.items()})
+    for note in notes:
+        say(note)
+    return specs
 
-    def heads(self, drafters: Sequence[Path]) -> dict[Path, list[NamedHead]]:
-        """The draft heads of each drafter's folder, checked against what they were trained for."""
-        request = self.options.heads
-        if request is None:
-            return {}
-        named = [labelled(text) for text in request.given]
-        steps = (self.options.draft.depth or 5) + 1
-        device, dtype = self.model.device, self.model.dtype
-        loaded = load_heads(request, named, steps=steps, device=device, dtype=dtype, kept=self.models.trained)
-        if not loaded:
-            return {}
-        paths = [path for path in drafters if not is_draft_model(path)]
-        return heads_of(loaded, {path: self.models.owner(path) for path in paths})
+
+def _grid_ways(models: Models, grid: MethodGrid, sampled: bool) -> ForeignWays:
+    """The ways of a run with draft models."""
+    from .build_foreign import ForeignWays
+
+    return ForeignWays(
+        models.tokenizer,
+        models.model.config.vocab_size,
+        grid.common,
+        proposers=grid.proposers,
+        overlaps=grid.overlaps,
+        sampled=sampled,
+        several=len(grid.drafters) > 1,
+        alone=not draft_several(grid),
+        bridges=models.bridges,
+    )
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Let an error name the method that it is about."""
+    try:
+        yield
+    except VocabForgeError as error:
+        source = f"method {method}" if error.source is None else f"method {method}: {error.source}"
+        raise type(error)(
+            error.message, got=error.got, expected=error.expected, source=source, remedy=error.remedy
+        ) from error
 
 
 def kind_of(path: Path) -> str:
     """What a folder drafts as, before it is loaded; what cannot be read counts as an EAGLE-3 drafter until then."""
     if is_draft_model(path):
-        return "draft-model"
+        return DRAFT_MODEL
     with suppress(VocabForgeError):
         native = (path / CONFIG).is_file()
         body = read_json(path / CONFIG if native else path / "config.json", finite=False)
@@ -265,32 +306,3 @@ def kind_of(path: Path) -> str:
         if isinstance(body, dict) and Eagle.matches(body):
             return "eagle1"
     return "eagle3"
-
-
-def _check_methods(found: Sequence[Method], methods: Sequence[str]) -> None:
-    names = [method.name for method in found]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(
-            "two methods have one name", got=", ".join(twice), remedy="name them: --drafter LABEL=DIR"
-        )
-    unknown = [name for name in methods if name not in names]
-    if unknown:
-        raise UsageError(
-            "there is no such method in this run", got=", ".join(unknown), expected=", ".join(names)
-        )
-
-
-def labelled(text: str) -> tuple[str, Path]:
-    """Label and folder of ``LABEL=DIR`` or ``DIR``, whose label is the folder's name (a run's, of its ``drafter``).
-
-    Raises:
-        UsageError: a label that is not one printable line.
-    """
-    label, separator, folder = text.partition("=")
-    if separator and label and not Path(text).exists():
-        if not label.isprintable():  # it names files, rows and columns
-            raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
-        return label, Path(folder)
-    whole = Path(text).resolve()
-    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)

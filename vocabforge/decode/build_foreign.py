@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,9 +15,10 @@ from ..models.target import check_tokenizer_fits
 from ..vocab.bridge import Bridge, check_overlap, make_bridge
 from ..vocab.overlap import Overlap, load_overlap
 from ..vocab.subset import VocabSubset
-from .build_options import BuildOptions, fitting, is_given, own_options
+from .method_grid import fitting, own_options
+from .method_spec import MethodSpec
 from .proposer_draft_model import check_same_tokenizer
-from .proposers import ALONE, FOREIGN, DraftOptions
+from .proposers import ALONE, FOREIGN
 
 HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
 SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
@@ -36,11 +36,15 @@ class Way:
         names: of its proposers.
         bridge: between the vocabularies; None where they are one.
         reason: why the proposer was chosen; None where a user named it, or where there is no choice.
+        overlap: saved comparison that the bridge was made from.
+        tokenizer: the drafter's folder has no tokenizer: it is another folder's.
     """
 
     names: Sequence[str]
     bridge: Bridge | None = None
     reason: str | None = None
+    overlap: Path | None = None
+    tokenizer: bool = False
 
     @property
     def facts(self) -> str:
@@ -52,15 +56,8 @@ class Way:
         return f"{len(self.bridge.pairs):,} tokens common to target ({ours}) and drafter ({theirs})"
 
 
-@runtime_checkable
-class WritesTexts(Protocol):
-    """A proposer that drafts in the drafter's tokens: ``draft_tokens`` of them, one after the other, at most."""
-
-    draft_tokens: int
-
-
 def choose_proposer(
-    shares: tuple[float, float], mean_bytes: float, sampled: bool, draft: DraftOptions | None = None
+    shares: tuple[float, float], mean_bytes: float, sampled: bool, draft: MethodSpec | None = None
 ) -> tuple[str, str]:
     """The proposer for a draft model with another vocabulary, and why.
 
@@ -75,7 +72,7 @@ def choose_proposer(
         sampled: temperature above 0.
         draft: what was asked for; None: nothing.
     """
-    draft = draft or DraftOptions()
+    draft = draft or MethodSpec()
     ours, theirs = shares
     found = f"the drafter has {ours:.0%} of the target's tokens"
     if min(shares) >= HIGH_OVERLAP:
@@ -87,8 +84,7 @@ def choose_proposer(
         return "slem", f"{found} only, and {size}"
     if not sampled:
         return "slem", f"{found} only, and decoding is greedy"
-    shape = draft.tree not in (None, "chain"), draft.tree_file, draft.topk, draft.total_nodes
-    if any(is_given(value) for value in shape):
+    if draft.tree not in (None, "chain") or draft.tree_file or draft.topk or draft.total_nodes:
         return "slem", f"{found} only, and slrs, which drafts chains, has no tree as asked for"
     return "slrs", f"{found} only, and {size}"
 
@@ -104,25 +100,38 @@ class ForeignWays:
     Args:
         target: the target's tokenizer.
         rows: of the target's LM head.
-        options: the run's.
+        draft: how it drafts; its proposer, drafter and overlap are not read.
+        proposers: that were named. overlaps: saved comparisons.
+        sampled: temperature above 0.
         several: more than one drafter, so that a name or an overlap may be meant for another one.
         alone: one method drafts, so that each option is meant for it.
+        bridges: made before, by drafter and overlap; what is made here is added.
 
     Raises:
         ArtifactError: an overlap that cannot be read.
     """
 
     def __init__(
-        self, target: TextTokenizer, rows: int, options: BuildOptions, *, several: bool, alone: bool
+        self,
+        target: TextTokenizer,
+        rows: int,
+        draft: MethodSpec,
+        *,
+        proposers: Sequence[str] = (),
+        overlaps: Sequence[Path] = (),
+        sampled: bool = False,
+        several: bool = False,
+        alone: bool = True,
+        bridges: dict[tuple[str, Path | None], Bridge] | None = None,
     ) -> None:
         self._target, self._rows, self._several, self._alone = target, rows, several, alone
-        self._draft = options.draft
+        self._draft, self._sampled, self._tokenizer = draft, sampled, draft.drafter_tokenizer
         self._chosen: list[str] = []  # by the rule
-        self._named = [name for name in options.proposers if name not in ALONE]
-        self._sampled, self._tokenizer = options.sampled, options.drafter_tokenizer
-        self._overlaps = [(path, load_overlap(path)) for path in options.overlaps]
-        self._unused = list(options.overlaps)
+        self._named = [name for name in proposers if name not in ALONE]
+        self._overlaps = [(path, load_overlap(path)) for path in overlaps]
+        self._unused = list(overlaps)
         self._tokenizer_used = False
+        self._bridges = {} if bridges is None else bridges
 
     def of(self, path: Path, rows: int) -> Way:
         """The way of a draft model.
@@ -136,12 +145,13 @@ class ForeignWays:
             DataError: a tokenizer's decoder is not one whose bytes are known.
         """
         tokenizer = self._tokenizer_of(path, rows)
+        lent = tokenizer is not None and not (path / "tokenizer.json").is_file()
         same = tokenizer is None or tokenizer.fingerprint == self._target.fingerprint
         if same or self._must_share_tokenizer():
             check_same_tokenizer(self._target, tokenizer, (self._rows, rows), source=path)
         names = fitting("draft-model", self._named, path)
         if same and not set(names) & set(FOREIGN):
-            return Way(names)
+            return Way(names, tokenizer=lent)
         if tokenizer is None:
             raise MismatchError(
                 "the draft model's tokenizer must be known to draft so",
@@ -149,12 +159,17 @@ class ForeignWays:
                 source=path,
                 remedy=_TOKENIZER_REMEDY,
             )
-        bridge = make_bridge(self._target, tokenizer, (self._rows, rows), overlap=self._overlap_of(tokenizer))
+        saved, overlap = self._overlap_of(tokenizer)
+        key = tokenizer.fingerprint, saved
+        if key not in self._bridges:
+            self._bridges[key] = make_bridge(self._target, tokenizer, (self._rows, rows), overlap=overlap)
+        bridge = self._bridges[key]
         if same or self._named:
-            return Way(names if same else [name for name in names if name in FOREIGN], bridge)
+            usable = names if same else [name for name in names if name in FOREIGN]
+            return Way(usable, bridge, overlap=saved, tokenizer=lent)
         mean_bytes = bridge.drafter.mean_bytes
         name, reason = choose_proposer(shares_of(bridge), mean_bytes, self._sampled, self._draft)
-        if name == "slem" and self._draft.sample and self._alone:
+        if name == "slem" and self._draft.draft_sampling and self._alone:
             raise UsageError(
                 "the proposer chosen has no use for drawn drafts",
                 got=f"--draft-sampling; slem, chosen because {reason}",
@@ -163,7 +178,7 @@ class ForeignWays:
                 remedy="name it: --proposer tli or --proposer slrs; or leave --draft-sampling out",
             )
         self._chosen.append(name)
-        return Way([name], bridge, reason)
+        return Way([name], bridge, reason, saved, lent)
 
     def _must_share_tokenizer(self) -> bool:
         """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
@@ -192,17 +207,17 @@ class ForeignWays:
             )
         return given
 
-    def _overlap_of(self, tokenizer: TextTokenizer) -> Overlap | None:
-        """The saved overlap of these two tokenizers, whichever of them was named first."""
+    def _overlap_of(self, tokenizer: TextTokenizer) -> tuple[Path | None, Overlap | None]:
+        """The saved overlap of these two tokenizers, whichever of them was named first, and its folder."""
         wanted = self._target.fingerprint, tokenizer.fingerprint
         for folder, overlap in self._overlaps:
             made = overlap.a.fingerprint, overlap.b.fingerprint
             if made in (wanted, wanted[::-1]):
                 self._unused = [one for one in self._unused if one != folder]
-                return overlap if made == wanted else turned(overlap)
+                return folder, overlap if made == wanted else turned(overlap)
         if self._overlaps and not self._several:
             check_overlap(self._overlaps[0][1], self._target, tokenizer)
-        return None
+        return None, None
 
     def check_used(self) -> None:
         """Refuse what no draft model of the run had a use for.

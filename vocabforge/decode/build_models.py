@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import ArtifactError, DataError, UsageError
@@ -19,7 +20,10 @@ from ..models.lean import LeanModel, load_target
 from ..models.lean_config import find_family
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
-from .build_vocab_heads import BuiltHead
+from .build_heads import BuiltHead
+
+if TYPE_CHECKING:
+    from ..vocab.bridge import Bridge
 
 _TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the one that is a model
 
@@ -35,8 +39,8 @@ class Models:
 
     Attributes:
         model, tokenizer: the target and its tokenizer.
-        trained: draft heads that were loaded, by folder.
         built: draft heads over an exact head, by what was asked for.
+        bridges: between the target's vocabulary and another one, by its fingerprint and the saved overlap.
 
     Raises:
         UsageError: no such dtype or device.
@@ -65,8 +69,9 @@ class Models:
         self._drafters: dict[Path, tuple[Drafter, Artifact | None]] = {}
         self._models: dict[Path, LeanModel] = {}
         self._owners: dict[Path, HeadOwner] = {}
-        self.trained: dict[Path, LoadedHead] = {}
-        self.built: dict[str, list[BuiltHead]] = {}
+        self._trained: dict[Path, LoadedHead] = {}
+        self.built: dict[tuple[Any, ...], BuiltHead | None] = {}
+        self.bridges: dict[tuple[str, Path | None], Bridge] = {}
 
     def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
         """A trained drafter of any layout over the target's tensors, and its artefact where it is one.
@@ -103,9 +108,9 @@ class Models:
         Raises:
             ArtifactError: no head there, or a damaged one.
         """
-        if path not in self.trained:
-            self.trained[path] = load_head(path, device=self.model.device, dtype=self.model.dtype)
-        return self.trained[path]
+        if path not in self._trained:
+            self._trained[path] = load_head(path, device=self.model.device, dtype=self.model.dtype)
+        return self._trained[path]
 
     def owner(self, path: Path) -> HeadOwner:
         """What a draft head must have been trained for, to be used with the drafter in a folder."""

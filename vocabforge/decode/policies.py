@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ..core.errors import UsageError
 from .draft import DraftPolicy
+from .method_spec import MethodSpec
 from .policy_dynamic import DynamicPolicy
 from .policy_shape import ShapePolicy
-from .proposers import DraftOptions
 from .shapes import TreeShape, chain, default_shape, read_shape
 from .tree import TreeSettings
 
 DEFAULT_CHAIN = 5  # draft tokens of a chain
 
 
-def choose_policy(options: DraftOptions, default_tree: str, most_levels: int | None) -> DraftPolicy:
+def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | None) -> DraftPolicy:
     """The policy that the options ask for.
 
     Args:
@@ -33,17 +33,17 @@ def choose_policy(options: DraftOptions, default_tree: str, most_levels: int | N
             remedy="leave --tree or --tree-file out",
         )
     if tree == "dynamic":
-        if options.sample:
+        if options.draft_sampling:
             raise UsageError(
                 "a dynamic tree cannot be drawn at random: choosing its best nodes would change the law",
                 got="--draft-sampling with a dynamic tree",
                 expected="--tree chain or --tree static",
             )
         return DynamicPolicy(tree_settings(options.depth, options.topk, options.total_nodes, most_levels))
-    return ShapePolicy(_shape(options, tree, most_levels), options.sample)
+    return ShapePolicy(_shape(options, tree, most_levels), options.draft_sampling)
 
 
-def _shape(options: DraftOptions, tree: str, most_levels: int | None) -> TreeShape:
+def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape:
     if tree == "chain":
         useless = {"topk": options.topk, "total-nodes": options.total_nodes}
         given = [f"--{name} {value}" for name, value in useless.items() if value is not None]

@@ -103,7 +103,7 @@ def build(parts: ProposerParts) -> ModelProposer:
         UsageError: the target has fewer layers, or a tree that cannot be filled.
     """
     count = parts.target.config.num_layers
-    layers = default_layers(count) if parts.options.layers is None else parts.options.layers
+    layers = default_layers(count) if parts.options.exit_layers is None else parts.options.exit_layers
     if not 1 <= layers <= count:
         raise UsageError(
             "the early exit does not lie within the target",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -25,10 +24,11 @@ from ..vocab.bridge import Bridge
 from .draft import Commit, Draw, Plan, Wrap
 from .foreign_text import DraftText
 from .foreign_trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_of
+from .method_spec import MethodSpec
 from .policies import choose_policy
 from .proposer_draft_model import DraftModelBackend, draft_model_of
 from .proposer_model import ModelProposer
-from .proposers import DraftOptions, Lap, ProposerParts
+from .proposers import Lap, ProposerParts
 from .tree import DraftTree
 
 LEAST_ROOM = 512  # positions of the drafter's cache, at least
@@ -197,7 +197,7 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     """
     bridge, drafter = check_parts(parts, "slem")
     options = parts.options
-    if options.sample:
+    if options.draft_sampling:
         raise UsageError(
             "slem has no use for drawn drafts: it compares texts, and the drafter's law plays no part",
             got="--draft-sampling",
@@ -206,7 +206,7 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     ratio = bridge.target.mean_bytes / bridge.drafter.mean_bytes
     if options.depth is None and options.tree in (None, "chain") and options.tree_file is None:
         tokens = min(max(round(TARGET_TOKENS * ratio), 2), MOST_DRAFTED)
-        options = replace(options, depth=tokens - 1)
+        options = options.model_copy(update={"depth": tokens - 1})
     inner = _inner(
         options, drafter, np.union1d(bridge.drafter.text_ids, np.array(bridge.drafter.eos, np.int64))
     )
@@ -261,7 +261,7 @@ def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
     return parts.bridge, drafter
 
 
-def _inner(options: DraftOptions, drafter: LeanModel, ids: np.ndarray) -> ModelProposer:
+def _inner(options: MethodSpec, drafter: LeanModel, ids: np.ndarray) -> ModelProposer:
     """Drafting in the drafter's own tokens, those of ``ids`` (ascending) only; the model itself stays as it is."""
     chosen = torch.from_numpy(ids).to(drafter.device)
     rows = nn.Parameter(drafter.lm_head_weight.detach()[chosen], requires_grad=False)  # (R, H), a copy

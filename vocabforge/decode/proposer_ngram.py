@@ -158,14 +158,14 @@ def build(parts: ProposerParts) -> NgramProposer:
     different ones into a tree of at most ``total_nodes``.
 
     Raises:
-        UsageError: options without meaning for it, or out of range.
+        UsageError: options without meaning for it, or a tree that cannot be filled.
     """
     options = parts.options
     useless = {
         "--drafter": parts.drafter is not None,
         "--head": parts.head is not None,
-        "--draft-sampling": options.sample,
-        "--exit-layers": options.layers is not None,
+        "--draft-sampling": options.draft_sampling,
+        "--exit-layers": options.exit_layers is not None,
         "--tree-file": options.tree_file is not None,
         "--tree static": options.tree == "static",
         "--topk": options.topk is not None and options.tree != "dynamic",
@@ -179,22 +179,16 @@ def build(parts: ProposerParts) -> NgramProposer:
             expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
         )
     shortest, longest = options.ngram or DEFAULT_NGRAM
-    if not 1 <= shortest <= longest:
-        raise UsageError(
-            "the n-gram lengths are out of order",
-            got=f"{shortest} to {longest}",
-            expected="1 or more, the shortest first",
-        )
     levels = chain(DEFAULT_LENGTH if options.depth is None else options.depth + 1).levels
     if options.tree != "dynamic":
         return NgramProposer(shortest, longest, Plan(levels, levels + 1))
     branches = DEFAULT_BRANCHES if options.topk is None else options.topk
     nodes = branches * levels + 1 if options.total_nodes is None else options.total_nodes
-    if branches < 1 or not levels < nodes <= branches * levels + 1:
+    if not levels < nodes <= branches * levels + 1:
         raise UsageError(
             "the draft tree's node count does not fit its depth and width",
             got=f"{nodes} nodes, topk {branches}",
-            expected=f"topk 1 or more, {levels + 1} to {branches * levels + 1} nodes",
+            expected=f"{levels + 1} to {branches * levels + 1} nodes",
             remedy="change --total-nodes, --depth or --topk",
         )
     return NgramProposer(shortest, longest, Plan(levels, nodes), branches)

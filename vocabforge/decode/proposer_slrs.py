@@ -24,8 +24,9 @@ from ..vocab.bridge import Bridge
 from .continuations import chain_trees, root_trees
 from .draft import Commit, Draw, Plan, Wrap
 from .foreign_text import DraftText
+from .method_spec import MethodSpec
 from .proposer_foreign import check_parts, target_levels, text_room
-from .proposers import DraftOptions, Lap, ProposerParts
+from .proposers import Lap, ProposerParts
 from .request import SamplingParams
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts
 from .slrs_psi import ChainLaws, Streams
@@ -258,10 +259,10 @@ def build(parts: ProposerParts) -> SlrsProposer:
     else:
         length = options.depth + 1
     look_ahead = LOOK_AHEAD if options.look_ahead is None else options.look_ahead
-    return SlrsProposer(drafter, bridge, length, look_ahead, options.single)
+    return SlrsProposer(drafter, bridge, length, look_ahead, options.single_token)
 
 
-def _check_options(options: DraftOptions) -> None:
+def _check_options(options: MethodSpec) -> None:
     useless = {
         f"--tree {options.tree}": options.tree not in (None, "chain"),
         "--topk": options.topk is not None,
@@ -276,6 +277,3 @@ def _check_options(options: DraftOptions) -> None:
             expected="--tree chain, sized with --depth",
             remedy="--proposer slem or tli drafts trees",
         )
-    for name, value in (("--depth", options.depth), ("--look-ahead", options.look_ahead)):
-        if value is not None and value < 0:
-            raise UsageError(f"{name} is out of range", got=value, expected="0 or more")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,9 +12,12 @@ from ..core.extension import resolve
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
-from ..vocab.bridge import Bridge
 from .draft import Commit, Draw, Plan
+from .method_spec import MethodSpec
 from .tree import DraftTree, TreeSettings
+
+if TYPE_CHECKING:
+    from ..vocab.bridge import Bridge
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
 PROPOSERS: dict[str, str] = {
@@ -47,35 +49,6 @@ Lap = Callable[[str], object]  # called at the end of a part of the work: "head"
 
 
 @dataclass(frozen=True)
-class DraftOptions:
-    """How a proposer drafts; None takes the proposer's default.
-
-    Attributes:
-        tree: ``dynamic`` (EAGLE-2), ``chain``, or ``static`` (a fixed shape).
-        sample: draw children from the drafter's distribution (verification B) instead of taking its best.
-        depth: rounds after the root's expansion: trees are depth + 1 levels deep, a chain drafts depth + 1 tokens.
-        topk: children of a node.
-        total_nodes: nodes verified, root included.
-        tree_file: JSON with the paths of a static tree, each a list of ranks from the root.
-        layers: of the target, that an early exit drafts with.
-        ngram: shortest and longest suffix that n-gram drafting looks up.
-        look_ahead: bytes that SLRS reads behind a target token in search of a longer one.
-        single: SLRS drafts one target token a cycle, as in its paper.
-    """
-
-    tree: Literal["dynamic", "chain", "static"] | None = None
-    sample: bool = False
-    depth: int | None = None
-    topk: int | None = None
-    total_nodes: int | None = None
-    tree_file: Path | None = None
-    layers: int | None = None
-    ngram: tuple[int, int] | None = None
-    look_ahead: int | None = None
-    single: bool = False
-
-
-@dataclass(frozen=True)
 class ProposerParts:
     """What a proposer is made of.
 
@@ -90,7 +63,7 @@ class ProposerParts:
     target: LeanModel
     drafter: Any = None
     head: DraftHead | None = None
-    options: DraftOptions = DraftOptions()
+    options: MethodSpec = field(default_factory=MethodSpec)
     bridge: Bridge | None = None
 
 
@@ -171,7 +144,7 @@ def tree_proposer(target: LeanModel, drafter: Any, head: DraftHead, settings: Tr
     Raises:
         UsageError: a tree that the drafter or the head cannot fill.
     """
-    options = DraftOptions(
-        "dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
+    options = MethodSpec(
+        tree="dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes
     )
     return make_proposer(FITTING[drafter.kind][0], ProposerParts(target, drafter, head, options))

@@ -14,7 +14,8 @@ from ..core.errors import UsageError
 from ..corpus.tokenizer import load_tokenizer
 from ..decode.compiled import PassCompiler, compile_passes
 from ..decode.engine import Decoder
-from ..decode.proposers import FOREIGN, DraftOptions, ProposerParts, make_proposer
+from ..decode.method_spec import MethodSpec
+from ..decode.proposers import FOREIGN, ProposerParts, make_proposer
 from ..decode.verifiers import chosen_verifier
 from ..export.formats import load_drafter
 from ..models.checkpoint import EMBEDDING, LM_HEAD
@@ -334,12 +335,12 @@ class OurSide:
         layers = None
         if mode.proposer == "early-exit" and config.layers is not None:
             layers = settings["layers"] = config.layers
-        options = DraftOptions(
+        options = MethodSpec(
             tree="chain",
             # Only TLI needs to be told; SLRS always draws, SLEM never.
-            sample=name == "tli" and config.temperature > 0,
+            draft_sampling=name == "tli" and config.temperature > 0,
             depth=None if tokens is None else tokens - 1,
-            layers=layers,
+            exit_layers=layers,
         )
         parts = ProposerParts(self.model, self._drafter(mode), None, options, self._bridge(mode))
         proposer = make_proposer(mode.proposer, parts)

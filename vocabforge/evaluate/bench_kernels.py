@@ -19,6 +19,7 @@ from typing import Any
 from ..core.errors import UsageError, VocabForgeError, did_you_mean
 from ..core.extension import check_known
 from ..core.provenance import git_revision, program_output
+from ..core.values import split_pair
 from ..ops.backend import library_facts
 from .bench_kernels_parts import PARTS, FigureJournal, KernelOptions, planned, run_part
 from .environment import describe_environment
@@ -326,8 +327,8 @@ def _read(settings: Sequence[str]) -> dict[str, Any]:
     known = {**_LISTS, **_SINGLE}
     values: dict[str, Any] = {}
     for setting in settings:
-        key, equals, text = setting.partition("=")
-        if key not in known or not equals:
+        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in known))
+        if key not in known:
             raise UsageError(
                 "there is no such setting",
                 got=setting,

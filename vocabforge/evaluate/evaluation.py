@@ -17,7 +17,7 @@ from .answers import MethodRows, read_method, write_rows
 from .asking import Asking
 from .benchmarks import Benchmark, asked_sha256
 from .compare import Comparison, compare_outputs, outputs_of
-from .dialects import DIALECTS, write_hf_bench
+from .dialects import DIALECTS
 from .divergence import Verdicts, judge
 from .journal import EvaluationJournal
 from .names import run_files
@@ -174,6 +174,8 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
 
 def _write_for_others(folder: Path, evaluation: Evaluation, dialect: str | None) -> None:
     """The files in others' formats, made from the answers and the side files."""
+    from .dialects import write_hf_bench
+
     runs = len(evaluation.settings.runs)
     write_hf_bench(
         folder,

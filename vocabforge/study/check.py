@@ -14,7 +14,8 @@ from ..core.files import atomic_write_json
 from ..core.progress import say
 from ..core.records import read_versioned
 from ..corpus.regenerate_rows import content_digest
-from ..decode.proposers import FITTING, DraftOptions, ProposerParts, make_proposer
+from ..decode.method_spec import MethodSpec
+from ..decode.proposers import FITTING, ProposerParts, make_proposer
 from ..decode.shapes import chain
 from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
@@ -184,8 +185,10 @@ class _Seed:
         own, levels = self._check.config.check, self._check.config.replay.levels
         way = replace(way, drafter=self._drafter(way))
         drafter, head = self._heads.drafter(way.drafter), self._heads.head(way)
-        line = DraftOptions(tree="chain", depth=levels - 1)
-        tree = DraftOptions("dynamic", depth=own.tree_depth, topk=own.tree_topk, total_nodes=own.tree_nodes)
+        line = MethodSpec(tree="chain", depth=levels - 1)
+        tree = MethodSpec(
+            tree="dynamic", depth=own.tree_depth, topk=own.tree_topk, total_nodes=own.tree_nodes
+        )
         found: dict[str, Any] = {}
         for mode in MODES:
             which: Which = "drawn" if mode == "drawn" else "greedy"

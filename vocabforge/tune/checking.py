@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..core.artifact import MANIFEST
-from ..decode.build import Method
+from ..decode.build import Method, recipe_methods
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, recipe_dict
-from ..decode.recipe_build import recipe_methods
 from ..evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from ..evaluate.results import MethodResults, Results, read_results
 from ..evaluate.settings import RunSettings

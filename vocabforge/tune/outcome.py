@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from ..core.config import StrictModel
-from ..decode.recipe import MethodRecipe
+from ..decode.method_spec import MethodSpec
 from ..evaluate.results import Figure
 from .types import Seconds
 
@@ -72,7 +72,7 @@ class CandidateRow(_Figures):
     identical: int
     accepted: Figure | None
     batches: list[BatchRow]
-    method: MethodRecipe
+    method: MethodSpec
 
     def at(self, batch: int) -> BatchRow | None:
         """The prediction for a batch size."""

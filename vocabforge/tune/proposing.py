@@ -7,14 +7,13 @@ from pathlib import Path
 
 from ..core.artifact import open_artifact
 from ..core.errors import UsageError
-from ..decode.build_heads import HeadRequest, NamedHead, head_options
+from ..decode.build_heads import parse_dynamic, spec_head
 from ..decode.build_models import Models, trained_for
-from ..decode.build_vocab_heads import heads_for, parse_dynamic
 from ..decode.proposers import FITTING, Proposer, ProposerParts, make_proposer
 from ..models.head_io import check_owner
 from ..models.heads import DraftHead, base_of, exact_head
 from .space import FULL, HeadChoice, TuneCandidate
-from .types import HeadSetting, setting_of
+from .types import HeadSetting, TreeSetting, setting_of
 
 OWN = "own"
 
@@ -140,20 +139,10 @@ class Proposing:
         return make_proposer(name, ProposerParts(self.models.model, self.drafter, head, tree.options))
 
     def _build(self, choice: HeadChoice, levels: int) -> DraftHead:
-        if choice.vocab is None and choice.head is None:
-            return exact_head(self.drafter)
-        request = HeadRequest(
-            shortlist=choice.shortlist,
-            budget=choice.budget,
-            dynamic=() if choice.dynamic is None else (choice.dynamic,),
-        )
-        named = [] if choice.head is None else [self._trained(choice.head, request, levels + 1)]
-        vocabs = [] if choice.vocab is None else [(choice.name, choice.vocab)]
-        return heads_for(self.base, vocabs, named, request, self._fingerprint)[-1].head
-
-    def _trained(self, path: Path, request: HeadRequest, steps: int) -> NamedHead:
-        """A trained head as this request uses it; its weights are loaded once."""
-        loaded = self.models.trained_head(path)
-        check_owner(loaded.artifact, self.models.owner(self.path), drafter=self.path)
-        options = head_options(loaded.kind, loaded.artifact.meta, request, steps)
-        return NamedHead(path.name, path, loaded, options)
+        spec = TuneCandidate(choice, TreeSetting.chain(levels - 1)).recipe(self.path)
+        trained = None
+        if choice.head is not None:
+            trained = self.models.trained_head(choice.head)
+            check_owner(trained.artifact, self.models.owner(self.path), drafter=self.path)
+        found = spec_head(self.base, spec, trained, self._fingerprint)
+        return exact_head(self.drafter) if found is None else found.head

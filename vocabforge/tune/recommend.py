@@ -10,7 +10,8 @@ from typing import Any
 from .. import __version__
 from ..core.files import sha256_file
 from ..core.provenance import command_line
-from ..decode.recipe import PLAIN, MethodRecipe
+from ..decode.method_spec import MethodSpec
+from ..decode.recipe import PLAIN
 from .acceptance import accepted_length
 from .joining import Joined
 from .outcome import BatchRow, CandidateRow, Recommendation, RunnerUp, Times, TuneResults
@@ -91,7 +92,7 @@ def batch_rows(
     ]
 
 
-def method_of(recipe: MethodRecipe) -> MethodRecipe:
+def method_of(recipe: MethodSpec) -> MethodSpec:
     """The same with paths that hold wherever the recipe is used from."""
     paths = {name: getattr(recipe, name) for name in ("drafter", "vocab", "head")}
     return recipe.model_copy(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError, DataError, UsageError
-from ..decode.recipe import MethodRecipe
+from ..decode.method_spec import MethodSpec
 from ..vocab.forced import ForceOptions, forced_ids
 from ..vocab.subset import VocabSubset, load_subset, make_subset, save_subset
 from ..vocab.table import load_counts
@@ -23,7 +23,7 @@ class HeadChoice:
 
     Attributes:
         name: behind which its trees are named.
-        vocab, head, shortlist, budget, dynamic: as in :class:`~vocabforge.decode.recipe.MethodRecipe`.
+        vocab, head, shortlist, budget, dynamic: as in :class:`~vocabforge.decode.method_spec.MethodSpec`.
     """
 
     name: str = FULL
@@ -50,21 +50,18 @@ class TuneCandidate:
         )
         return f"{self.head.name}+{shape}"
 
-    def recipe(self, drafter: Path) -> MethodRecipe:
+    def recipe(self, drafter: Path) -> MethodSpec:
         """What ``eval --recipe`` runs."""
-        head, drafting = self.head, self.tree.options
-        return MethodRecipe(
-            drafter=drafter,
-            vocab=head.vocab,
-            head=head.head,
-            shortlist=head.shortlist,
-            budget=head.budget,
-            dynamic=head.dynamic,
-            tree=drafting.tree,
-            depth=drafting.depth,
-            topk=drafting.topk,
-            total_nodes=drafting.total_nodes,
-        )
+        head = self.head
+        own = {
+            "drafter": drafter,
+            "vocab": head.vocab,
+            "head": head.head,
+            "shortlist": head.shortlist,
+            "budget": head.budget,
+            "dynamic": head.dynamic,
+        }
+        return self.tree.options.model_copy(update=own)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import UsageError
-from ..decode.proposers import DraftOptions
+from ..decode.method_spec import MethodSpec
 from ..models.heads import DraftHead
 
 HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
@@ -120,11 +120,11 @@ class TreeSetting(StrictModel):
         return self.topk + self.depth * self.topk**2
 
     @property
-    def options(self) -> DraftOptions:
+    def options(self) -> MethodSpec:
         """What a proposer is asked to draft this tree with."""
         if self.kind == "chain":
-            return DraftOptions("chain", depth=self.depth)
-        return DraftOptions(self.kind, depth=self.depth, topk=self.topk, total_nodes=self.total)
+            return MethodSpec(tree="chain", depth=self.depth)
+        return MethodSpec(tree=self.kind, depth=self.depth, topk=self.topk, total_nodes=self.total)
 
     @property
     def label(self) -> str:

@@ -82,6 +82,8 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
         return found
     if switch := offline_switch(offline):
         raise _absent(name, row, data, f"nothing may be fetched ({switch})")
+    from .find import NotFetched, fetch
+
     failures = []
     for source in row.sources:
         place = cache_folder() / file_of(row, source)

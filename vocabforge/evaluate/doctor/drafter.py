@@ -11,8 +11,8 @@ from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...corpus.fingerprint import check_fingerprint
 from ...corpus.tokenizer import TextTokenizer, load_tokenizer
 from ...decode.build_foreign import ForeignWays, Way, choose_proposer, shares_of
-from ...decode.build_options import BuildOptions
 from ...decode.engine import Decoder
+from ...decode.method_spec import MethodSpec
 from ...decode.proposers import Proposer, ProposerParts, make_proposer, tree_proposer
 from ...decode.tree import TreeSettings
 from ...export.formats import load_drafter, restrict
@@ -251,7 +251,7 @@ def check_vocabularies(
     path: Path, config: LeanConfig, target: TargetFacts, tokenizer: TextTokenizer
 ) -> Finding[Way]:
     """Whose tokenizer it has; the value is how it would draft for a greedy run."""
-    ways = ForeignWays(tokenizer, target.model.config.vocab_size, BuildOptions(), several=False, alone=True)
+    ways = ForeignWays(tokenizer, target.model.config.vocab_size, MethodSpec())
     way = ways.of(path, config.vocab_size)
     if way.bridge is not None:
         return Finding(f"another one than the target's: {way.facts}", value=way)

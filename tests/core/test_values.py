@@ -1,0 +1,47 @@
+"""How values are written: sizes, ``KEY=VALUE``, and the commands that take them."""
+
+from __future__ import annotations
+
+import pytest
+
+from vocabforge.cli.option_groups import one_size
+from vocabforge.core.errors import ConfigError, UsageError
+from vocabforge.core.values import parse_size, sizes_in, split_pair, words_in, yaml_pairs
+from vocabforge.decode.build_heads import Dynamic, parse_dynamic
+from vocabforge.decode.method_spec import MethodSpec
+
+
+def test_a_size_has_one_spelling_everywhere() -> None:
+    assert [parse_size(text) for text in ("16384", "16k", "16K", 16384)] == [16384] * 4
+    assert sizes_in("--size", ["8k, 16k", "300"]) == (8192, 16384, 300)
+    assert sizes_in("--size", "8k,300") == (8192, 300)
+    assert sizes_in("--size", None) == ()
+    assert one_size("2k") == 2048
+    assert MethodSpec(shortlist="2k").shortlist == 2048  # type: ignore[arg-type]
+    assert parse_dynamic("context:2k") == Dynamic("context", 2048)
+    assert words_in(["a, b", "c"]) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("text", ["16kk", "k", "-3", "1.5k", "x", "16 k b"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="16384 or 16k"):
+        parse_size(text)
+    with pytest.raises(UsageError, match="--size"):
+        sizes_in("--size", text)
+
+
+def test_bounds_of_lists() -> None:
+    with pytest.raises(UsageError, match="0"):
+        sizes_in("--size", "0,3", least=1)
+    with pytest.raises(UsageError, match="nothing"):
+        sizes_in("--seeds", "", needed=True)
+
+
+def test_pairs() -> None:
+    assert split_pair(" a =b=c", expected="A=B") == ("a", "b=c")
+    assert yaml_pairs(["a=false", "b=20", "c="], "--body") == {"a": False, "b": 20, "c": None}
+    for wrong in ("a", "=3"):
+        with pytest.raises(ConfigError, match="--body KEY=VALUE"):
+            yaml_pairs([wrong], "--body")
+    with pytest.raises(ConfigError, match="a YAML value"):
+        yaml_pairs(["a=[1"], "--body")

@@ -1,0 +1,104 @@
+"""How values are written on the command line and in recipes: sizes, ``KEY=VALUE``, ``LABEL=DIR``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import ConfigError, UsageError
+
+
+def parse_size(value: Any) -> Any:
+    """A size as a number: ``16384`` or ``16k`` (times 1,024).
+
+    What is no text is returned as it is.
+
+    Raises:
+        ValueError: a text of another form.
+    """
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"(\d+)([kK]?)", value.strip())
+    if found is None:
+        raise ValueError(f"{value!r} is no size: write 16384 or 16k")
+    return int(found[1]) * (1024 if found[2] else 1)
+
+
+def words_in(texts: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The parts between commas of an option that may be repeated; nothing gives nothing."""
+    whole = [texts] if isinstance(texts, str) else texts or ()
+    return tuple(part.strip() for text in whole for part in text.split(",") if part.strip())
+
+
+def sizes_in(
+    option: str, texts: str | Iterable[str] | None, *, needed: bool = False, least: int = 0
+) -> tuple[int, ...]:
+    """The sizes between commas of an option that may be repeated; nothing gives nothing.
+
+    Raises:
+        UsageError: something else is among them, one below ``least``, or nothing if one is ``needed``.
+    """
+    words = words_in(texts)
+    try:
+        sizes = tuple(parse_size(word) for word in words)
+        if (sizes or not needed) and all(size >= least for size in sizes):
+            return sizes
+        problem = ", ".join(words) or "nothing"
+    except ValueError as error:
+        problem = str(error)
+    raise UsageError(
+        "cannot read a list of sizes", got=problem, expected="16384, 16k or 8k,16k", source=option
+    )
+
+
+def split_pair(item: str, *, expected: str, source: str | None = None) -> tuple[str, str]:
+    """Key and text of ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: no ``=``, or no key.
+    """
+    key, separator, text = item.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError("this is no KEY=VALUE", got=repr(item), expected=expected, source=source)
+    return key.strip(), text
+
+
+def yaml_pair(
+    item: str, *, expected: str, source: str | None = None, loader: Any = yaml.SafeLoader
+) -> tuple[str, Any]:
+    """Key and value of ``KEY=VALUE``; values are read as YAML, so that ``false`` and ``20`` are what they look like.
+
+    Raises:
+        ConfigError: no ``=``, no key, or a value that is no YAML.
+    """
+    key, text = split_pair(item, expected=expected, source=source)
+    try:
+        return key, yaml.load(text, Loader=loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            "cannot read a value", got=f"{item!r}: {error}", expected="a YAML value", source=source or key
+        ) from error
+
+
+def yaml_pairs(items: Iterable[str] | None, option: str, form: str = "KEY=VALUE") -> dict[str, Any]:
+    """The values of an option that is given as ``KEY=VALUE`` and may be repeated."""
+    return dict(yaml_pair(item, expected=f"{option} {form}", source=option) for item in items or ())
+
+
+def labelled(text: str) -> tuple[str, Path]:
+    """Label and folder of ``LABEL=DIR`` or ``DIR``, whose label is the folder's name (a run's, of its ``drafter``).
+
+    Raises:
+        UsageError: a label that is not one printable line.
+    """
+    label, separator, folder = text.partition("=")
+    if separator and label and not Path(text).exists():
+        if not label.isprintable():  # it names files, rows and columns
+            raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
+        return label, Path(folder)
+    whole = Path(text).resolve()
+    return (whole.parent.name if whole.name == "drafter" else whole.name), Path(text)
