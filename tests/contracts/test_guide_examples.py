@@ -22,7 +22,7 @@ from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
 from vocabforge.cli.generate import generate
 from vocabforge.core.config import parse_config
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.decode.proposers import FITTING
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.evaluate.op_benches import OP_BENCHES, op_cases

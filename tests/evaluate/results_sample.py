@@ -6,7 +6,6 @@ from random import Random
 from typing import Literal
 
 from vocabforge.evaluate.benchmarks import MT_BENCH
-from vocabforge.evaluate.names import run_files
 from vocabforge.evaluate.results import (
     BenchmarkFacts,
     DepthFigures,
@@ -24,6 +23,7 @@ from vocabforge.evaluate.results import (
     Target,
     VocabularyFacts,
 )
+from vocabforge.evaluate.settings import run_files
 
 CATEGORIES = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
     ("translation", "summarization", "qa", "math_reasoning", "rag"), 80

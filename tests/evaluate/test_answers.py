@@ -17,7 +17,7 @@ from vocabforge.evaluate.answers import (
     write_rows,
 )
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.names import file_names
+from vocabforge.evaluate.settings import file_names
 
 QUESTION = Question(81, "writing", ("one", "two"))
 LITERAL = (

@@ -16,7 +16,7 @@ from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
 from vocabforge.cli.report_training import report_training
 from vocabforge.core.errors import DataError
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.live import live_acceptance
 from vocabforge.evaluate.training_report import render_training, write_report

@@ -28,7 +28,7 @@ from tests.faults.forking import isolated, load_modules, run_fresh
 from tests.faults.injection import Strike
 from tests.faults.judging import Bench, Trial, Wrong, same
 from tests.faults.writers import WRITERS, make_writers_world
-from vocabforge.core.progress import ProgressBar, say
+from vocabforge.core.console import ProgressBar, say
 
 Act = Callable[[Path], tuple[str, str]]
 # Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.

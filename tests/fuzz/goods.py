@@ -19,7 +19,7 @@ from tests.support import ROOT
 from tests.tune.support import make_table
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
-from vocabforge.core.metrics_log import MetricsLog
+from vocabforge.core.row_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.regenerate_rows import ChatCompletion
 from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.train.run_support import make_place, settings
 from vocabforge.core.config import parse_config
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.study.candidates import CandidateSampler
 from vocabforge.train.candidates import Candidates
 from vocabforge.train.config import TrainConfig

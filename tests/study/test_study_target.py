@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study import target as stage

@@ -19,7 +19,7 @@ from tests.train.test_distributed import curve, launch
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.export.formats import FORMATS, layout_of
 from vocabforge.export.importing import folder_digest, import_drafter, is_native
 from vocabforge.export.layout import Export

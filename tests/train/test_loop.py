@@ -25,7 +25,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig

@@ -20,7 +20,7 @@ from vocabforge.cli.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.core.lock import only_writer
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.export.formats import load_drafter
 from vocabforge.models.drafter_io import save_drafter

@@ -17,7 +17,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.core.lock import only_writer
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train

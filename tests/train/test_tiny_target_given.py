@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from tests.support import DATA
 from vocabforge.core.artifact import Artifact
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.core.metrics_log import read_jsonl_log
+from vocabforge.core.row_log import read_jsonl_log
 from vocabforge.corpus.chat import render_with_mask
 from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import load_tokenizer

@@ -275,7 +275,7 @@ def built(name: str) -> TextTokenizer:
 
 def wrapped(backend: Tokenizer) -> TextTokenizer:
     """A ``TextTokenizer`` around a backend that has no file."""
-    from vocabforge.corpus.fingerprint import fingerprint_of
+    from vocabforge.corpus.tokenizer import fingerprint_of
 
     return TextTokenizer(
         backend=backend,

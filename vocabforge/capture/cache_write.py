@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save_file
 
 from ..core.artifact import MANIFEST, check_output, write_artifact
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
 from ..core.lock import only_writer
-from ..core.progress import ProgressBar, say
 from ..core.row_log import check_identity
 from ..corpus.packing import PackedRows
 from ..models.document_passes import PASS_TOKENS

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
-from ..core.console import open_console, spelled_in_json, spelled_out
+from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
-from ..core.progress import console
 from .option_groups import flattened
 from .parsing import Command, Commands, help_style
 

@@ -26,9 +26,9 @@ from ..capture.cache_write import (
 )
 from ..capture.online import CaptureSource, OnlineCapture
 from ..capture.speculators import SpeculatorsCapture
+from ..core.console import say
 from ..core.distributed import rank, world_size
 from ..core.errors import UsageError
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.fingerprint import target_fingerprint
 from ..models.target import (

@@ -139,7 +139,7 @@ def cluster_vocab(
     Example: `vocabforge cluster-vocab --target model/ --output clusters/ --text held_out.txt`
     """
     from ..core.artifact import check_output
-    from ..core.progress import say
+    from ..core.console import say
     from ..corpus.tokenizer import load_tokenizer
     from ..models.head_rows import check_head_fits, open_head
     from ..vocab.clusters import cluster_figures, examples, save_clusters
@@ -181,7 +181,7 @@ def _cluster(
 ) -> tuple[Clusters, dict[str, Any]]:
     import time
 
-    from ..core.progress import say
+    from ..core.console import say
     from ..core.provenance import peak_memory
     from ..models.head_rows import digest_start
     from ..vocab.clusters import make_clusters
@@ -213,8 +213,8 @@ def _capture(target: Path, tokenizer: TextTokenizer, asked: RecallOptions) -> np
     """Hidden states (N, d) of the target on a text, before the clustering, so that mistakes show at once."""
     import numpy as np
 
+    from ..core.console import ProgressBar
     from ..core.extension import check_known
-    from ..core.progress import ProgressBar
     from ..corpus.sources import SourceOptions, iter_documents
     from ..evaluate.cluster_recall import hidden_states, text_windows
     from ..models.device import choose_device

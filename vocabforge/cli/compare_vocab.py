@@ -159,7 +159,7 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
 def _on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], reading: ReadingOptions
 ) -> dict[str, Any]:
-    from ..core.progress import ProgressBar
+    from ..core.console import ProgressBar
     from ..corpus.sources import SourceOptions, expand_paths, iter_documents
     from ..vocab.overlap_corpus import compare_on_corpus
 

@@ -160,8 +160,7 @@ def _ceilings(
     """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
     if asked.target is None:
         return None
-    from ..corpus.fingerprint import check_fingerprint
-    from ..corpus.tokenizer import load_tokenizer
+    from ..corpus.tokenizer import check_fingerprint, load_tokenizer
     from ..evaluate.ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target

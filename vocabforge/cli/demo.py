@@ -24,8 +24,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
+from ..core.console import say
 from ..core.errors import ArtifactError, DataError, UsageError, VocabForgeError
-from ..core.progress import say
 from .app import JsonOption, print_json
 
 _GRACE_S = 20.0

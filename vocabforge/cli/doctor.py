@@ -101,7 +101,7 @@ def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
 
     Example: `vocabforge doctor --target model/ --drafter exported/ --server vllm`
     """
-    from ..core.progress import say
+    from ..core.console import say
     from ..evaluate.doctor.checks import Report
     from ..evaluate.doctor.environment import check_environment
 
@@ -123,7 +123,7 @@ def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
 
 
 def _check_models(report: Report, target: Path, asked: Subjects) -> None:
-    from ..core.progress import say
+    from ..core.console import say
     from ..evaluate.doctor.drafter import check_vocab
     from ..evaluate.doctor.target import check_target
 
@@ -136,8 +136,8 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
 
 
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:
+    from ..core.console import say
     from ..core.errors import UsageError
-    from ..core.progress import say
     from ..decode.build_models import is_draft_model
     from ..evaluate.doctor.drafter import check_draft_model, check_drafter
     from ..evaluate.doctor.servers import check_servers

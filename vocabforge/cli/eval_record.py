@@ -109,7 +109,7 @@ def _tokenizer_hash(tokenizer: TextTokenizer) -> str:
 def print_tables(results: Results, output: Path) -> None:
     """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
 
-    from ..core.progress import console
+    from ..core.console import console
     from ..evaluate.report_text import divergence_line, headline, headline_method, law_line
     from ..evaluate.terminal import category_table, count_lines, fault_methods, overview_table, quality_table
 

@@ -256,7 +256,7 @@ def _describe_sandbox() -> None:
     Raises:
         VocabForgeError: it cannot be run on this machine.
     """
-    from ..core.progress import say
+    from ..core.console import say
     from ..evaluate.quality import require_sandbox
 
     for name, fact in require_sandbox().items():

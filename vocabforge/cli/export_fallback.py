@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import MANIFEST, open_artifact
+from ..core.console import say
 from ..core.errors import MismatchError, UsageError
-from ..core.progress import say
 from ..decode.build_heads import NamedHead, head_options, read_subset
 from ..decode.build_models import Models
 from ..decode.method_spec import MethodSpec

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import MANIFEST, Artifact, check_output, open_artifact
+from ..core.console import say
 from ..core.errors import DataError, UsageError
 from ..core.extension import check_known
 from ..core.files import check_apart
-from ..core.progress import say
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import load_tokenizer
+from ..corpus.tokenizer import check_fingerprint, load_tokenizer
 from ..evaluate.fallback import verdict
 from ..export.card import CardFacts, MeasuredMethod, model_card
 from ..export.checked import write_checked

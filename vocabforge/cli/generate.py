@@ -196,7 +196,7 @@ def _facts(method: Method, result: Generation, text: str) -> dict[str, Any]:
 
 
 def _say_figures(method: Method, result: Generation) -> None:
-    from ..core.progress import say
+    from ..core.console import say
     from ..decode.drafting_counts import phrase_of
 
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s

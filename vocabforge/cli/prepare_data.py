@@ -293,7 +293,7 @@ def _prepared(
 ) -> PreparedData:
     """What stands at ``output`` when it is of the same content, else made there."""
     from ..core.artifact import MANIFEST, check_output
-    from ..core.progress import say
+    from ..core.console import say
     from ..corpus.prepared import find_prepared, write_prepared
     from ..corpus.prepared_key import content_key
 

@@ -37,7 +37,7 @@ def regenerate(
     models/Qwen3-0.6B --output responses/`
     """
     from ..core.artifact import check_output
-    from ..core.progress import say
+    from ..core.console import say
     from ..corpus import document
     from ..corpus.regenerate import regenerate as run
     from ..corpus.regenerate_log import RESPONSES

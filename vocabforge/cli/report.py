@@ -112,14 +112,14 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 
     print_tables(run.results, run.folder)
     if output is not None:
-        from ..core.progress import say
+        from ..core.console import say
 
         say(f"Also written: {output}")
 
 
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
 
-    from ..core.progress import console
+    from ..core.console import console
     from ..evaluate.comparison.report import comparison_tables
 
     out = stdout_console()

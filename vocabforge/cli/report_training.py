@@ -20,7 +20,7 @@ def report_training(
 
     Example: `vocabforge report-training runs/llama3-8b`
     """
-    from ..core.progress import say
+    from ..core.console import say
     from ..evaluate.training_report import write_report
     from ..evaluate.training_results import read_run
 

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from ..core.artifact import Artifact, check_output, open_artifact
+from ..core.console import say
 from ..core.errors import MismatchError, UsageError
 from ..core.extension import check_known
 from ..core.files import check_apart
-from ..core.progress import say
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..corpus.tokenizer_files import eos_ids_in, read_side_files
 from ..export.checked import write_checked
 from ..export.formats import layout_of, load_drafter

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import MANIFEST, check_output, open_artifact
+from ..core.console import say
 from ..core.errors import UsageError
 from ..core.files import sha256_file
-from ..core.progress import say
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..vocab.forced import ForceOptions, forced_ids, target_rows
 from ..vocab.subset import VocabSubset, make_subset, save_subset
 from ..vocab.token_maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list

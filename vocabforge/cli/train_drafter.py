@@ -30,7 +30,7 @@ def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainCon
     Raises:
         VocabForgeError: it cannot be read, or is not of this target.
     """
-    from ..core.progress import say
+    from ..core.console import say
     from ..export.importing import import_drafter, is_native
 
     init = settings.drafter.init
@@ -89,7 +89,7 @@ def train_drafter(
     """
     from ..core.artifact import open_artifact
     from ..core.config import load_config
-    from ..core.progress import say
+    from ..core.console import say
     from ..train.config import TrainConfig
 
     settings = load_config(TrainConfig, config, overrides or [])

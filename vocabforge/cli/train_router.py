@@ -77,9 +77,9 @@ def train_router(
     --data chats.jsonl --output router-run/`
     """
     from ..core.config import apply_overrides, parse_config
+    from ..core.console import say
     from ..core.files import check_run_folder, read_json
     from ..core.lock import only_writer
-    from ..core.progress import say
     from ..export.formats import load_drafter
     from ..train.checkpoint import discard_run
     from ..train.router_config import RouterTrainConfig

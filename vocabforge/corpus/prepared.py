@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact, write_artifact
+from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import ArtifactError, MismatchError, UsageError
 from ..core.files import form_errors
-from ..core.progress import say
 from ..core.swap import clear_up, take_away
-from .fingerprint import check_fingerprint
 from .packing import PackedRows
 from .prepared_key import FORMAT, PrepareOptions, content_key, tokenizer_facts
 from .prepared_writer import ARRAYS, PROMPTS, SPLITS, SplitFigures, map_tensor, write_splits
-from .tokenizer import TextTokenizer
+from .tokenizer import TextTokenizer, check_fingerprint
 
 KIND = "prepared-data"
 _KEY_NAME = 20  # characters of the key in a folder's name

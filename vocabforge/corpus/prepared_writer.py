@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..core.console import ProgressBar, say
 from ..core.errors import ArtifactError, ConfigError, DataError
 from ..core.files import atomic_write
-from ..core.progress import ProgressBar, say
 from .dataset import iter_sequences
 from .document import Document
 from .inputs import expand_paths, is_hub

@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from ..core.console import say
 from ..core.errors import DataError
-from ..core.progress import say
 from .inputs import import_extra, split_suffix
 
 _PACKED_BYTES = 1 << 14  # a block of .zst that is unpacked at once

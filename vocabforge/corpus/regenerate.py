@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import check_output, write_artifact
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, VocabForgeError
 from ..core.files import disk_errors
-from ..core.progress import ProgressBar, say
 from .inputs import expand_paths, is_hub
 from .reading import Problems
 from .regenerate_log import RESPONSES, AnswerLog

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..core.console import say
 from ..core.errors import VocabForgeError
-from ..core.progress import say
 from .regenerate_http import Refused, TryAgain, Unusable
 from .regenerate_rows import ChatCompletion, ChatRequest
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, VocabForgeError
-from ..core.progress import ProgressBar, say
 from .document import SourceOptions
 from .reading import Problems
 from .regenerate_local import LocalTarget, Prompt

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.console import say
 from ..core.errors import UsageError, VocabForgeError
 from ..core.files import read_json
-from ..core.progress import say
 from ..export.eagle import Eagle
 from ..models.drafter_io import CONFIG
 from ..models.head_io import check_owner, owner_of

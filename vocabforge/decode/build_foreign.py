@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.console import say
 from ..core.errors import DataError, MismatchError, UsageError
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.target import check_tokenizer_fits
 from ..vocab.bridge import Bridge, check_overlap, make_bridge

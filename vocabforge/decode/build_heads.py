@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..core.errors import MismatchError, UsageError, did_you_mean
 from ..core.values import parse_size
-from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.head_io import LoadedHead
 from ..models.heads import DraftHead, HeadBase, HeadOptions, ScoresSome, StaticHead, base_of, build_head

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError, DataError, UsageError
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..export.eagle_folder import is_eagle_folder
 from ..export.formats import load_drafter

@@ -21,8 +21,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
+from ..core.console import say
 from ..core.errors import UsageError, VocabForgeError
-from ..core.progress import say
 
 # Parameters of a pass whose last dimension is the view of the cache: the one size that may change between calls.
 VIEWS = ("mask", "window_mask", "view")

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .continuations import root_trees
 from .draft import Commit, Draw, Plan
+from .proposer_ngram import root_trees
 from .proposers import Lap, Proposer
 from .request import SamplingParams
 from .sampling import SeededChance

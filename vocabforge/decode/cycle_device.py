@@ -17,12 +17,12 @@ from ..ops.target_choice import target_choice
 from ..ops.target_sample import target_sample, target_weights_of
 from ..ops.tree_verify import tree_verify
 from ..ops.tree_verify_point import tree_verify_point
-from .continuations import root_trees
 from .control import Control, FixedControl
 from .cycle import CycleResult, Judges, states_on, tokens_behind
 from .draft import PLAIN_PLAN, Plan
 from .graphs import GraphCapture
 from .proposer_model import ModelProposer
+from .proposer_ngram import root_trees
 from .proposers import Lap, Proposer
 from .request import Request, SamplingParams
 from .sampling import SeededChance

@@ -17,12 +17,12 @@ from ..core.errors import UsageError
 from ..core.extension import resolve
 from ..models.lean import LeanModel
 from .caches import Caches
-from .continuations import root_trees
 from .control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
 from .cycle_device import check_window, device_cycle, serves
 from .draft import PLAIN_PLAN, Wrap, WrapsPasses
 from .graphs import GraphCapture
+from .proposer_ngram import root_trees
 from .proposers import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory

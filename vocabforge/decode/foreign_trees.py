@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..vocab.bridge import Bridge
-from .continuations import chain_trees, count_nodes, merged_trees, root_trees
 from .draft import Plan
 from .foreign_text import DraftText, cut_incomplete
+from .proposer_ngram import chain_trees, count_nodes, merged_trees, root_trees
 from .tree import DraftLaw, DraftTree
 
 NO_TOKEN = -1

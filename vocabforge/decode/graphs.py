@@ -18,8 +18,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from ..core.console import say
 from ..core.errors import UsageError
-from ..core.progress import say
 
 MOST_RECORDINGS = 24  # of one pass; its rarer shapes run as they are
 

@@ -15,17 +15,17 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from ..core.console import say
 from ..core.errors import UsageError
-from ..core.progress import say
 from ..models.heads import DraftHead
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
 from ..vocab.bridge import Bridge
-from .continuations import chain_trees, root_trees
 from .draft import Commit, Draw, Plan, Wrap
 from .foreign_text import DraftText
 from .method_spec import MethodSpec
 from .proposer_foreign import check_parts, target_levels, text_room
+from .proposer_ngram import chain_trees, root_trees
 from .proposers import Lap, ProposerParts
 from .request import SamplingParams
 from .slrs_contexts import SCRATCH, ContextModel, Path, RowContexts

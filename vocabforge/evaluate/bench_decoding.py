@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..core.config import apply_overrides, parse_config
-from ..core.progress import ProgressBar, say
+from ..core.console import ProgressBar, say
 from .bench_decoding_modes import MODES, BenchRun, OurSide, TheirSide
 from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
 from .compare import first_difference

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..core.config import load_config
+from ..core.console import say
 from ..core.distributed import world_size
 from ..core.errors import UsageError
 from ..core.files import atomic_write, atomic_write_json
-from ..core.progress import say
 from ..corpus.tokenizer import load_tokenizer
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint

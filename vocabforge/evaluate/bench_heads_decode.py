@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.progress import say
+from ..core.console import say
 from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings
 from ..export.formats import load_drafter, restrict

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.artifact import MANIFEST, open_artifact
-from ..core.progress import ProgressBar
+from ..core.console import ProgressBar
 from ..corpus.packing import PackedRows
 from ..corpus.tokenizer import TextTokenizer
 from ..decode.engine import Decoder

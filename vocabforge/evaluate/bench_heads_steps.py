@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.console import say
 from ..core.files import atomic_write_json, read_json
-from ..core.progress import say
 
 
 @dataclass(frozen=True)

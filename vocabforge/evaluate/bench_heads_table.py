@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.markdown import markdown_table
+from ..core.console import markdown_table
 
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
 FULL = "full head"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.markdown import markdown_table
+from ..core.console import markdown_table
 
 Row = Mapping[str, Any]
 

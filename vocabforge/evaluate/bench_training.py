@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch, RowBatch
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.console import ProgressBar
 from ..core.extension import check_known
-from ..core.progress import ProgressBar
 from ..models.device import choose_device
 from ..models.drafters import drafter_sizes, new_drafter
 from ..models.target import HFTarget

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.console import ProgressBar
 from ..core.errors import DataError, MismatchError
-from ..core.progress import ProgressBar
 from ..corpus.sources import SourceOptions, iter_documents
 from ..corpus.tokenizer import TextTokenizer
 from ..models.lean import LeanModel

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..core.console import ProgressBar
 from ..core.errors import DataError
-from ..core.progress import ProgressBar
 from ..corpus.sources import Document
 from ..corpus.tokenizer import TextTokenizer
 from ..models.target import HFTarget

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.console import say
 from ..core.errors import DataError, UsageError
-from ..core.progress import say
-from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import check_fingerprint
 from ..vocab.coverage import (
     carrying,
     coverage_at,

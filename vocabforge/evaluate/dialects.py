@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.files import atomic_write
 from .answers import ANSWER_KEYS, CHOICE_KEYS, read_answers, read_details, write_rows
-from .names import run_files
+from .settings import run_files
 
 if TYPE_CHECKING:
     from .benchmarks import Benchmark

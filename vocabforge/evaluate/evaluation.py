@@ -20,7 +20,6 @@ from .compare import Comparison, compare_outputs, outputs_of
 from .dialects import DIALECTS
 from .divergence import Verdicts, judge
 from .journal import EvaluationJournal
-from .names import run_files
 from .quality import score_answers
 from .report import render_report
 from .results import (
@@ -37,7 +36,7 @@ from .results import (
     VocabularyFacts,
 )
 from .runner import run_identity, run_methods
-from .settings import RunSettings
+from .settings import RunSettings, run_files
 from .summary import retokenised_counts, summarise_runs
 
 if TYPE_CHECKING:

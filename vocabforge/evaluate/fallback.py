@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.console import ProgressBar
 from ..core.errors import UsageError
-from ..core.progress import ProgressBar
 from ..decode.build_heads import NamedHead, describe
 from ..decode.draft import Draw, Plan
 from ..decode.policies import tree_settings

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import UsageError, VocabForgeError
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer
 from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.console import ProgressBar
 from ..core.errors import UsageError
-from ..core.progress import ProgressBar
 from ..models.drafter import CachedDrafter
 from ..models.heads import DraftHead, DraftState, base_of
 from ..models.lean import LeanModel

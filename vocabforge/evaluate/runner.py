@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, VocabForgeError
-from ..core.progress import ProgressBar, say
 from .answers import AnsweredTurn, answer_row, detail_row, new_answer_id, write_rows
 from .asking import Asking, Reserves, TurnFailed
 from .benchmarks import Question
 from .journal import EvaluationJournal, Kept, Key
-from .names import run_files
 from .prompts import PromptBuilder, check_system, longest_conversation, system_of
 from .results import FailureRow
-from .settings import Run
+from .settings import Run, run_files
 
 if TYPE_CHECKING:
     from ..decode.build import Method

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import DataError
 from ..core.files import read_json
-from ..core.metrics_log import read_jsonl_log
+from ..core.row_log import read_jsonl_log
 from ..train.checkpoint import list_checkpoints
 
 LOG, CONFIG = "metrics.jsonl", "config.json"

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.console import say
 from ..core.errors import ArtifactError, ConfigError, DataError, MismatchError
-from ..core.progress import say
 from ..models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
 from ..models.drafter_io import TargetTensors, assemble, check_own_embedding
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter

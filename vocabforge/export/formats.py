@@ -8,7 +8,7 @@ from ..core.artifact import MANIFEST, Artifact, model_remedy, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import read_json
-from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target
 from ..models.fingerprint import target_fingerprint

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.console import say
 from ..core.errors import UsageError
-from ..core.progress import say
 
 LIBRARY = Path(__file__).parent / "lib" / "libvocabforge_ops.so"
 BACKENDS = ("auto", "reference", "native", "emulated")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..core.progress import ProgressBar, human_rate
+from ..core.console import ProgressBar, human_rate
 from ..corpus.regenerate_log import AnswerLog
 from ..corpus.regenerate_rows import ChatCompletion, content_digest
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer

@@ -17,9 +17,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..core.artifact import open_artifact, write_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError, UsageError
 from ..core.files import sha256_file
-from ..core.progress import say
 from ..corpus.regenerate_log import AnswerLog
 from ..corpus.regenerate_rows import ChatCompletion as LoggedAnswer
 from ..corpus.regenerate_rows import content_digest, json_line

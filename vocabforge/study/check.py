@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from ..core.artifact import open_artifact
 from ..core.config import StrictModel
+from ..core.console import say
 from ..core.errors import UsageError
 from ..core.files import atomic_write_json
-from ..core.progress import say
 from ..core.records import read_versioned
 from ..corpus.regenerate_rows import content_digest
 from ..decode.method_spec import MethodSpec

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.artifact import open_artifact, write_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
 from .config import StudyConfig

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..evaluate.plots import WIDTH_IN, dot_chart
-from ..evaluate.report_plots import Bar, Trace, bar_rows, trace_lines
-from ..evaluate.svg_file import standalone
+from ..evaluate.plots import WIDTH_IN, Bar, Trace, bar_rows, dot_chart, standalone, trace_lines
 from ..tune.charts import WIDE_IN
 from .chosen import lines, looks, main_methods, main_shape, static_of
 from .claim_looks import EXACT, FASTER, KEPT

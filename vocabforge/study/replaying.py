@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import Artifact, open_artifact, write_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError
-from ..core.progress import say
 from ..corpus.regenerate_rows import content_digest
 from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.replay import Drafting, replay

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.artifact import open_artifact, write_artifact
+from ..core.console import console, say
 from ..core.errors import ArtifactError
-from ..core.progress import console, say
 from ..evaluate.page import render_page
 from .answers import KIND as ANSWERS
 from .assembling import assemble

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.progress import say
+from ..core.console import say
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
 from ..evaluate.doctor.environment import free_memory
 from ..evaluate.environment import describe_environment

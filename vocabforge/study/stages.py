@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from ..core.console import say
 from ..core.errors import DataError, UsageError
 from ..core.extension import load_attribute
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
-from ..core.progress import say
 from ..corpus.regenerate_rows import content_digest
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device

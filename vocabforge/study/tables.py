@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.markdown import markdown_table
+from ..core.console import markdown_table
 from .chosen import main_methods, main_shape, static_of
 from .joined import EVERYTHING, GREEDY, MACHINE, ROOFLINE, SHAPE
 from .names import COLUMN_NAMES, shown_group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.progress import say
+from ..core.console import say
 from ..train.tiny_target import finished_target, train_tiny_target
 from ..train.tiny_target_train import WorkFolder
 from .config import StudyConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..evaluate.wide_tables import Name, simple_table
+from ..core.console import Name, simple_table
 from .chosen import main_methods, main_shape
 from .joined import COLUMNS
 from .names import COLUMN_NAMES

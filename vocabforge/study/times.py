@@ -15,8 +15,8 @@ import torch
 
 from .. import __version__
 from ..core.config import Positive, StrictModel
+from ..core.console import say
 from ..core.files import atomic_write
-from ..core.progress import say
 from ..core.records import read_versioned
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.bench_heads_steps import PlannedStep, Steps

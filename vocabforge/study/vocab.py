@@ -17,8 +17,7 @@ from typing import Any
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..evaluate import bench_heads_make as making
 from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..models.fingerprint import target_fingerprint

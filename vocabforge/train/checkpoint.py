@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..core.artifact import MANIFEST, open_artifact, write_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import form_errors, read_json
-from ..core.progress import say
 from ..core.swap import take_away
 
 KIND = "checkpoint"

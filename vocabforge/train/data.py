@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 
 from ..capture.online import RowBatch
+from ..core.console import say
 from ..core.distributed import rank
 from ..core.errors import ConfigError
 from ..core.files import atomic_write
-from ..core.progress import say
 from ..corpus.chat import ChatOptions
 from ..corpus.dataset import SequenceOptions
 from ..corpus.document import SourceOptions

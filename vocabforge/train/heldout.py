@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
+from ..core.console import say
 from ..core.errors import DataError
-from ..core.metrics_log import MetricsLog
-from ..core.progress import say
+from ..core.row_log import MetricsLog
 from ..models.drafter import Drafter
 from ..models.drafter_io import save_drafter
 from ..models.drafters import new_drafter

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.artifact import open_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json
-from ..core.progress import say
 from ..models.drafter_io import KIND
 from ..models.head_io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group
-from ..core.metrics_log import MetricsLog
-from ..core.progress import ProgressBar, human_rate, say
+from ..core.row_log import MetricsLog
 from .data import batch_rows, to_tensors
 from .heldout import finish, look, name_bad_rows
 from .keeping import is_finished, keep, resume, start_facts, write_record

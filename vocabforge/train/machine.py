@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from ..core.console import say
 from ..core.distributed import local_rank, local_world_size, world_size
-from ..core.progress import say
 from ..models.device import choose_device
 from .config import TrainConfig
 

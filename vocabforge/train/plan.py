@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..core.artifact import open_artifact
+from ..core.console import say
 from ..core.distributed import Group, rank, world_size
 from ..core.errors import DataError
-from ..core.progress import say
 from ..corpus.inputs import PACKED_SUFFIXES, expand_paths, kind_of
 from ..corpus.prepared import check_belongs, load_prepared
 from ..corpus.tokenizer import TextTokenizer

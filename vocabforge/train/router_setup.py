@@ -11,13 +11,12 @@ import torch
 
 from ..capture.build import build_capture, load_capture_target
 from ..core.artifact import Artifact, open_artifact
+from ..core.console import say
 from ..core.distributed import world_size
 from ..core.errors import MismatchError, UsageError
 from ..core.files import atomic_write_json, check_run_folder
-from ..core.progress import say
-from ..corpus.fingerprint import check_fingerprint
 from ..corpus.inputs import expand_paths
-from ..corpus.tokenizer import TextTokenizer, load_tokenizer
+from ..corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from ..capture.online import CapturedBatch
 from ..core.artifact import check_output
+from ..core.console import ProgressBar, human_rate, say
 from ..core.errors import DataError
 from ..core.files import atomic_write_json
-from ..core.metrics_log import MetricsLog
-from ..core.progress import ProgressBar, human_rate, say
+from ..core.row_log import MetricsLog
 from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, save_head
 from ..models.heads import RouterHead, base_of, default_budgets

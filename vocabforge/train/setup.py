@@ -14,10 +14,10 @@ import torch
 from ..capture.build import build_capture, load_capture_target
 from ..capture.cache import CachedCapture
 from ..capture.online import CapturedBatch
+from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.files import check_run_folder
-from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafter import Drafter

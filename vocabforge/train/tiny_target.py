@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from ..core.artifact import Artifact, check_output, open_artifact, write_artifact
+from ..core.console import say
 from ..core.errors import ArtifactError, DataError
 from ..core.files import atomic_write, atomic_write_json, sha256_file
 from ..core.lock import only_writer
-from ..core.progress import say
 from ..corpus.sources import SourceOptions, iter_documents
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..corpus.tokenizer_files import find_tokenizer_json, usual_eos_ids

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..capture.online import RowBatch
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, MismatchError
-from ..core.metrics_log import MetricsLog
-from ..core.progress import ProgressBar, say
+from ..core.row_log import MetricsLog
 from ..corpus.dataset import PackedRows, SequenceOptions, iter_sequences, pack
 from ..corpus.prepared import prepare_in
 from ..corpus.prepared_key import HeldoutOptions, PrepareOptions

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..core.progress import ProgressBar
+from ..core.console import ProgressBar
 from ..decode.graphs import GraphCapture
 from ..decode.proposers import FITTING
 from ..evaluate.bench_cycle import new_capture

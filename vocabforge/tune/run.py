@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .. import __version__
+from ..core.console import ProgressBar, say
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write, atomic_write_json, check_run_folder, read_json, sha256_file
 from ..core.lock import only_writer
-from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
 from .acceptance import digest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..core.console import Name, simple_table
 from ..decode.recipe import PLAIN
 from ..evaluate.results import Figure
-from ..evaluate.wide_tables import Name, simple_table
 from .outcome import Check, Recommendation, TuneResults
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..core.console import say
 from ..core.distributed import Group
 from ..core.errors import DataError, MismatchError
-from ..core.progress import say
 from ..corpus.cutting import CutRule, NoCut, cut_rule
 from ..corpus.reading import Problems
 from ..corpus.shards import Shard, plan_shards, read_shard

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.console import ProgressBar, human_rate, say
 from ..core.distributed import Group, joined
 from ..core.errors import DataError, UsageError
-from ..core.progress import ProgressBar, human_rate, say
 from ..corpus.shards import Shard
 from ..corpus.tokenizer import TextTokenizer
 from .count_plan import check_same_plan, make_plan, share, stored

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import DataError, UsageError, did_you_mean
-from ..corpus.fingerprint import check_fingerprint
+from ..corpus.tokenizer import check_fingerprint
 from .select import SpecialTokens
 from .table import REST, CountMode, Counts, FrequencyTable, Tally
 

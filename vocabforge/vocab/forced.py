@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import DataError, MismatchError
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import load_tokenizer
+from ..corpus.tokenizer import check_fingerprint, load_tokenizer
 from ..corpus.tokenizer_files import eos_ids_in, read_side_files
 from .select import SpecialTokens
 from .table import FrequencyTable

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from ..core.console import ProgressBar
 from ..core.errors import UsageError
-from ..core.progress import ProgressBar
 from .kmeans_backends import Backend, Search
 from .kmeans_rows import Ids, Rows, UnitRows
 

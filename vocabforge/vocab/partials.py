@@ -14,8 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ..core.console import say
 from ..core.files import atomic_write, disk_errors
-from ..core.progress import say
 from ..corpus.shards import Shard
 from .table import Tally
 

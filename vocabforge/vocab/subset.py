@@ -14,8 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError, DataError, UsageError
-from ..corpus.fingerprint import check_fingerprint
-from ..corpus.tokenizer import TextTokenizer
+from ..corpus.tokenizer import TextTokenizer, check_fingerprint
 from .select import Fill, Ids, select
 
 KIND = "subset"

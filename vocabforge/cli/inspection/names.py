@@ -9,8 +9,7 @@ from typing import Any
 from ...core.artifact import MANIFEST, Artifact
 from ...core.errors import DataError, VocabForgeError
 from ...core.files import read_json
-from ...corpus.fingerprint import check_fingerprint
-from ...corpus.tokenizer import TextTokenizer, load_tokenizer
+from ...corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...vocab.token_bytes import readable, token_bytes
 
 _OPTIONS = ("--tokenizer", "--target", "--counts", "--drafter")

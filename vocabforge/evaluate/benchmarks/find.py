@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ...core.console import say
 from ...core.errors import DataError, UsageError, VocabForgeError
 from ...core.files import atomic_write
-from ...core.progress import say
 from ...corpus.regenerate_http import http_library
 from .types import BenchmarkRow, Source
 

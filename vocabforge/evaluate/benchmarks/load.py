@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
-from ...core.progress import say
 from ...corpus.inputs import split_suffix
 from ...corpus.reading import ByteSpan
 from .find import cache_folder, file_of, find_file, look_up

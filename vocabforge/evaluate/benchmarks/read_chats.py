@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ...core.console import say
 from ...core.errors import DataError
-from ...core.progress import say
 from ...corpus.conversation import Message
 from ...corpus.document import Document, SourceOptions
 from ...corpus.reading import Problems

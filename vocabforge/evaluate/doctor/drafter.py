@@ -8,8 +8,7 @@ import torch
 from safetensors import safe_open
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
-from ...corpus.fingerprint import check_fingerprint
-from ...corpus.tokenizer import TextTokenizer, load_tokenizer
+from ...corpus.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ...decode.build_foreign import ForeignWays, Way, choose_proposer, shares_of
 from ...decode.engine import Decoder
 from ...decode.method_spec import MethodSpec

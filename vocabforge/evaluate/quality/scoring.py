@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from ..answers import Row, write_rows
 from ..benchmarks import Benchmark, Question
-from ..names import run_files
 from ..prompts import PromptFormat
 from ..results import Quality
+from ..settings import run_files
 from . import gsm8k, human_eval
 from .gsm8k import INTERVAL, rate
 from .sandbox import PASSED, Sandbox
