@@ -17,17 +17,16 @@ from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.study.answers import KIND as ANSWERS
-from vocabforge.study.assembling import Inputs, Replays
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.figures import Asked
-from vocabforge.study.joined import DRAWN, GREEDY
 from vocabforge.study.layout import Layout
 from vocabforge.study.methods import Method, methods
 from vocabforge.study.replaying import KIND as REPLAY
 from vocabforge.study.replaying import _packed
-from vocabforge.study.results import Checked, Decoded
+from vocabforge.study.report import Inputs, Replays
+from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.roofline import Sizes, head_seconds, scaled
-from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed, representatives
+from vocabforge.study.shapes import HeadTime, ShapeTimes, Timed, representatives
 from vocabforge.study.times import StudyTimes, trees_of
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family

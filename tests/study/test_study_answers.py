@@ -20,7 +20,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.prompts import Conversation
 from vocabforge.models.lean import load_target
 from vocabforge.study import answers
-from vocabforge.study.answer_prompts import GAP, fit_prompt, spread_by_source, training_prompts
+from vocabforge.study.answers import GAP, fit_prompt, spread_by_source, training_prompts
 from vocabforge.study.layout import Layout
 from vocabforge.vocab.table import load_counts
 
@@ -132,7 +132,7 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
     assert not again.answers.with_name("answers.partial").exists()
-    monkeypatch.setattr("vocabforge.study.answering.Decoder", None)
+    monkeypatch.setattr("vocabforge.study.answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
         answers.run(study_config(tmp_path, answers={"tokens": 9}), again)

@@ -20,9 +20,8 @@ from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.evaluate.rounding import Place
 from vocabforge.models.lean import load_target
 from vocabforge.study import check
-from vocabforge.study.answers import Answer, Which, load_answers
-from vocabforge.study.check_compare import Asked, compare_cycles, compare_outputs, judge
-from vocabforge.study.check_sample import spread_over_sets
+from vocabforge.study.answers import StudyAnswer, Which, load_answers
+from vocabforge.study.check import Asked, compare_cycles, compare_outputs, judge, spread_over_sets
 from vocabforge.study.layout import Layout
 from vocabforge.study.methods import methods
 from vocabforge.study.replaying import load_replayed
@@ -101,7 +100,7 @@ def test_a_killed_check_goes_on_with_the_next_method(
     made = check.load_checked(again)["methods"]
     assert decoded == list(made)  # each once
     assert made == {key: result["methods"][key] for key in decoded}
-    monkeypatch.setattr("vocabforge.study.answering.load_target", None)
+    monkeypatch.setattr("vocabforge.study.answers.load_target", None)
     check.run(config, again)  # nothing is loaded for what is finished
     with pytest.raises(TypeError):
         check.run(drafted_config(tmp_path, check={"tokens": 8}), again)
@@ -197,12 +196,12 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
     found = [judge(model, place, (drawn[1], token), sampling, ())["judgement"] for token in other]
     assert set(found) == {"fault"}
-    monkeypatch.setattr("vocabforge.study.check_compare.TOLERANCE", 1e12)
+    monkeypatch.setattr("vocabforge.study.check.TOLERANCE", 1e12)
     assert judge(model, place, (drawn[1], other[0]), sampling, ())["judgement"] == "near-tied"
 
 
 def asked(*tokens: int) -> Asked:
-    return Asked(Answer("s", "c", 1, Continuation((1, 2), tokens)), SamplingParams())
+    return Asked(StudyAnswer("s", "c", 1, Continuation((1, 2), tokens)), SamplingParams())
 
 
 def test_cycles_are_compared_up_to_the_end_of_the_output() -> None:

@@ -25,16 +25,21 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study import source_texts
-from vocabforge.study.config import StudyConfig
-from vocabforge.study.config_data import SourceConfig, StudyDataConfig
+from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
 from vocabforge.study.data import KIND, make, run
 from vocabforge.study.layout import Layout
-from vocabforge.study.source_cutting import clean, joined, parted, passages, sentences, weight
-from vocabforge.study.source_languages import language_of
-from vocabforge.study.source_quotes import quoted
-from vocabforge.study.source_types import Talk
-from vocabforge.study.sources import KINDS, read_source
-from vocabforge.study.tokenizer_folder import unpack_tokenizer
+from vocabforge.study.source_texts import (
+    clean,
+    joined,
+    language_of,
+    parted,
+    passages,
+    quoted,
+    sentences,
+    weight,
+)
+from vocabforge.study.sources import KINDS, Talk, read_source
+from vocabforge.study.target import unpack_tokenizer
 
 NOUNS = (
     "dog",

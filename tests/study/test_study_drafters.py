@@ -18,10 +18,9 @@ from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.target import HFTarget
 from vocabforge.study import drafters, vocab
 from vocabforge.study.config import DraftersConfig, StudyConfig
-from vocabforge.study.drafter_data import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
-from vocabforge.study.layout import Layout
+from vocabforge.study.drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
+from vocabforge.study.layout import Layout, begin, publish
 from vocabforge.study.methods import methods
-from vocabforge.study.run_folders import begin, publish
 from vocabforge.vocab.subset import load_subset
 
 pytestmark = pytest.mark.long

@@ -7,10 +7,9 @@ from pydantic import BaseModel
 
 from tests.docs.doc_formats import keys, tables
 from vocabforge.evaluate.acceptance import pooled
-from vocabforge.evaluate.bench_heads_table import FULL, summarise
-from vocabforge.study.check import _CheckFile, _totals
-from vocabforge.study.check_compare import accepted_length, compare_cycles
-from vocabforge.study.shape_times import HeadTime, ShapeTimes
+from vocabforge.study.check import _CheckFile, _totals, accepted_length, compare_cycles
+from vocabforge.study.draft_heads import FULL, summarise
+from vocabforge.study.shapes import HeadTime, ShapeTimes
 from vocabforge.study.times import StudyTimes
 from vocabforge.tune.types import HeadSetting, TreeSetting
 

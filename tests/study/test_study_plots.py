@@ -8,10 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.study.report_support import made_up
-from vocabforge.study.assembling import assemble
-from vocabforge.study.plots import Panel, plot_files, study_panels
+from vocabforge.study.plots import Panel, Series, spot_chart, study_panels
+from vocabforge.study.report import assemble
 from vocabforge.study.results import StudyResults
-from vocabforge.study.spots import Series, spot_chart
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,6 @@ def test_all_charts_are_there(panels: list[Panel]) -> None:
         "heads-shape",
         "heads-roofline",
     ]
-    assert {panel.key for panel in panels if panel.wide} == {"share", "speed-shape", "speed-roofline"}
 
 
 def test_notes_say_what_is_measured(panels: list[Panel]) -> None:
@@ -57,22 +55,16 @@ def test_every_name_has_a_line(results: StudyResults, panels: list[Panel]) -> No
 
 
 def test_files_stand_alone(panels: list[Panel]) -> None:
-    files = plot_files(panels)
-    assert set(files) == {f"{panel.key}.svg" for panel in panels}
+    files = {panel.key: panel.file for panel in panels}
     for name, text in files.items():
         root = ElementTree.fromstring(text)
         assert root.tag.endswith("svg"), name
         assert "var(--" not in text, name
-    assert "FR-Spec" in files["share.svg"]  # its legend
+    assert "FR-Spec" in files["share"]  # its legend
 
 
 def test_ids_of_a_page_are_its_own(panels: list[Panel]) -> None:
-    ids = [
-        one
-        for panel in panels
-        for svg in (panel.svg, panel.wide)
-        for one in re.findall(r'\bid="([^"]+)"', svg)
-    ]
+    ids = [one for panel in panels for one in re.findall(r'\bid="([^"]+)"', panel.svg)]
     assert len(ids) == len(set(ids))
 
 
@@ -98,5 +90,5 @@ def test_without_times_no_speeds(results: StudyResults) -> None:
 
 
 def test_a_chart_of_one_point() -> None:
-    svg = spot_chart("one", [Series(0, "a", [(3.0, 4.0, 0.0)])], ("x", "y"), (None, 2.0), sizes=True)
+    svg = spot_chart("one", [Series(0, "a", [(3.0, 4.0, 0.0)])], ("x", "y"), sizes=True)
     assert svg.startswith("<svg")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -19,13 +18,11 @@ from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.replay import Drafting, cycle_offsets, replay
 from vocabforge.evaluate.replay_types import MISSED, Replayed
 from vocabforge.evaluate.replay_walk import walk
-from vocabforge.models.heads import HeadOptions
 from vocabforge.models.lean import load_target
 from vocabforge.study import replaying
 from vocabforge.study.answers import load_answers
 from vocabforge.study.layout import Layout
-from vocabforge.study.methods import FULL, Method, methods
-from vocabforge.study.study_heads import StudyHeads
+from vocabforge.study.methods import StudyHeads, methods
 
 pytestmark = pytest.mark.long
 
@@ -77,12 +74,12 @@ def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None
 def test_ranks_are_those_of_the_method_s_own_head(made: Layout) -> None:
     """One method of each drafter, replayed by itself."""
     model = load_target(made.target)
-    heads = StudyHeads(made, SEED, model)
+    heads = StudyHeads(made.seed(SEED), made.target, model)
     texts = [one.continuation for one in load_answers(made, "greedy")]
     found = replaying.load_replayed(made, SEED, "greedy")
     ways = {way.family: way for way in methods(drafted_config(made.root), made)}
     for family in ("reduced", "trim", "router"):
-        way = replaying.as_replayed(ways[family], made.seed(SEED))
+        way = ways[family]
         one = Drafting(heads.drafter(way.drafter), {"one": heads.head(way)})
         alone = replay(model, [one], texts, levels=4, width=10, rows=5)["one"]
         assert np.array_equal(alone.ranks, found[way.key].ranks)
@@ -199,12 +196,3 @@ def test_ranks_come_back_as_they_were(tmp_path: Path, rows: int) -> None:
     assert np.array_equal(found.ranks, drawn)
     assert found.scored[:2] == (1.5, 2.0)
     assert math.isnan(found.scored[2])
-
-
-def test_routers_are_replayed_with_their_rows_own_clusters(made: Layout) -> None:
-    way = Method("router", "r", "s", kind="router", head="h", options=HeadOptions(budgets=(2,)))
-    found = replaying.as_replayed(way, made.seed(SEED))
-    assert found.drafter == f"{FULL}/drafter"
-    assert found.options == dataclasses.replace(way.options, rows="own")
-    other = Method("ranker", "r", "s", drafter="none", kind="ranker", options=HeadOptions(shortlist=3))
-    assert replaying.as_replayed(other, made.seed(SEED)) == other

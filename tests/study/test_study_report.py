@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.study.assembling import Inputs, assemble
 from vocabforge.study.config import ReplayConfig, StudyConfig
 from vocabforge.study.figures import (
     Asked,
@@ -31,13 +29,20 @@ from vocabforge.study.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.joined import COLUMNS, GREEDY
 from vocabforge.study.layout import Layout
 from vocabforge.study.plots import Panel, study_panels
-from vocabforge.study.report import KIND, render_study, run, write_report
-from vocabforge.study.report_inputs import OWN_TEXT, read_check, read_inputs
-from vocabforge.study.results import RARE, RESULTS, StudyResults, read_study
-from vocabforge.study.verdict import verdict
+from vocabforge.study.report import (
+    KIND,
+    OWN_TEXT,
+    Inputs,
+    assemble,
+    read_check,
+    read_inputs,
+    render_study,
+    run,
+    write_report,
+)
+from vocabforge.study.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 
 
 @pytest.fixture(scope="module")
@@ -200,48 +205,11 @@ class TestResults:
         categories = [group.key for group in results.groups if group.kind == "category"]
         assert not results.methods[0].at("tree 60", categories[0]).predicted  # type: ignore[union-attr]
 
-    def test_goal_and_claims(self, results: StudyResults) -> None:
-        assert [(one.shape, one.temperature) for one in results.goals][:2] == [
-            ("tree 60", "greedy"),
-            ("chain", "greedy"),
-        ]
-        assert len(results.goals) == 6
-        assert results.claims[-1] == results.goals[0].claim
-        first = results.goals[0]
-        best = results.method(first.method)
-        assert best is not None
-        assert best.dynamic
-        assert best.exact <= 0.02
-        assert best.at("tree 60").share.value >= 0.985  # type: ignore[union-attr]
-        said = verdict(results)
-        assert best.label in said
-        assert re.search(r"95% interval \d+\.\d% to \d+\.\d%", said)
-        assert re.search(r"static vocabulary of another size|times as fast as that and keeps", said)
-        assert results.recommended is not None
-        assert results.recommended.places["machine"] == 1
-
-    def test_what_is_reached_is_said(self, results: StudyResults) -> None:
-        def with_goal(held: bool | None) -> str:
-            goals = [
-                one.model_copy(update={"claim": one.claim.model_copy(update={"held": held})})
-                for one in results.goals
-            ]
-            return verdict(results.model_copy(update={"goals": goals}))
-
-        assert with_goal(True).startswith("The goal is reached (tree 60, greedy)")
-        assert "It is reached with" in with_goal(True)
-        assert with_goal(False).startswith("The goal is not reached")
-        assert with_goal(None).startswith("The goal could not be tried")
-        assert "It is" not in with_goal(None)
-
     def test_without_times_nothing_is_predicted(self, study: tuple[StudyConfig, Inputs]) -> None:
         config, inputs = study
         found = assemble(config, replace(inputs, times=None, checked=None, replays=_greedy_only(inputs)))
         assert found.columns == []
-        assert found.recommended is None
-        assert found.goals[0].claim.held is None
         page = render_study(found, [])
-        assert "could not be tried" in page
         assert 'id="speed"' not in page
         assert 'id="lossless"' not in page
 
@@ -250,6 +218,9 @@ class TestResults:
         file.write_text(results.model_dump_json(), "utf-8")
         assert read_study(file) == results
         content = json.loads(file.read_text("utf-8"))
+        first = content | {"schema_version": 1, "goals": [], "claims": [{"held": None}], "recommended": None}
+        file.write_text(json.dumps(first), "utf-8")
+        assert read_study(file).methods == results.methods
         file.write_text(json.dumps(content | {"schema_version": 7}), "utf-8")
         with pytest.raises(DataError, match="another version"):
             read_study(file)
@@ -288,7 +259,6 @@ class TestReport:
         run(config, layout)
         found = read_study(layout.report / RESULTS)
         assert found.methods[0].cells == results.methods[0].cells
-        assert [one.held for one in found.claims] == [one.held for one in results.claims]
         filled = found.method("vocabtrim-r-32-768")
         assert filled is not None
         assert filled.setting == "R = 32,768 (24,000 never counted)"
@@ -306,9 +276,9 @@ class TestReport:
 
     def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[Panel]) -> None:
         page = render_study(results, panels)
-        for words in ("measured", "predicted", "arithmetic", verdict(results)[:60], "Not replayed: seed 3."):
+        for words in ("measured", "predicted", "arithmetic", "Not replayed: seed 3."):
             assert words in page, words
-        for key in ("methods", "goal", "claims", "speed", "categories", "rare", "drawn", "lossless", "how"):
+        for key in ("methods", "speed", "categories", "rare", "drawn", "lossless", "how"):
             assert f'id="{key}"' in page, key
         assert "<script" not in page
         assert results.command in page
@@ -323,10 +293,7 @@ def page(results: StudyResults, panels: list[Panel], tmp_path_factory: pytest.Te
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1280, "light")])
 def test_the_page_can_be_read(browser: Any, page: Path, width: int, scheme: str) -> None:  # noqa: F811
-    found = troubles(browser, page, width, scheme)
-    # Of the wide charts and their narrow twins one is hidden, which the look cannot tell from a chart gone wrong.
-    assert found.count("a chart without a size") == 3
-    assert [one for one in found if "without a size" not in one and "text of 0 pixels" not in one] == []
+    assert troubles(browser, page, width, scheme) == []
 
 
 def test_light_and_dark_have_contrast(browser: Any, page: Path) -> None:  # noqa: F811

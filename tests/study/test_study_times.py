@@ -12,14 +12,23 @@ from tests.study.decoding_support import VOCAB
 from tests.study.times_support import HIDDEN, make_parts, times_config
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.lean import load_target
-from vocabforge.study import shape_heads, times
+from vocabforge.study import shapes, times
 from vocabforge.study.layout import Layout
-from vocabforge.study.methods import methods
+from vocabforge.study.methods import StudyHeads, methods
 from vocabforge.study.roofline import Sizes
-from vocabforge.study.shape_build import ShapeHeads, ShapeLayers, shape_of
-from vocabforge.study.shape_heads import ColdClock, ShapePlan, fitting, measure_shape
-from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed, representatives
-from vocabforge.study.study_heads import StudyHeads
+from vocabforge.study.shapes import (
+    ColdClock,
+    HeadTime,
+    ShapeHeads,
+    ShapeLayers,
+    ShapePlan,
+    ShapeTimes,
+    Timed,
+    fitting,
+    measure_shape,
+    representatives,
+    shape_of,
+)
 from vocabforge.study.times import StudyTimes, read_times, tree_of, trees_of
 from vocabforge.tune.table import read_latency
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
@@ -110,7 +119,7 @@ def key_of(found: StudyTimes, head: HeadSetting) -> str:
 
 def test_heads_are_those_of_the_methods(made: Layout) -> None:
     config = times_config(made.root)
-    heads = StudyHeads(made, 3, load_target(made.target))
+    heads = StudyHeads(made.seed(3), made.target, load_target(made.target))
     sizes = {way.key: heads.setting(way) for way in methods(config, made)}
     assert sizes["full-head-v-270"] == HeadSetting(kind="full", scored=(VOCAB,))
     assert sizes["eagle-3-reduced-r-40"].scored == sizes["fr-spec-r-40"].scored == (40,)
@@ -211,7 +220,7 @@ class TestMeasuring:
         assert [one.kind for one in kept] == ["full", "static", "scheduled", "low-rank", "ranker", "context"]
         assert len(notes) == 2
         assert "no memory left: router" in notes[0]
-        monkeypatch.setattr(shape_heads, "free_bytes", lambda device: 1000.0)
+        monkeypatch.setattr(shapes, "free_bytes", lambda device: 1000.0)
         assert measure_shape(EVERY, self.plan, CPU) is None
 
 

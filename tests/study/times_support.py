@@ -1,4 +1,4 @@
-"""What the stage ``times`` reads, in small, and joined rows for tables and claims."""
+"""What the stage ``times`` reads, in small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.joined import Predicted, Row
 from vocabforge.study.layout import Layout
 from vocabforge.study.methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
 from vocabforge.vocab.subset import VocabSubset, save_subset
@@ -72,31 +71,3 @@ def make_parts(root: Path) -> Layout:
     router = Router(HIDDEN, torch.arange(VOCAB) % 6, 6)
     save_head(place / router_folder(6), "router", router, owner)
     return layout
-
-
-def row(family: str, name: str, setting: str, accepted: float, exact: float, **changes: Any) -> Row:
-    """A joined row beside a full head that accepts 5 tokens."""
-    values: dict[str, Any] = {
-        "key": f"{name} {setting}",
-        "family": family,
-        "name": name,
-        "setting": setting,
-        "dynamic": family in ("ranker", "router", "context", "hybrid"),
-        "shape": "tree 60",
-        "temperature": "greedy",
-        "group": "all",
-        "accepted": accepted,
-        "share": accepted / 5.0,
-        "exact": exact,
-        "by_seed": seeds_of(accepted),
-    }
-    return Row(**{**values, **changes})
-
-
-def seeds_of(accepted: float) -> tuple[float, ...]:
-    """Three seeds around a mean."""
-    return accepted - 0.01, accepted, accepted + 0.01
-
-
-def speed(value: float, plain: float = 100.0, head_s: float = 1e-4) -> Predicted:
-    return Predicted(value, value * 0.9, value * 1.1, plain, 1e-2, head_s)

@@ -12,8 +12,8 @@ from tests.train.run_support import make_place, settings
 from vocabforge.cli import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.metrics_log import read_jsonl_log
-from vocabforge.evaluate.bench_heads_make import still_there, train_drafter
 from vocabforge.models.head_io import drafter_digest, load_head, owner_of
+from vocabforge.study.steps import still_there, train_drafter
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.draft_heads import FOLDER, KINDS, configured, head_name, make_heads
 from vocabforge.train.plan import plan

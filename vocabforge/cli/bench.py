@@ -15,14 +15,14 @@ from .app import JsonOption, echo, print_json
 from .option_values import numbers_in, words_in
 
 if TYPE_CHECKING:
-    from ..evaluate.bench_heads_options import HeadBenchOptions
+    from ..study.draft_heads import HeadBenchOptions
 
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
     "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
     "decoding": "vocabforge.evaluate.bench_decoding:bench_decoding",
-    "draft-heads": "vocabforge.evaluate.bench_heads:bench_draft_heads",
+    "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
     "kernels": "vocabforge.evaluate.bench_kernels:bench_kernels",
     "training": "vocabforge.evaluate.bench_training:bench_training",
 }
@@ -91,7 +91,7 @@ class HeadOptions:
         Raises:
             UsageError: a list of numbers that cannot be read.
         """
-        from ..evaluate.bench_heads_options import HeadBenchOptions
+        from ..study.draft_heads import HeadBenchOptions
 
         return HeadBenchOptions(
             seeds=numbers_in("--seeds", self.seeds, needed=True),

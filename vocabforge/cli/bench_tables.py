@@ -97,7 +97,7 @@ def print_kernels(result: dict[str, Any]) -> None:
 
 def print_heads(result: dict[str, Any]) -> None:
 
-    from ..evaluate.bench_heads_table import COLUMNS, cells
+    from ..study.draft_heads import COLUMNS, cells
 
     settings = result["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))

@@ -1,4 +1,4 @@
-"""Stage ``data``: conversations to learn from, held-out ones by source, and the questions that are asked."""
+"""Stage ``data``: conversations to learn from, held-out ones by source, and the questions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from ..core.files import atomic_write_json, sha256_file
 from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
-from .config import StudyConfig
-from .config_data import SourceConfig, StudyDataConfig
+from .config import SourceConfig, StudyConfig, StudyDataConfig
 from .layout import Layout
 from .overlap import Overlap
-from .source_types import Talk
-from .sources import SourceTexts, read_source
-from .tokenizer_folder import tokenizer_hashes, unpack_tokenizer
+from .sources import SourceTexts, Talk, read_source
+from .target import tokenizer_hashes, unpack_tokenizer
 
 KIND = "study-data"
 RARE = "rare"

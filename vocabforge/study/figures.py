@@ -17,8 +17,7 @@ from ..evaluate.replay_walk import walk
 from ..evaluate.results_figures import Figure
 from ..evaluate.summary import task_groups
 from .config import ReplayConfig
-from .joined import CHAIN, EVERYTHING
-from .results import RARE, Cell, Group, GroupKind
+from .results import CHAIN, EVERYTHING, RARE, Cell, Group, GroupKind
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of
 RARE_SETS = "rare", "human-eval"

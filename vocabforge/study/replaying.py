@@ -6,7 +6,6 @@ import math
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,16 +17,13 @@ from ..core.artifact import Artifact, open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from ..core.progress import say
 from ..corpus.regenerate_check import content_digest
-from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.replay import Drafting, replay
 from ..evaluate.replay_types import Replayed
-from .answering import AnsweringTarget
 from .answers import KIND as ANSWERS
-from .answers import Which, load_answers
+from .answers import AnsweringTarget, Which, load_answers
 from .config import StudyConfig
 from .layout import Layout
-from .methods import Method, methods
-from .study_heads import StudyHeads
+from .methods import Method, StudyHeads, content_of_method, methods
 
 KIND, PART = "study-replay", "study-replay-part"
 _LEVEL = 6  # of zlib: ranks of tokens that are mostly missed take a tenth of their bytes
@@ -44,7 +40,7 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
         MismatchError: a part was made for another one.
         UsageError: a draft head that cannot be replayed.
     """
-    ways = [as_replayed(way, layout.seed(seed)) for way in methods(config, layout)]
+    ways = methods(config, layout)
     target = AnsweringTarget(layout.target, config.device, 1)
     keys = {which: _key(config, layout, seed, ways, target.identity, which) for which in get_args(Which)}
     if _found(layout.replayed(seed), KIND, keys) is not None:
@@ -57,7 +53,7 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
         found = _found(place, PART, key)
         if found is None:
             if draftings is None:
-                draftings = _draftings(StudyHeads(layout, seed, target.model), ways)
+                draftings = _draftings(StudyHeads(layout.seed(seed), layout.target, target.model), ways)
             _replay(config, layout, target, draftings, which, place, key)
             found = open_artifact(place, PART)
         else:
@@ -88,33 +84,13 @@ def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed
         ) from error
 
 
-def as_replayed(way: Method, seed: Path) -> Method:
-    """A method with the drafter's own folder, and with shortlists that the rows of a draft step do not share.
-
-    A chain drafts one row a step, so sharing changes nothing there. In a tree a router's shortlist is by default the
-    union over a level's nodes, which the ranks along one path do not tell: a router's trees are replayed with every
-    node's own clusters (``HeadOptions.rows`` ``own``).
-
-    Args:
-        seed: folder of the seed.
-    """
-    inner = Path(way.drafter) / "drafter"  # a training's run folder holds its drafter there
-    drafter = inner.as_posix() if (seed / inner).is_dir() else way.drafter
-    options = replace(way.options, rows="own") if way.kind == "router" else way.options
-    return replace(way, drafter=drafter, options=options)
-
-
 def _key(
     config: StudyConfig, layout: Layout, seed: int, ways: Sequence[Method], target: str, which: str
 ) -> dict[str, Any]:
     """Everything that decides the ranks on the answers of a kind, by content."""
     place = layout.seed(seed)
     answers = open_artifact(layout.answers, ANSWERS, verify=False)
-    made = []
-    for way in ways:
-        head = None if way.head is None else place / way.head
-        one = Candidate(way.name, way.setting, place / way.drafter, way.vocab, head, way.options)
-        made.append({"key": way.key, "kind": way.kind, **one.key()})
+    made = [{"key": way.key, "kind": way.kind, **content_of_method(place, way)} for way in ways]
     return {
         "target": target,
         "answers": answers.manifest["files"][f"answers-{which}.jsonl"]["sha256"],

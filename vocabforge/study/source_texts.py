@@ -1,4 +1,4 @@
-"""Sources that are plain text: stories, books, verses, archives of files. Their beginnings, or all, become prompts."""
+"""Sources that are plain text: stories, books, verses, archives, turned into conversations."""
 
 from __future__ import annotations
 
@@ -8,17 +8,205 @@ import random
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from ..core.errors import DataError
 from ..corpus.document import SourceOptions
 from ..corpus.reading import BOM, DOCUMENT_LIMIT, Span, unreadable
 from ..corpus.sources import iter_documents
-from .source_cutting import clean, joined, parted, passages, sentences
-from .source_languages import language_of
-from .source_quotes import quoted
-from .source_types import Reading, Talk, pair
+from .sources import Reading, Talk, pair
+
+_CODE = re.compile(r"([a-z]{3})(_[A-Za-z0-9]+)?")
+_LANGUAGES = {
+    "afr": "Afrikaans", "als": "Albanian", "amh": "Amharic", "arb": "Arabic", "azj": "Azerbaijani",
+    "bel": "Belarusian", "ben": "Bengali", "bos": "Bosnian", "bre": "Breton", "bul": "Bulgarian",
+    "cat": "Catalan", "ces": "Czech", "ckb": "Kurdish", "cmn": "Chinese", "cym": "Welsh", "dan": "Danish",
+    "deu": "German", "ell": "Greek", "eng": "English", "epo": "Esperanto", "est": "Estonian", "eus": "Basque",
+    "fao": "Faroese", "fin": "Finnish", "fra": "French", "gle": "Irish", "glg": "Galician", "guj": "Gujarati",
+    "hat": "Haitian Creole", "hau": "Hausa", "heb": "Hebrew", "hin": "Hindi", "hrv": "Croatian",
+    "hun": "Hungarian", "hye": "Armenian", "ibo": "Igbo", "ind": "Indonesian", "isl": "Icelandic",
+    "ita": "Italian", "jav": "Javanese", "jpn": "Japanese", "kan": "Kannada", "kat": "Georgian",
+    "kaz": "Kazakh", "khk": "Mongolian", "khm": "Khmer", "kin": "Kinyarwanda", "kir": "Kyrgyz", "kor": "Korean",
+    "lao": "Lao", "lat": "Latin", "lav": "Latvian", "lin": "Lingala", "lit": "Lithuanian",
+    "ltz": "Luxembourgish", "mal": "Malayalam", "mar": "Marathi", "mkd": "Macedonian", "mlt": "Maltese",
+    "mly": "Malay", "mri": "Maori", "mya": "Burmese", "nep": "Nepali", "nld": "Dutch",
+    "nno": "Norwegian Nynorsk", "nob": "Norwegian", "pan": "Punjabi", "pes": "Persian", "plt": "Malagasy",
+    "pol": "Polish", "por": "Portuguese", "ron": "Romanian", "rus": "Russian", "san": "Sanskrit",
+    "slk": "Slovak", "slv": "Slovenian", "sna": "Shona", "som": "Somali", "spa": "Spanish", "srp": "Serbian",
+    "sun": "Sundanese", "swe": "Swedish", "swh": "Swahili", "tam": "Tamil", "tat": "Tatar", "tgk": "Tajik",
+    "tgl": "Tagalog", "tha": "Thai", "tir": "Tigrinya", "tuk": "Turkmen", "tur": "Turkish", "uig": "Uyghur",
+    "ukr": "Ukrainian", "urd": "Urdu", "uzn": "Uzbek", "vie": "Vietnamese", "xho": "Xhosa", "ydd": "Yiddish",
+    "yor": "Yoruba", "zul": "Zulu",
+}  # fmt: skip
+
+
+def language_of(stem: str) -> str | None:
+    """English name of a file's language; the code itself where the table lacks it; None where the name is no code."""
+    found = _CODE.fullmatch(stem)
+    return None if found is None else _LANGUAGES.get(found[1], stem)
+
+
+_GUTENBERG = re.compile(r"\*\*\* ?START OF[^\n]*\*\*\*(.*?)\*\*\* ?END OF", re.DOTALL)
+_AOZORA = "青空文庫"
+_AOZORA_HEAD = re.compile(r"\A.*?-{20,}.*?-{20,}", re.DOTALL)
+_AOZORA_END = re.compile(r"\n底本：.*\Z", re.DOTALL)
+_AOZORA_MARKS = re.compile(r"《[^》\n]*》|［＃[^］\n]*］|｜")
+_SPACES = re.compile(r"[ \t\u00a0\u3000]+")
+_BLANK = re.compile(r"\n{3,}")
+_END = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？．｡]+[」』”’）]*\s*|[।։؟۔]+\s*|\n\n")
+_ARTICLE = 4  # a line of so many passages is a text of its own
+
+
+def weight(text: str) -> int:
+    """Length in UTF-8 bytes: in every script about as many a token, and in English as many as characters."""
+    return len(text.encode("utf-8", "replace"))
+
+
+def clean(text: str) -> str:
+    """The text alone: without what digital libraries put around and into it, without runs of spaces."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if (body := _GUTENBERG.search(text)) is not None:
+        text = body[1]
+    if _AOZORA in text:  # the readings in brackets are marks there, in other books brackets are titles
+        text = _AOZORA_END.sub("", _AOZORA_HEAD.sub("", text))
+        text = _AOZORA_MARKS.sub("", text)
+    lines = (_SPACES.sub(" ", line).strip() for line in text.split("\n"))
+    return _BLANK.sub("\n\n", "\n".join(lines)).strip()
+
+
+def passages(text: str, size: int) -> Iterator[str]:
+    """Passages of about ``size`` (see :func:`weight`) that follow each other, each ending with a sentence if it can.
+
+    A line as long as several passages is taken for an article: no passage holds the end of one and the beginning of
+    another.
+    """
+    for block in _blocks(clean(text).split("\n"), _ARTICLE * size):
+        yield from joined(sentences(block, size // 2), size)
+
+
+def _blocks(lines: Sequence[str], limit: int) -> Iterator[str]:
+    held: list[str] = []
+    for line in lines:
+        if weight(line) <= limit:
+            held.append(line)
+            continue
+        yield "\n".join(held)
+        yield line
+        held = []
+    yield "\n".join(held)
+
+
+def sentences(text: str, limit: int) -> Iterator[str]:
+    """Sentences with the space behind them; one longer than ``limit`` is cut between words, or anywhere without these.
+
+    Joined they are the text.
+    """
+    start = 0
+    for stop in [*(end.end() for end in _END.finditer(text)), len(text)]:
+        yield from _short(text[start:stop], limit)
+        start = stop
+
+
+def _short(text: str, limit: int) -> Iterator[str]:
+    while weight(text) > limit:
+        most = len(text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")) or 1
+        space = max(text.rfind(" ", 1, most), text.rfind("\n", 1, most))
+        at = space + 1 if space > 0 else most
+        yield text[:at]
+        text = text[at:]
+    if text:
+        yield text
+
+
+def joined(pieces: Iterable[str], size: int) -> Iterator[str]:
+    """Consecutive pieces joined to passages of about ``size``, all about alike: no short rest stays behind."""
+    pieces = list(pieces)
+    total = sum(map(weight, pieces))
+    count = max(1, round(total / size))
+    held: list[str] = []
+    seen = done = 0
+    for piece in pieces:
+        held.append(piece)
+        seen += weight(piece)
+        if seen * count >= (done + 1) * total:
+            if passage := "".join(held).strip():
+                yield passage
+            held, done = [], max(done + 1, seen * count // total)
+
+
+def parted(text: str, chance: random.Random) -> tuple[str, str] | None:
+    """(beginning, rest) of a passage: between a fifth and two fifths, to the end of a sentence, else of a word.
+
+    None where the passage is too short to have both.
+    """
+    least = max(1, int(len(text) * chance.uniform(0.2, 0.4)))
+    most = max(least, len(text) // 2)
+    end = _END.search(text, least, most + 1)
+    if end is not None and end.end() < len(text):
+        at = end.end()
+    else:
+        space = text.find(" ", least, most + 1)
+        at = space if space > 0 else least
+    beginning, rest = text[:at].strip(), text[at:].strip()
+    return (beginning, rest) if beginning and rest else None
+
+
+_WHOLE = (
+    "Repeat this text word for word:\n\n{passage}",
+    "{passage}\n\nRepeat the text above.",
+    "Copy this:\n\n{passage}",
+)
+_FIRST = (
+    "Summarize: {passage}",
+    "Summarize this text in one sentence:\n\n{passage}",
+    "What is the first sentence of this text?\n\n{passage}",
+)
+_LAST = ("What is the last sentence of this text?\n\n{passage}", "How does this text end?\n\n{passage}")
+_ABOUT = (
+    "Quote the sentence with {word}:\n\n{passage}",
+    "Answer from the text.\n\nText: {passage}\n\nQuestion: What does it say about {word}?",
+    "{passage}\n\nWhat is said about {word}?",
+)
+_WORD = re.compile(r"[^\W\d_]{4,}")
+_MOST = 12  # letters of a word: in scripts without spaces a word may be a line
+
+
+def quoted(passage: str, limit: int, chance: random.Random) -> tuple[str, str]:
+    """A question about a passage, and its answer, which stands in it.
+
+    Args:
+        limit: a sentence is cut beyond it; see ``source_cutting.sentences``.
+        chance: chooses what is asked, and how.
+    """
+    parts = [one.strip() for one in sentences(passage, limit)]
+    parts = [one for one in parts if one]
+    ask: Callable[[str, Sequence[str], random.Random], tuple[str, str]]
+    ask = chance.choices((_whole, _first, _last, _about), (3, 2, 1, 4))[0]
+    return ask(passage, parts or [passage], chance)
+
+
+def _whole(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
+    return chance.choice(_WHOLE).format(passage=passage), passage
+
+
+def _first(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
+    return chance.choice(_FIRST).format(passage=passage), parts[0]
+
+
+def _last(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
+    return chance.choice(_LAST).format(passage=passage), parts[-1]
+
+
+def _about(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
+    """About a word that stands in one sentence only; of a passage without one, the whole."""
+    found = [(word, part) for part in parts for word in _WORD.findall(part)]
+    alone = [(word, part) for word, part in found if sum(word in one for one in parts) == 1]
+    if not alone:
+        return _whole(passage, parts, chance)
+    word, part = chance.choice(alone)
+    return chance.choice(_ABOUT).format(passage=passage, word=word[:_MOST]), part
+
 
 STORY_END = "<|endoftext|>"
 _BEGINNING = 4 / 3  # of a passage a quarter or so is the prompt's

@@ -79,7 +79,7 @@ STAGES: dict[str, Stage] = {
         "vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), reads=("check",)
     ),
     "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), reads=("times",)),
-    "report": Stage("vocabforge.study.report:run", "tables, plots, claims", ("check", "times")),
+    "report": Stage("vocabforge.study.report:run", "tables, plots, page", ("check", "times")),
 }
 
 

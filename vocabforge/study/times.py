@@ -19,7 +19,6 @@ from ..core.files import atomic_write
 from ..core.progress import say
 from ..core.versioned import read_versioned
 from ..corpus.tokenizer import load_tokenizer
-from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..evaluate.benchmarks import read_questions, spread
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
@@ -29,19 +28,17 @@ from ..models.lean import LeanModel, load_target
 from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
-from .answer_prompts import question_prompt
-from .answering import study_dtype
-from .answers import question_sets
+from .answers import question_prompt, question_sets, study_dtype
 from .config import StudyConfig
 from .layout import Layout
-from .methods import FULL, Method, methods
+from .methods import FULL, Method, StudyHeads, drafter_folder, methods
+from .results import CHAIN
 from .roofline import Sizes, scaled
-from .shape_heads import ShapePlan, measure_shape
-from .shape_times import ShapeTimes
-from .study_heads import StudyHeads
+from .shapes import ShapePlan, ShapeTimes, measure_shape
+from .steps import PlannedStep, Steps
 
 SCHEMA_VERSION = 1
-CHAIN, DYNAMIC = "chain", "dynamic tree"
+DYNAMIC = "dynamic tree"
 _PROMPTS = 48  # whose lengths say how much caches hold
 _UNMEASURED = {"bandwidth", "layer_us", "target_us"}  # settings that are reckoned with, of no measurement
 _OF_FAMILY = 3  # heads of one family whose times the table interpolates between
@@ -85,7 +82,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
     model = load_target(layout.target, dtype=getattr(torch, dtype), device=device)
     prompts = study_prompts(config, layout)
     ways = methods(config, layout)
-    heads = StudyHeads(layout, config.seeds[0], model)
+    heads = StudyHeads(layout.seed(config.seeds[0]), layout.target, model)
     settings = {way.key: heads.setting(way) for way in ways}
     trees = trees_of(config)
     prefix = max(1, round(mean(map(len, prompts)) + config.answers.tokens / 2))
@@ -98,7 +95,10 @@ def run(config: StudyConfig, layout: Layout) -> None:
         "vocabforge": __version__,
     }
     steps = Steps([PlannedStep("this model", "times", config.times.budget_s), *_planned(config)])
-    digests = {"target": target_fingerprint(layout.target), "drafter": drafter_digest(heads.folder(FULL))}
+    digests = {
+        "target": target_fingerprint(layout.target),
+        "drafter": drafter_digest(drafter_folder(heads.place, FULL)),
+    }
     found = steps.run(
         layout.times.with_name("times-model.json"),
         key | digests,

@@ -19,17 +19,17 @@ from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
-from ..evaluate import bench_heads_make as making
-from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..models.fingerprint import target_fingerprint
 from ..vocab.count_run import CountRun, count_corpus, partial_folder
 from ..vocab.counts import CountOptions
 from ..vocab.coverage import coverage_at
 from ..vocab.subset import load_subset
 from ..vocab.table import CountMode, FrequencyTable, load_counts, save_counts
+from . import steps as making
 from .answers import COUNTS
 from .config import StudyConfig
 from .layout import Layout
+from .steps import PlannedStep, Steps
 
 RANKINGS = FR, TRIM = "fr", "trim"
 COVERAGE = "coverage.json"

@@ -1,20 +1,17 @@
-"""Accepted lengths joined with times, by formula, and what ``tune`` makes of the rows."""
+"""Accepted lengths joined with times, by formula."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import hypot, nan
+from math import hypot
 
 import pytest
 
-from tests.study.times_support import row, speed
-from vocabforge.decode.recipe import PLAIN
 from vocabforge.study.config import TimesConfig
-from vocabforge.study.joined import COLUMNS, MACHINE, ROOFLINE, SHAPE, Length, predictions, with_predictions
+from vocabforge.study.predictions import Length, predictions
+from vocabforge.study.results import MACHINE, ROOFLINE, SHAPE
 from vocabforge.study.roofline import Sizes, head_bytes
-from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed
+from vocabforge.study.shapes import HeadTime, ShapeTimes, Timed
 from vocabforge.study.times import StudyTimes
-from vocabforge.study.tuning import SHARE, places_of, tuned
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting, TreeSetting
@@ -153,85 +150,3 @@ class TestPredictions:
         slow, fast = 3.0 / 0.0319, 3.0 / 0.0261
         assert found.low == pytest.approx(value - hypot(0.3 / 0.029, value - slow))
         assert found.high == pytest.approx(value + hypot(0.6 / 0.029, fast - value))
-
-    def test_a_row(self) -> None:
-        one = row("fr", "FR-Spec", "R = 200", 2.5, 0.2, key="static", shape="chain", scored=(200.0, nan))
-        joined = with_predictions(one, times(), CONFIG)
-        assert set(joined.predicted) == set(COLUMNS)
-        assert joined.tokens_per_s(MACHINE) == pytest.approx(2.5 / (4e-3 + 3e-3 + 0.01))
-        assert replace(joined, predicted={}) == one
-        assert one.tokens_per_s(MACHINE) is None
-        unknown = replace(one, shape="tree 99")
-        assert with_predictions(unknown, times(), CONFIG) == unknown
-        assert set(with_predictions(unknown, times(), CONFIG, TREE).predicted) == set(COLUMNS)
-        assert with_predictions(replace(one, key="other"), times(), CONFIG).predicted == {}
-
-
-def speeds(machine: float, shape: float) -> dict:
-    return {MACHINE: speed(machine), SHAPE: speed(shape)}
-
-
-def rows() -> list:
-    """Static is the fastest here, the router at the larger shape; the full head accepts most."""
-    return [
-        row("full", "full", "all", 5.0, 1.0, key="full", shape="chain", predicted=speeds(120.0, 100.0)),
-        row(
-            "fr", "FR-Spec", "R = 200", 4.0, 0.2, key="static", shape="chain", predicted=speeds(300.0, 130.0)
-        ),
-        row(
-            "trim",
-            "VocabTrim",
-            "R = 200",
-            4.1,
-            0.2,
-            key="static",
-            shape="tree 12",
-            predicted=speeds(290.0, 120.0),
-        ),
-        row("router", "router", "1", 4.9, 0.1, key="router", shape="chain", predicted=speeds(200.0, 150.0)),
-        row(
-            "router",
-            "router",
-            "1",
-            4.9,
-            0.1,
-            key="router",
-            shape="chain",
-            group="spec",
-            predicted=speeds(999.0, 1.0),
-        ),
-        row("router", "router", "1", 4.9, 0.1, key="router", shape="tree 12"),
-    ]
-
-
-class TestTuned:
-    def test_the_fastest_here(self) -> None:
-        found = tuned(rows(), times().trees)
-        assert found is not None
-        assert found.pick == rows()[1]
-        assert found.recommendation.method == "static+chain4"
-        assert found.recommendation.speedup == pytest.approx(3.0)
-        assert [one.tokens_per_s(MACHINE) for one in found.order] == [300.0, 290.0, 200.0, 120.0]
-        assert found.places == {MACHINE: 1, SHAPE: 2, SHARE: 3}
-        names = {one.name: one for one in found.recommendation.runner_ups}
-        assert names["static+tree3x4x12"].tokens_per_s == pytest.approx(290 / 300 - 1)
-        assert not names["static+tree3x4x12"].sure  # their intervals overlap
-        assert names[PLAIN].sure
-
-    def test_another_column(self) -> None:
-        found = tuned(rows(), times().trees, column=SHAPE)
-        assert found is not None
-        assert found.pick == rows()[3]
-
-    def test_plain_decoding(self) -> None:
-        slow = [replace(one, predicted={MACHINE: speed(90.0)}) for one in rows()[:2]]
-        found = tuned(slow, times().trees)
-        assert found is not None
-        assert (found.pick, found.recommendation.method, found.places) == (None, PLAIN, {})
-
-    def test_nothing_to_rank(self) -> None:
-        assert tuned(rows(), times().trees, column=ROOFLINE) is None
-        assert tuned(rows(), times().trees, temperature="drawn") is None
-
-    def test_places(self) -> None:
-        assert places_of(rows()[0], rows()[:4]) == {MACHINE: 4, SHAPE: 4, SHARE: 1}

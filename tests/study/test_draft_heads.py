@@ -17,10 +17,8 @@ from vocabforge.core.config import load_config
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.packing import TrainingSequence, pack
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_heads_make import training_prompts
-from vocabforge.evaluate.bench_heads_options import HeadBenchOptions, check
-from vocabforge.evaluate.bench_heads_steps import PlannedStep, Steps
-from vocabforge.evaluate.bench_heads_table import cells, markdown, summarise
+from vocabforge.study.draft_heads import HeadBenchOptions, cells, check, markdown, summarise, training_prompts
+from vocabforge.study.steps import PlannedStep, Steps
 from vocabforge.train.config import TrainConfig
 from vocabforge.vocab.subset import load_subset
 
