@@ -25,8 +25,6 @@ from vocabforge.study.replaying import KIND as REPLAY
 from vocabforge.study.replaying import _packed
 from vocabforge.study.report import Inputs, Replays
 from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
-from vocabforge.study.roofline import Sizes, head_seconds, scaled
-from vocabforge.study.shapes import HeadTime, ShapeTimes, Timed, representatives
 from vocabforge.study.times import StudyTimes, trees_of
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
@@ -34,7 +32,6 @@ from vocabforge.tune.types import HeadSetting
 from vocabforge.vocab.subset import VocabSubset, save_subset
 
 ROWS, HIDDEN = 151_936, 512
-LARGE = Sizes(ROWS, 4096)
 SPEC_BENCH = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
     ("translation", "summarization", "qa", "math_reasoning", "rag"), 80
 )
@@ -198,17 +195,9 @@ def setting_of(way: Method) -> HeadSetting:
     return HeadSetting(kind=kind, scored=tuple(steps), core=core, rank=rank, clusters=clusters)
 
 
-def made_up_times(config: StudyConfig, ways: Sequence[Method], *, shape: bool = True) -> StudyTimes:
-    """Times that follow the bytes: this model's cycles, and heads of the larger shape a third above their roofline."""
+def made_up_times(config: StudyConfig, ways: Sequence[Method]) -> StudyTimes:
+    """Times of this model's cycles."""
     heads = {way.key: setting_of(way) for way in ways}
-    large = representatives([scaled(one, HIDDEN, LARGE, rows=ROWS) for one in heads.values()])
-    timed = []
-    for one in large:
-        for rows in (1, 10):
-            seconds = 1.3 * head_seconds(one, LARGE, rows).least + 5e-6
-            timed.append(
-                HeadTime(setting=one, rows=rows, seconds=seconds, low=seconds, high=seconds, count=9)
-            )
     return StudyTimes(
         vocabforge="0",
         heads=heads,
@@ -217,27 +206,6 @@ def made_up_times(config: StudyConfig, ways: Sequence[Method], *, shape: bool = 
         prefix=200,
         trees=trees_of(config),
         latency=made_up_latency(list(heads.values())),
-        shape=ShapeTimes(
-            hidden=4096,
-            rows=ROWS,
-            layers=36,
-            prefix=200,
-            dtype="bfloat16",
-            environment={"gpu": "A card with 140 GB"},
-            heads=tuple(timed),
-            drafter=_passes(1.2e-4),
-            target=_passes(9e-5),
-            logits=_passes(2.9e-4),
-            fuse=_passes(2e-5),
-        )
-        if shape
-        else None,
-    )
-
-
-def _passes(seconds: float) -> tuple[Timed, ...]:
-    return tuple(
-        Timed(rows=rows, seconds=seconds, low=seconds, high=seconds, count=9) for rows in (1, 10, 60)
     )
 
 

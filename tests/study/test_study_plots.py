@@ -28,12 +28,10 @@ def panels(results: StudyResults) -> list[Panel]:
 def test_all_charts_are_there(panels: list[Panel]) -> None:
     assert [panel.key for panel in panels] == [
         "share",
-        "speed-shape",
-        "speed-roofline",
+        "speed",
         "categories",
         "steps",
         "heads-machine",
-        "heads-shape",
         "heads-roofline",
     ]
 
@@ -42,15 +40,15 @@ def test_notes_say_what_is_measured(panels: list[Panel]) -> None:
     words = {panel.key: panel.note for panel in panels}
     assert words["share"].startswith("Measured")
     assert "low rank, d/8, which scores none exactly" in words["share"]
-    assert "arithmetic" in words["speed-roofline"].lower()
+    assert "arithmetic" in words["speed"].lower()
     assert "arithmetic" in words["heads-roofline"].lower()
-    assert words["speed-shape"].startswith("Predicted")
+    assert words["speed"].startswith("Predicted")
 
 
 def test_every_name_has_a_line(results: StudyResults, panels: list[Panel]) -> None:
     names = {one.name for one in results.methods}
     by_key = {panel.key: panel for panel in panels}
-    assert {name for _, name in by_key["speed-shape"].legend} == names
+    assert {name for _, name in by_key["speed"].legend} == names
     assert {name for _, name in by_key["share"].legend} == names - {"low rank"}
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from vocabforge.study.config import TimesConfig
 from vocabforge.study.predictions import Length, predictions
-from vocabforge.study.results import MACHINE, ROOFLINE, SHAPE
+from vocabforge.study.results import MACHINE, ROOFLINE
 from vocabforge.study.roofline import Sizes, head_bytes
-from vocabforge.study.shapes import HeadTime, ShapeTimes, Timed
 from vocabforge.study.times import StudyTimes
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
@@ -52,31 +51,7 @@ def table(off: float = 0.0) -> LatencyTable:
     )
 
 
-def times(off: float = 0.0, *, shape: bool = True) -> StudyTimes:
-    def timed(rows: int, seconds: float) -> Timed:
-        return Timed(rows=rows, seconds=seconds, low=seconds, high=seconds, count=3)
-
-    def head(setting: HeadSetting, seconds: float) -> HeadTime:
-        return HeadTime(setting=setting, **timed(1, seconds).model_dump())
-
-    large = ShapeTimes(
-        hidden=640,
-        rows=2000,
-        layers=10,
-        prefix=5,
-        dtype="bfloat16",
-        environment={},
-        heads=(
-            head(FULL.model_copy(update={"scored": (2000,)}), 2e-3),
-            head(STATIC, 5e-4),
-            head(ROUTER.model_copy(update={"scored": (200,)}), 4e-4),
-            head(ROUTER.model_copy(update={"scored": (400,)}), 8e-4),
-        ),
-        drafter=(timed(1, 1e-4),),
-        target=(timed(1, 1e-3),),
-        logits=(timed(1, 2e-3),),
-        fuse=(timed(1, 1e-5),),
-    )
+def times(off: float = 0.0) -> StudyTimes:
     return StudyTimes(
         vocabforge="0",
         heads={"full": FULL, "static": STATIC, "router": ROUTER},
@@ -85,7 +60,6 @@ def times(off: float = 0.0, *, shape: bool = True) -> StudyTimes:
         prefix=40,
         trees={"chain": CHAIN, "tree 12": TREE},
         latency=table(off),
-        shape=large if shape else None,
     )
 
 
@@ -102,13 +76,6 @@ class TestPredictions:
         assert found.plain == pytest.approx(200.0)
         assert found.speedup == pytest.approx(3.0 / 0.029 / 200.0)
         assert found.low == pytest.approx(found.tokens_per_s) == found.high
-
-    def test_the_larger_shape(self) -> None:
-        found = predictions("static", exactly(2.0), times(), CONFIG, tree=CHAIN)[SHAPE]
-        target = 10 * 1e-3 + 2e-3
-        assert found.head_s == pytest.approx(4 * 5e-4)
-        assert found.cycle_s == pytest.approx(4 * 5e-4 + 4 * 1e-4 + 1e-5 + target)
-        assert found.plain == pytest.approx(1 / target)
 
     def test_the_roofline(self) -> None:
         found = predictions("full", exactly(2.0), times(), CONFIG, tree=CHAIN)[ROOFLINE]
@@ -131,18 +98,13 @@ class TestPredictions:
         asked = times()
         nominal = predictions("router", exactly(2.0), asked, CONFIG, tree=CHAIN)
         counted = predictions("router", exactly(2.0), asked, CONFIG, tree=CHAIN, scored={0: 150.0})
-        assert nominal[SHAPE].head_s == pytest.approx(4 * 4e-4)
-        assert counted[SHAPE].head_s == pytest.approx(4 * 6e-4)
         assert counted[ROOFLINE].head_s - nominal[ROOFLINE].head_s == pytest.approx(
             4 * 100 * (1280 + 4) / 1e9
         )
 
     def test_what_was_not_measured_is_left_out(self) -> None:
-        assert set(predictions("router", exactly(2.0), times(), CONFIG, tree=CHAIN)) == {SHAPE, ROOFLINE}
-        assert set(predictions("full", exactly(2.0), times(shape=False), CONFIG, tree=CHAIN)) == {
-            MACHINE,
-            ROOFLINE,
-        }
+        assert set(predictions("router", exactly(2.0), times(), CONFIG, tree=CHAIN)) == {ROOFLINE}
+        assert set(predictions("full", exactly(2.0), times(), CONFIG, tree=CHAIN)) == {MACHINE, ROOFLINE}
 
     def test_errors_are_joined(self) -> None:
         found = predictions("full", Length(3.0, 2.7, 3.6), times(off=0.29), CONFIG, tree=CHAIN)[MACHINE]

@@ -125,7 +125,7 @@ def test_one_method_stands_for_a_family(results: StudyResults) -> None:
     assert main_shape(results) == "tree 60"
     for one in found:
         speeds = {
-            other.key: other.at("tree 60").predicted["shape"].tokens_per_s  # type: ignore[union-attr]
+            other.key: other.at("tree 60").predicted["roofline"].tokens_per_s  # type: ignore[union-attr]
             for other in results.methods
             if other.family == one.family
         }

@@ -26,7 +26,7 @@ HIDDEN = 32
 
 
 def times_config(root: Path, **times: Any) -> StudyConfig:
-    """Few heads, small trees, an 8B shape of 64."""
+    """Few heads, small trees."""
     return study_config(
         root,
         methods={
@@ -43,7 +43,7 @@ def times_config(root: Path, **times: Any) -> StudyConfig:
         },
         replay={"levels": 3, "width": 4, "trees": [8]},
         check={"tree_topk": 3, "tree_depth": 1, "tree_nodes": 7},
-        times={"budget_s": 0.1, "shape_hidden": 64, "shape_rows": 300, "shape_budget_s": 0.1, **times},
+        times={"budget_s": 0.1, "shape_hidden": 64, "shape_rows": 300, **times},
     )
 
 

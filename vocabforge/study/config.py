@@ -231,13 +231,11 @@ class CheckConfig(StrictModel):
 
 
 class TimesConfig(StrictModel):
-    """What is measured of time.
+    """What is measured of time, and the larger shape of the roofline.
 
     Attributes:
         budget_s: seconds for this model's latency table.
-        shape_hidden: H of the larger shape (8B models: 4,096); its layer's and target's times are given.
-        shape_rows: V of it.
-        shape_budget_s: seconds for its heads; 0 measures none.
+        shape_hidden, shape_rows: H and V of the larger shape (8B models: 4,096 and 151,936).
         bandwidth: bytes a second of the roofline.
         layer_us, target_us: of the larger shape: a drafter's layer a step, the target a cycle.
     """
@@ -245,7 +243,6 @@ class TimesConfig(StrictModel):
     budget_s: Annotated[float, Field(gt=0)] = 60.0
     shape_hidden: Positive = 4096
     shape_rows: Positive = 151_936
-    shape_budget_s: Annotated[float, Field(ge=0)] = 60.0
     bandwidth: Annotated[float, Field(gt=0)] = 4.3e12
     layer_us: Annotated[float, Field(gt=0)] = 117.0
     target_us: Annotated[float, Field(gt=0)] = 3500.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write, sha256_file
@@ -70,9 +69,11 @@ def mix(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[s
     chosen = {name: _spread(found, tokens[name] / (each[name] or 1.0)) for name, found in lines.items()}
     folder = layout.root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / TRAIN, _text(interleaved(chosen["texts"], chosen["own"])))
+    atomic_write(folder / TRAIN, "".join(line + "\n" for line in interleaved(chosen["texts"], chosen["own"])))
     sources = [_spread(_lines(path), _HELDOUT) for path in heldout_files(config, layout).values()]
-    atomic_write(folder / HELDOUT, _text(line for row in zip_longest(*sources) for line in row if line))
+    atomic_write(
+        folder / HELDOUT, "".join(line + "\n" for row in zip_longest(*sources) for line in row if line)
+    )
     return {
         "files": {str(path): sha256_file(path) for path in (folder / TRAIN, folder / HELDOUT)},
         "conversations": {name: len(found) for name, found in chosen.items()},
@@ -160,10 +161,6 @@ def _lines(path: Path) -> list[str]:
     return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
 
 
-def _text(lines: Iterator[str]) -> str:
-    return "".join(line + "\n" for line in lines)
-
-
 def _spread(lines: Sequence[str], count: float) -> list[str]:
     """About ``count`` of the lines, evenly over the rows of each source; one at least."""
     if not lines:
@@ -203,8 +200,7 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
     Training(config, layout, seed).run()
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """What all trainings of a seed share: settings, rows, and the target's fingerprint."""
 
     base: TrainConfig
@@ -219,32 +215,28 @@ class Training:
         check_ranks(config)
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
-        self._steps = Steps(self._plan())
         self._best: BestTokens = {}
-
-    def _plan(self) -> list[PlannedStep]:
-        """Every step in the order of :meth:`run`; weights are rough shares of time."""
-        own, where = self.config.drafters, f"seed {self.seed}"
-        named = (
+        own, where = config.drafters, f"seed {seed}"
+        plan = [PlannedStep("conversations to learn from", "", 2.0)]
+        for name, part, cost in (  # weights are rough shares of time
             ("full drafter with rankers and a low-rank head", own.full, 1.0),
             (f"drafter over {own.reduced_size:,} tokens", own.reduced, 0.6),
             ("rankers alone", own.alone, 0.8),
-        )
-        plan = [PlannedStep("conversations to learn from", "", 2.0)]
-        plan += [PlannedStep(name, where, cost * _work(part)) for name, part, cost in named]
-        return plan + [
-            PlannedStep(f"router over {count:,} clusters", where, 4.0 * _work(own.router))
-            for count in self.config.methods.clusters
-        ]
+            *((f"router over {count:,} clusters", own.router, 4.0) for count in config.methods.clusters),
+        ):
+            plan.append(PlannedStep(name, where, cost * part.steps * part.batch_size))
+        self._steps = Steps(plan)
 
     def run(self) -> None:
         """Train, or take over, every part."""
-        inputs = self.inputs()
+        own, inputs = self.config.drafters, self.inputs()
         full = self.full(inputs)
-        self.reduced(inputs)
-        self.alone(inputs, Path(full["drafter"]))
+        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size), "copying": own.copying}
+        self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
+        heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
+        self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
         for count in self.config.methods.clusters:
-            self.router(inputs, full, count)
+            self._router(inputs, full, count)
 
     def inputs(self) -> Inputs:
         config, layout = self.config, self.layout
@@ -261,34 +253,13 @@ class Training:
         return Inputs(base, data, target_fingerprint(layout.target))
 
     def full(self, inputs: Inputs) -> dict[str, Any]:
-        parts = self.config.methods.ranks
-        heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(parts[0])}
+        """The full drafter with its heads."""
+        heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
         own = {"head": "own", "copying": self.config.drafters.copying}
-        settings = self._part(inputs, self.config.drafters.full, self.place / FULL, drafter=own, heads=heads)
-        return self._train(inputs, settings, wanted)
-
-    def reduced(self, inputs: Inputs) -> None:
-        own = self.config.drafters
-        subset = self.layout.subset("fr", own.reduced_size)
-        vocab = {"head": "own", "vocab": subset, "copying": own.copying}
-        self._train(inputs, self._part(inputs, own.reduced, self.place / REDUCED, drafter=vocab), {})
-
-    def alone(self, inputs: Inputs, drafter: Path) -> None:
-        settings = self._part(
-            inputs,
-            self.config.drafters.alone,
-            self.place / RUNS / "rankers",
-            drafter={"init": drafter, "freeze": True},
-            heads=self._rankers(),
-        )
-        self._train(inputs, settings, self._ranker_folders(ALONE))
-
-    def _part(
-        self, inputs: Inputs, part: PartConfig, output: Path, **sections: dict[str, Any]
-    ) -> TrainConfig:
-        return part_settings(inputs.base, part, output, self.seed, **sections)
+        part, output = self.config.drafters.full, self.place / FULL
+        return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
 
     def _rankers(self) -> dict[str, LowRankConfig]:
         """Keys of ``heads`` for a ranker of each rank."""
@@ -302,13 +273,15 @@ class Training:
         ranks = zip(RANKERS, self.config.methods.ranks)
         return {head_name(key): ranker_folder(part, training) for key, part in ranks}
 
-    def _train(self, inputs: Inputs, settings: TrainConfig, wanted: Mapping[str, str]) -> dict[str, Any]:
+    def _train(
+        self, inputs: Inputs, part: PartConfig, output: Path, wanted: Mapping[str, str], **sections: Any
+    ) -> dict[str, Any]:
         """One run of ``train-drafter``; its heads go where the study looks for them.
 
         Args:
             wanted: folder below the seed's, by folder of the run's heads.
         """
-        output = settings.output
+        settings = part_settings(inputs.base, part, output, self.seed, **sections)
         key = {
             **identity_of(settings, inputs.data.digest(), inputs.target),
             "passes": settings.run.mixed_precision,
@@ -332,10 +305,10 @@ class Training:
         tidy(output)
         return made
 
-    def router(self, inputs: Inputs, full: Mapping[str, Any], count: int) -> None:
+    def _router(self, inputs: Inputs, full: Mapping[str, Any], count: int) -> None:
         own, clusters = self.config.drafters, self.layout.clusters(count)
         output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
-        settings = self._part(inputs, own.router, output)
+        settings = part_settings(inputs.base, own.router, output, self.seed)
         optim = settings.optim.model_copy(update={"clip": 1.0})
         key = {
             "drafter": full["digest"],
@@ -421,7 +394,3 @@ def part_settings(
     return making.variant(
         base, output, seed, optim=optim, ttt={"warmup_fraction": part.warmup}, run=run, **sections
     )
-
-
-def _work(part: PartConfig) -> float:
-    return float(part.steps * part.batch_size)

@@ -28,7 +28,6 @@ from .results import (
     GREEDY,
     MACHINE,
     ROOFLINE,
-    SHAPE,
     Cell,
     MethodFigures,
     StudyResults,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 SHARE_LABEL = "% of the full head's length"
 COLUMN_NAMES = {
     MACHINE: "this model, this machine",
-    SHAPE: "8B shape, measured",
     ROOFLINE: "8B shape, roofline",
 }
 _GROUP_NAMES = {EVERYTHING: "the benchmark", MT_BENCH_TASK: "MT-bench, first turns"}
@@ -120,8 +118,8 @@ def main_methods(results: StudyResults) -> list[MethodFigures]:
         cell = method.at(shape)
         if cell is None:
             return 0.0, 0.0
-        speeds = [cell.predicted[one].tokens_per_s for one in (SHAPE, ROOFLINE) if one in cell.predicted]
-        return (*speeds, 0.0)[0], cell.share.value or 0.0
+        speed = cell.predicted[ROOFLINE].tokens_per_s if ROOFLINE in cell.predicted else 0.0
+        return speed, cell.share.value or 0.0
 
     families: dict[str, list[MethodFigures]] = {}
     for one in results.methods:
@@ -259,18 +257,13 @@ def _shares(results: StudyResults) -> list[Panel]:
 
 def _speeds(results: StudyResults) -> list[Panel]:
     """Predicted speed at the larger shape against the share that is kept."""
-    found = []
-    for column, how in ((SHAPE, "times measured"), (ROOFLINE, "arithmetic: bytes over bandwidth")):
 
-        def spot(
-            one: MethodFigures, cell: Cell, kept: float, at: str = column
-        ) -> tuple[float, float, float] | None:
-            return (kept, cell.predicted[at].tokens_per_s, 0.0) if at in cell.predicted else None
+    def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float, float] | None:
+        return (kept, cell.predicted[ROOFLINE].tokens_per_s, 0.0) if ROOFLINE in cell.predicted else None
 
-        note = f"Predicted ({how}), {main_shape(results)}, greedy"
-        words = f"speed-{column}", f"Predicted tokens/s: {COLUMN_NAMES[column]}", note
-        found += _spots(results, words, (SHARE_LABEL, "predicted tokens/s"), spot)
-    return found
+    note = f"Predicted (arithmetic: bytes over bandwidth), {main_shape(results)}, greedy"
+    words = "speed", f"Predicted tokens/s: {COLUMN_NAMES[ROOFLINE]}", note
+    return _spots(results, words, (SHARE_LABEL, "predicted tokens/s"), spot)
 
 
 def _categories(results: StudyResults) -> list[Panel]:

@@ -1,12 +1,12 @@
-"""Predicted tokens/s: measured accepted lengths joined with head times, in three columns.
+"""Predicted tokens/s: measured accepted lengths joined with head times, in two columns.
 
-``machine``: this study's models on this machine, from the latency table. ``shape``: a larger shape (8B models), with
-times measured on this machine. ``roofline``: the same shape by the bytes that each head must move. The accepted lengths
-are those of this study's small models in all three.
+``machine``: this study's models on this machine, from the latency table. ``roofline``: a larger shape (8B models) by
+the bytes that each head must move. The accepted lengths are those of this study's small models in both.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from math import hypot
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..core.errors import MismatchError
 from ..tune.types import CycleSetting, Seconds, TreeSetting, total
 from .config import TimesConfig
-from .results import MACHINE, ROOFLINE, SHAPE, Speed
+from .results import MACHINE, ROOFLINE, Speed
 from .roofline import Sizes, head_seconds
 from .times import StudyTimes
 
@@ -58,13 +58,9 @@ def predictions(
         columns whose times were measured.
     """
     found = {}
-    for column, make in ((MACHINE, _machine), (SHAPE, _shape), (ROOFLINE, _roofline)):
-        try:
-            cycle = make(key, times, config, tree, scored)
-        except MismatchError:
-            continue
-        if cycle is not None:
-            found[column] = _speed(accepted, cycle)
+    for column, make in ((MACHINE, _machine), (ROOFLINE, _roofline)):
+        with contextlib.suppress(MismatchError):
+            found[column] = _speed(accepted, make(key, times, config, tree, scored))
     return found
 
 
@@ -79,19 +75,6 @@ def _machine(
         latency.plain(1, times.prefix).value,
         latency.warnings(setting),
     )
-
-
-def _shape(
-    key: str, times: StudyTimes, config: TimesConfig, tree: TreeSetting, scored: Mapping[int, float] | None
-) -> _Cycle | None:
-    shape = times.shape
-    if shape is None:
-        return None
-    # A context head reads room for its whole text, however short that is: only a router's work is what was counted.
-    counted = scored if times.heads[key].kind == "router" else None
-    head = times.large(key, Sizes(shape.rows, shape.hidden), counted)
-    cycle = shape.cycle(head, tree)
-    return _Cycle(cycle.seconds, cycle.head, shape.target_pass(1).value, cycle.notes)
 
 
 def _roofline(

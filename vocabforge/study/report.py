@@ -45,7 +45,6 @@ from .results import (
     COLUMNS,
     RESULTS,
     ROOFLINE,
-    SHAPE,
     Cell,
     Checked,
     Decoded,
@@ -261,12 +260,9 @@ def _times(layout: Layout, missing: list[str]) -> StudyTimes | None:
         missing.append("No head times were measured (stage times): nothing is predicted.")
         return None
     times = read_times(layout.times)
-    left = [*times.latency.notes, *(times.shape.notes if times.shape is not None else ())]
-    missing += [f"Times: {one}." for one in dict.fromkeys(left)]
+    missing += [f"Times: {one}." for one in dict.fromkeys(times.latency.notes)]
     if times.latency.environment.get("gpu") is None:
         missing.append("Head times were measured on a CPU: there was no GPU.")
-    if times.shape is None:
-        missing.append("The 8B shape was not measured; its column is the byte roofline alone.")
     return times
 
 
@@ -312,8 +308,6 @@ def _facts(
     if times is not None:
         facts["latency table"] = _machine(times.latency.environment) + f", {times.latency.dtype}"
         facts["typical error of its cycles"] = f"{times.latency.error:.1%}"
-        if times.shape is not None:
-            facts["8B shape's times"] = _machine(times.shape.environment) + f", {times.shape.dtype}"
     own = config.times
     facts["8B shape"] = (
         f"V = {own.shape_rows:,}, H = {own.shape_hidden:,}; roofline: {own.bandwidth / 1e12:g} TB/s, layer "
@@ -506,18 +500,15 @@ def _sections(results: StudyResults, panels: Sequence[Panel]) -> list[_Section]:
 def _cards(results: StudyResults) -> list[_Card]:
     """The draft vocabulary that is predicted to be fastest, and whether the decoder is lossless."""
     cards, shape = [], main_shape(results)
-    column = next((one for one in (SHAPE, ROOFLINE) if one in results.columns), None)
-    known = [(one, one.at(shape)) for one in results.methods]
-    fast = [(cell.predicted[column], one, cell) for one, cell in known if cell and column in cell.predicted]
-    if column is not None and fast:
-        speed, best, cell = max(fast, key=lambda found: found[0].tokens_per_s)
-        whole = next((one for one, method, _ in fast if method.family == FULL), speed)
-        words = "head times measured" if column == SHAPE else "byte roofline"
+    known = [(one, cell) for one in results.methods if (cell := one.at(shape)) and ROOFLINE in cell.predicted]
+    if known:
+        best, cell = max(known, key=lambda found: found[1].predicted[ROOFLINE].tokens_per_s)
+        full = next((one for method, one in known if method.family == FULL), cell)
+        ratio = cell.predicted[ROOFLINE].tokens_per_s / full.predicted[ROOFLINE].tokens_per_s
+        note = f"{best.setting}; {shape}, greedy, byte roofline of the 8B shape"
         cards = [
-            _Card(
-                "Predicted to be fastest", best.name, f"{best.setting}; {shape}, greedy, 8B shape, {words}"
-            ),
-            _Card("Speed", f"{speed.tokens_per_s / whole.tokens_per_s:.2f}×", "the full head's tokens/s"),
+            _Card("Predicted to be fastest", best.name, note),
+            _Card("Speed", f"{ratio:.2f}×", "the full head's tokens/s"),
             _Card("Accepted length kept", share(cell, between=False) + "%", "of the full head's"),
             _Card("Exact logits", percent(best.exact), "of V, mean over draft steps"),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field
 
 from ..core.versioned import read_versioned
 from ..evaluate.results_figures import Figure, Strict
@@ -16,8 +16,7 @@ RARE = "rare data"  # the group of rare tokens: the set ``rare``, HumanEval, and
 CHAIN = "chain"
 EVERYTHING = "all"
 GREEDY, DRAWN = "greedy", "drawn"
-MACHINE, SHAPE, ROOFLINE = COLUMNS = "machine", "shape", "roofline"
-_UNTIL_1 = "goals", "claims", "recommended"  # judgements that version 1 held; people write them now
+MACHINE, ROOFLINE = COLUMNS = "machine", "roofline"
 
 GroupKind = Literal["all", "set", "task", "category", "rare"]
 
@@ -192,13 +191,10 @@ class StudyResults(Strict):
     facts: dict[str, str]
     missing: list[str]
     config: dict[str, Any]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_judgements(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("schema_version") == 1:
-            return {name: value for name, value in values.items() if name not in _UNTIL_1}
-        return values
+    # Judgements of version 1, which are read and not kept.
+    goals: list[Any] = Field([], exclude=True, repr=False)
+    claims: list[Any] = Field([], exclude=True, repr=False)
+    recommended: Any = Field(None, exclude=True, repr=False)
 
     def method(self, key: str | None) -> MethodFigures | None:
         """The method of this key; None where the study has none."""

@@ -8,7 +8,7 @@ import random
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from ..core.errors import DataError
@@ -168,44 +168,29 @@ _ABOUT = (
     "Answer from the text.\n\nText: {passage}\n\nQuestion: What does it say about {word}?",
     "{passage}\n\nWhat is said about {word}?",
 )
-_WORD = re.compile(r"[^\W\d_]{4,}")
+_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _MOST = 12  # letters of a word: in scripts without spaces a word may be a line
 
 
 def quoted(passage: str, limit: int, chance: random.Random) -> tuple[str, str]:
-    """A question about a passage, and its answer, which stands in it.
+    """A question about a passage, and its answer, which stands in it: what a small target learns to look up.
+
+    Much of what large models write that is rare (names, numbers, words of other languages) stands in their prompts.
 
     Args:
-        limit: a sentence is cut beyond it; see ``source_cutting.sentences``.
+        limit: a sentence is cut beyond it; see :func:`sentences`.
         chance: chooses what is asked, and how.
     """
-    parts = [one.strip() for one in sentences(passage, limit)]
-    parts = [one for one in parts if one]
-    ask: Callable[[str, Sequence[str], random.Random], tuple[str, str]]
-    ask = chance.choices((_whole, _first, _last, _about), (3, 2, 1, 4))[0]
-    return ask(passage, parts or [passage], chance)
-
-
-def _whole(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
-    return chance.choice(_WHOLE).format(passage=passage), passage
-
-
-def _first(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
-    return chance.choice(_FIRST).format(passage=passage), parts[0]
-
-
-def _last(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
-    return chance.choice(_LAST).format(passage=passage), parts[-1]
-
-
-def _about(passage: str, parts: Sequence[str], chance: random.Random) -> tuple[str, str]:
-    """About a word that stands in one sentence only; of a passage without one, the whole."""
-    found = [(word, part) for part in parts for word in _WORD.findall(part)]
-    alone = [(word, part) for word, part in found if sum(word in one for one in parts) == 1]
-    if not alone:
-        return _whole(passage, parts, chance)
-    word, part = chance.choice(alone)
-    return chance.choice(_ABOUT).format(passage=passage, word=word[:_MOST]), part
+    parts = [one for each in sentences(passage, limit) if (one := each.strip())] or [passage]
+    kind = chance.choices(("whole", "first", "last", "about"), (3, 2, 1, 4))[0]
+    if kind == "about":  # a word that stands in one sentence only; of a passage without one, the whole
+        found = [(word, part) for part in parts for word in _LONG_WORD.findall(part)]
+        alone = [(word, part) for word, part in found if sum(word in one for one in parts) == 1]
+        if alone:
+            word, part = chance.choice(alone)
+            return chance.choice(_ABOUT).format(passage=passage, word=word[:_MOST]), part
+    templates, answer = {"first": (_FIRST, parts[0]), "last": (_LAST, parts[-1])}.get(kind, (_WHOLE, passage))
+    return chance.choice(templates).format(passage=passage), answer
 
 
 STORY_END = "<|endoftext|>"

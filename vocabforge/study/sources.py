@@ -237,6 +237,7 @@ KINDS = {
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _HALF = re.compile("[\ud800-\udfff]")
 _PLAIN = {"role", "content", "loss_weight"}
+NO_TOOLS = (None, "", "[]", [])
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,7 @@ def _unfit(talk: Talk, tokenizer: TextTokenizer | None) -> str | None:
         return "the text holds a special token"
     if _HALF.search(whole):
         return "the text holds half a character"
-    plain = talk.tools in (None, "", "[]", []) and all(
+    plain = talk.tools in NO_TOOLS and all(
         message.keys() <= _PLAIN and message["role"] in ("system", "user", "assistant")
         for message in talk.messages
     )

@@ -10,7 +10,7 @@ from ..core.markdown import markdown_table
 from ..evaluate.results_figures import Figure
 from ..evaluate.wide_tables import Name, simple_table
 from .plots import COLUMN_NAMES, main_methods, main_shape, shown_group
-from .results import COLUMNS, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, SHAPE, Cell, StudyResults
+from .results import COLUMNS, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 DASH = "–"
 _COLUMN_NOTES = {
     MACHINE: "this study's models, all parts of a cycle measured",
-    SHAPE: "head, drafter's layer and target measured at the larger shape with random weights; siblings have nothing "
-    "in common, so that their shortlists overlap as little as they can",
     ROOFLINE: "arithmetic, nothing of it measured: bytes of each head over the bandwidth, layer and target given",
 }
 

@@ -1,7 +1,6 @@
-"""Stage ``times``: how long draft heads take, for this study's model and for the shape of an 8B model, on this machine.
+"""Stage ``times``: how long the draft heads of this study's model take on this machine.
 
-It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what-if``, ``latency.json`` beside it. Both
-measurements are kept by what decides them: a stage that was interrupted goes on with the second one.
+It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what-if``, ``latency.json`` beside it.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from statistics import mean
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
 from .. import __version__
 from ..core.config import Positive, StrictModel
 from ..core.files import atomic_write
-from ..core.progress import say
 from ..core.versioned import read_versioned
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.benchmarks import read_questions, spread
@@ -24,7 +23,7 @@ from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
-from ..models.lean import LeanModel, load_target
+from ..models.lean import load_target
 from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
@@ -34,13 +33,11 @@ from .layout import Layout
 from .methods import FULL, Method, StudyHeads, drafter_folder, methods
 from .results import CHAIN
 from .roofline import Sizes, scaled
-from .shapes import ShapePlan, ShapeTimes, measure_shape
 from .steps import PlannedStep, Steps
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DYNAMIC = "dynamic tree"
 _PROMPTS = 48  # whose lengths say how much caches hold
-_UNMEASURED = {"bandwidth", "layer_us", "target_us"}  # settings that are reckoned with, of no measurement
 _OF_FAMILY = 3  # heads of one family whose times the table interpolates between
 
 
@@ -53,10 +50,9 @@ class StudyTimes(StrictModel):
         prefix: mean positions that caches hold while a question is answered.
         trees: draft shapes by name: ``chain``, ``tree N`` and ``dynamic tree``.
         latency: this model's latency table.
-        shape: of the larger shape; None where nothing of it was measured.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     vocabforge: str
     heads: dict[str, HeadSetting]
     rows: Positive
@@ -64,7 +60,8 @@ class StudyTimes(StrictModel):
     prefix: Positive
     trees: dict[str, TreeSetting]
     latency: LatencyTable
-    shape: ShapeTimes | None = None
+
+    shape: Any = Field(None, exclude=True, repr=False)  # version 1 measured a larger shape, too
 
     def large(self, key: str, sizes: Sizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
         """A method's head at another shape; see :func:`~vocabforge.study.roofline.scaled`."""
@@ -86,37 +83,35 @@ def run(config: StudyConfig, layout: Layout) -> None:
     settings = {way.key: heads.setting(way) for way in ways}
     trees = trees_of(config)
     prefix = max(1, round(mean(map(len, prompts)) + config.answers.tokens / 2))
-    key = {
-        "environment": describe_environment(device=str(device), dtype=dtype),
-        "settings": {name: one.model_dump(mode="json") for name, one in settings.items()},
-        "times": config.times.model_dump(mode="json", exclude=_UNMEASURED),
-        "trees": {name: one.model_dump(mode="json") for name, one in trees.items()},
-        "prompts": [len(prompt) for prompt in prompts],
-        "vocabforge": __version__,
-    }
-    steps = Steps([PlannedStep("this model", "times", config.times.budget_s), *_planned(config)])
     digests = {
         "target": target_fingerprint(layout.target),
         "drafter": drafter_digest(drafter_folder(heads.place, FULL)),
     }
-    found = steps.run(
-        layout.times.with_name("times-model.json"),
-        key | digests,
-        lambda: _latency(config, heads, _chosen(ways, settings), trees, prompts, digests),
-    )
-    latency = LatencyTable.model_validate(found)
-    shape = None
-    if config.times.shape_budget_s:
-        sizes = (config.times.shape_rows, config.times.shape_hidden)
-        made = steps.run(
-            layout.times.with_name("times-shape.json"),
-            key,
-            lambda: _shape(config, settings, model, trees, prefix, device),
+    key = {
+        "environment": describe_environment(device=str(device), dtype=dtype),
+        "settings": {name: one.model_dump(mode="json") for name, one in settings.items()},
+        "budget": config.times.budget_s,
+        "trees": {name: one.model_dump(mode="json") for name, one in trees.items()},
+        "prompts": [len(prompt) for prompt in prompts],
+        "vocabforge": __version__,
+        **digests,
+    }
+
+    def measure() -> dict[str, Any]:
+        inputs = LatencyInputs(
+            model,
+            heads.drafter(FULL),
+            [heads.head(way) for way in _chosen(ways, settings)],
+            list(trees.values()),
+            prompts,
+            new=config.answers.tokens,
+            target=digests["target"],
+            digest=digests["drafter"],
         )
-        shape = ShapeTimes.model_validate(made["shape"]) if made["shape"] else None
-        say(
-            f"Times of the larger shape: V = {sizes[0]:,}, H = {sizes[1]:,}" + ("" if shape else ", left out")
-        )
+        return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
+
+    steps = Steps([PlannedStep("this model", "times", config.times.budget_s)])
+    latency = LatencyTable.model_validate(steps.run(layout.times.with_name("times-model.json"), key, measure))
     times = StudyTimes(
         vocabforge=__version__,
         heads=settings,
@@ -125,7 +120,6 @@ def run(config: StudyConfig, layout: Layout) -> None:
         prefix=prefix,
         trees=trees,
         latency=latency,
-        shape=shape,
     )
     write_latency(layout.times.with_name(LATENCY), latency)
     atomic_write(layout.times, times.model_dump_json(indent=1) + "\n")
@@ -143,6 +137,7 @@ def read_times(path: Path) -> StudyTimes:
         SCHEMA_VERSION,
         what="times file of the study",
         remedy="delete the file and run the stage times again",
+        older=(1,),
     )
 
 
@@ -188,11 +183,6 @@ def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
     ]
 
 
-def _planned(config: StudyConfig) -> list[PlannedStep]:
-    budget = config.times.shape_budget_s
-    return [PlannedStep("the larger shape", "times", budget)] if budget else []
-
-
 def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list[Method]:
     """Methods whose heads are measured, the full head first: of a family the smallest, a middle and the largest.
 
@@ -211,50 +201,3 @@ def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list
         places = {round(place * (len(order) - 1) / max(count - 1, 1)) for place in range(count)}
         found += [members[order[place]] for place in sorted(places)]
     return sorted(found, key=lambda way: way.family != FULL)
-
-
-def _latency(
-    config: StudyConfig,
-    heads: StudyHeads,
-    chosen: Sequence[Method],
-    trees: Mapping[str, TreeSetting],
-    prompts: Sequence[Sequence[int]],
-    digests: Mapping[str, str],
-) -> dict[str, Any]:
-    inputs = LatencyInputs(
-        heads.model,
-        heads.drafter(FULL),
-        [heads.head(way) for way in chosen],
-        list(trees.values()),
-        prompts,
-        new=config.answers.tokens,
-        target=digests["target"],
-        digest=digests["drafter"],
-    )
-    return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
-
-
-def _shape(
-    config: StudyConfig,
-    settings: Mapping[str, HeadSetting],
-    model: LeanModel,
-    trees: Mapping[str, TreeSetting],
-    prefix: int,
-    device: torch.device,
-) -> dict[str, Any]:
-    own, width = config.times, max(tree.topk for tree in trees.values())
-    sizes = Sizes(own.shape_rows, own.shape_hidden)
-    plan = ShapePlan(
-        own.shape_hidden,
-        own.shape_rows,
-        width,
-        tuple(sorted({tree.total for tree in trees.values()})),
-        prefix,
-        own.shape_budget_s,
-    )
-    large = [
-        scaled(one, model.config.hidden_size, sizes, rows=model.config.vocab_size)
-        for one in settings.values()
-    ]
-    found = measure_shape(large, plan, device)
-    return {"shape": None if found is None else found.model_dump(mode="json")}

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import DataError, UsageError
@@ -36,8 +36,7 @@ COVERAGE = "coverage.json"
 _NAMES = {FR: "FR-Spec", TRIM: "VocabTrim"}
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(NamedTuple):
     """Counts that draft vocabularies are made from: the artefact's content hash, and the table."""
 
     content: str
@@ -50,44 +49,58 @@ def run(config: StudyConfig, layout: Layout) -> None:
     Writes ``layout.subset`` for every R of both rankings, ``layout.clusters`` for every M, and ``coverage.json`` below
     ``layout.vocab``: for every subset its ``size``, ``forced`` and ``filled`` ids, and what share of the tokens it
     holds: of its own counts (``coverage``), of what the target itself writes (``own``), of each held-out source
-    (``heldout``, None where a source is empty).
+    (``heldout``, None if a source is empty).
 
     Raises:
         UsageError: a size above the vocabulary, or a method that reads more of a ranking than the largest size.
         DataError: texts are missing, or there is nothing to count.
         MismatchError: the answers were counted with another tokenizer.
     """
-    sizes = wanted_sizes(config)
+    static, reduced = config.methods.static, config.drafters.reduced_size
+    sizes = {FR: sorted({*static, reduced}), TRIM: sorted(set(static))}
     tokenizer = load_tokenizer(layout.target)
     check_sizes(config, tokenizer.vocab_size)
     target = target_fingerprint(layout.target)
     own = (layout.answers / COUNTS / MANIFEST).is_file()
     steps = Steps(_plan(config, sizes, counted_before=own))
-    counted = {
-        FR: _from_texts(layout, tokenizer, steps),
-        TRIM: _from_target(layout, tokenizer) if own else _from_answers(layout, tokenizer, steps),
-    }
+    texts = _count(tokenizer, {"": layout.train_texts}, "corpus", layout.vocab / "counts-texts", steps)
+    if own:
+        answers = _from_target(layout, tokenizer)
+    else:
+        path = layout.vocab / "counts-own"
+        answers = _count(tokenizer, {"": layout.own_texts}, "assistant", path, steps)
     heldout = _from_heldout(config, layout, tokenizer, steps)
-    selecting = _Selecting(tokenizer, layout.target, {"target": target})
+    # The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
+    forced = functools.cache(lambda: making.forced_tokens(tokenizer, layout.target, tools=True))
     rows: dict[str, Any] = {}
-    for ranking, found in counted.items():
+    for ranking, found in ((FR, texts), (TRIM, answers)):
+        counts = found.table.counts
+        digest, parents = hashlib.sha256(counts.tobytes()).hexdigest(), {"counts": found.content}
         for size in sizes[ranking]:
             path = layout.subset(ranking, size)
-            made = selecting.subset(found, size, path, steps)
+            make = partial(making.write_subset, counts, size, tokenizer.fingerprint)
+            made = steps.run(
+                path.with_suffix(".json"),
+                {"target": target, "counts": digest, "size": size},
+                lambda make=make, path=path, parents=parents: make(forced(), path, parents=parents),
+                making.still_there,
+            )
             rows[path.name] = {
                 **{name: made[name] for name in ("size", "forced", "filled", "coverage")},
-                **_held(path, counted[TRIM].table, heldout),
+                "own": _share(path, answers.table),
+                "heldout": {name: _share(path, table) for name, table in heldout.items()},
             }
     for count in config.methods.clusters:
-        _clusters(layout, tokenizer, count, target, steps)
-    report = {"fill": making.FILL, "tokens": _tokens(counted, heldout), "subsets": rows}
-    atomic_write_json(layout.vocab / COVERAGE, report)
-
-
-def wanted_sizes(config: StudyConfig) -> dict[str, list[int]]:
-    """R of every draft vocabulary, by ranking, ascending: the reduced drafter's is one of FR-Spec's."""
-    static = config.methods.static
-    return {FR: sorted({*static, config.drafters.reduced_size}), TRIM: sorted(set(static))}
+        path = layout.clusters(count)
+        steps.run(
+            path.with_suffix(".json"),
+            {"target": target, "tokenizer": tokenizer.fingerprint, "clusters": count},
+            partial(making.write_clusters, layout.target, tokenizer, count, path),
+            making.still_there,
+        )
+    tables = {FR: texts.table, TRIM: answers.table, **heldout}
+    tokens = {name: {"tokens": table.tokens, "different": table.seen} for name, table in tables.items()}
+    atomic_write_json(layout.vocab / COVERAGE, {"fill": making.FILL, "tokens": tokens, "subsets": rows})
 
 
 def check_sizes(config: StudyConfig, vocab_size: int) -> None:
@@ -149,15 +162,6 @@ def _plan(
     return plan + [PlannedStep(f"{count:,} clusters", "", 0.1 * count) for count in config.methods.clusters]
 
 
-def _from_texts(layout: Layout, tokenizer: TextTokenizer, steps: Steps) -> _Counted:
-    return _count(tokenizer, {"": layout.train_texts}, "corpus", layout.vocab / "counts-texts", steps)
-
-
-def _from_answers(layout: Layout, tokenizer: TextTokenizer, steps: Steps) -> _Counted:
-    """What the target writes, read as texts."""
-    return _count(tokenizer, {"": layout.own_texts}, "assistant", layout.vocab / "counts-own", steps)
-
-
 def _from_target(layout: Layout, tokenizer: TextTokenizer) -> _Counted:
     """What the target writes, as counted with the answers: of the very tokens."""
     made = layout.answers / COUNTS
@@ -214,54 +218,7 @@ def _count(
     return _Counted(made["contents"][0], load_counts(output))
 
 
-@dataclass(frozen=True)
-class _Selecting:
-    """What every draft vocabulary is made with; the ids that are forced are looked up once, and only if need be.
-
-    The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
-    """
-
-    tokenizer: TextTokenizer
-    target: Path
-    key: Mapping[str, Any]
-
-    @functools.cached_property
-    def forced(self) -> tuple[int, ...]:
-        return making.forced_tokens(self.tokenizer, self.target, tools=True)
-
-    def subset(self, counted: _Counted, size: int, path: Path, steps: Steps) -> dict[str, Any]:
-        counts, fingerprint = counted.table.counts, self.tokenizer.fingerprint
-        return steps.run(
-            path.with_suffix(".json"),
-            {**self.key, "counts": hashlib.sha256(counts.tobytes()).hexdigest(), "size": size},
-            lambda: making.write_subset(
-                counts, size, fingerprint, self.forced, path, parents={"counts": counted.content}
-            ),
-            making.still_there,
-        )
-
-
-def _held(path: Path, own: FrequencyTable, heldout: Mapping[str, FrequencyTable]) -> dict[str, Any]:
-    """Shares of tokens that a draft vocabulary holds; None of nothing."""
+def _share(path: Path, table: FrequencyTable) -> float | None:
+    """Share of a text's tokens that a draft vocabulary holds; None of an empty text."""
     ranked = load_subset(path).ranked
-
-    def share(table: FrequencyTable) -> float | None:
-        return coverage_at(ranked, table.counts, [len(ranked)])[0] if table.tokens else None
-
-    return {"own": share(own), "heldout": {name: share(table) for name, table in heldout.items()}}
-
-
-def _clusters(layout: Layout, tokenizer: TextTokenizer, count: int, target: str, steps: Steps) -> None:
-    path = layout.clusters(count)
-    steps.run(
-        path.with_suffix(".json"),
-        {"target": target, "tokenizer": tokenizer.fingerprint, "clusters": count},
-        lambda: making.write_clusters(layout.target, tokenizer, count, path),
-        making.still_there,
-    )
-
-
-def _tokens(counted: Mapping[str, _Counted], heldout: Mapping[str, FrequencyTable]) -> dict[str, Any]:
-    """How much was counted, and how many different tokens."""
-    tables = {**{name: found.table for name, found in counted.items()}, **heldout}
-    return {name: {"tokens": table.tokens, "different": table.seen} for name, table in tables.items()}
+    return coverage_at(ranked, table.counts, [len(ranked)])[0] if table.tokens else None
