@@ -11,7 +11,7 @@ import torch
 
 from ..core.artifact import open_artifact
 from ..core.config import StrictModel
-from ..core.errors import ArtifactError, UsageError
+from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json
 from ..core.progress import say
 from ..core.versioned import read_versioned
@@ -36,7 +36,7 @@ from .config import StudyConfig
 from .layout import Layout
 from .methods import Method, StudyHeads, content_of_method, methods
 from .replaying import load_replayed
-from .steps import PlannedStep, Steps
+from .steps import run_step
 
 SCHEMA_VERSION = 1
 # Ways of decoding: a chain at temperature 0 and at 1, and EAGLE-2's dynamic tree at temperature 0.
@@ -247,7 +247,7 @@ class Sample:
     def compare(
         self, made: Sequence[Generation], expected: Sequence[Sequence[int]], which: Which
     ) -> dict[str, Any]:
-        """See :func:`~vocabforge.study.check_compare.compare_outputs`."""
+        """See :func:`compare_outputs`."""
         ids = [one.token_ids for one in made]
         return compare_outputs(ids, expected, self.asked[which], self.model, self.target.tokenizer.eos_ids)
 
@@ -295,12 +295,11 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
     It holds ``plain`` (plain decoding beside the stored answers, by kind) and ``methods``: by key, below ``by_seed``,
     for every mode of :data:`MODES`, ``accepted_length``, ``cycles`` and the figures of
-    ``check_compare.compare_outputs``, and for chains ``replay``, those of ``check_compare.compare_cycles``. ``totals``
+    ``compare_outputs``, and for chains ``replay``, those of ``compare_cycles``. ``totals``
     adds them up; ``lossless``: rounding explains all differences; ``as_replayed``: every cycle of a chain is the
     replay's. Finished methods are found again by their content.
 
     Raises:
-        UsageError: the sample's outputs are longer than the stored answers.
         ArtifactError: what another stage makes is missing or damaged.
     """
     perform(config, layout, partial(load_replayed, layout))
@@ -308,13 +307,6 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
 def perform(config: StudyConfig, layout: Layout, replays: Replays) -> None:
     """:func:`run` with the replay's results handed in; it raises the same."""
-    if config.check.tokens > config.answers.tokens:
-        raise UsageError(
-            "the decoder cannot be held against answers that are shorter than its outputs",
-            got=f"check.tokens {config.check.tokens}",
-            expected=f"at most answers.tokens, {config.answers.tokens}",
-            remedy="lower check.tokens, or raise answers.tokens and run the stage answers again",
-        )
     result = _measured(config, layout, replays)
     atomic_write_json(layout.checked, result)
     totals = result["totals"]
@@ -360,16 +352,13 @@ def _measured(config: StudyConfig, layout: Layout, replays: Replays) -> dict[str
     """check.json."""
     folder, own, levels = layout.root / "check", config.check, config.replay.levels
     sample, ways, seeds = Sample(config, layout), methods(config, layout), config.seeds[: config.check.seeds]
-    plan = [PlannedStep("plain decoding", "", 0.3)]
-    plan += [PlannedStep("method", f"seed {seed}", 1.0) for seed in seeds for _ in ways]
-    steps = Steps(plan)
     answers = open_artifact(layout.answers, ANSWERS, verify=False).manifest["files"]
     key = {
         "target": sample.target.identity,
         "answers": {name: one["sha256"] for name, one in answers.items() if name.startswith("answers-")},
         "check": own.model_dump(mode="json", exclude={"seeds"}),
     }
-    plain = steps.run(folder / "plain.json", key, sample.plain)
+    plain = run_step("plain decoding", folder / "plain.json", key, sample.plain)
     found: dict[str, Any] = {
         way.key: {"name": way.name, "setting": way.setting, "by_seed": {}} for way in ways
     }
@@ -379,11 +368,11 @@ def _measured(config: StudyConfig, layout: Layout, replays: Replays) -> dict[str
         of_seed = _Seed(config, layout, sample, seed, replays, plain["outputs"])
         for way in ways:
             content = content_digest([content_of_method(place, way), way.kind, levels])
-            found[way.key]["by_seed"][str(seed)] = steps.run(
+            found[way.key]["by_seed"][str(seed)] = run_step(
+                f"seed {seed}: {way.label}",
                 folder / f"seed-{seed}" / f"{way.key}.json",
                 key | {"method": content, "replay": replay},
                 partial(of_seed.measure, way),
-                detail=way.label,
             )
     totals = _totals(found)
     return {

@@ -49,8 +49,6 @@ from .methods import FULL, Method, StudyHeads
 RESULTS, TABLE = "results.json", "table.md"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
 ROUTER_LR = 1e-3
-# Cost of a decoded token in training steps, for the first guess of the time left.
-_DRAFTED_TOKEN, _PLAIN_TOKEN = 0.05, 0.006
 
 
 @dataclass(frozen=True)
@@ -211,24 +209,6 @@ class _Bench:
         }
         self.short = max(1, config.optim.steps // 3)
         self.methods = self._methods()
-        self.steps = making.Steps(self._plan())
-
-    def _plan(self) -> list[making.PlannedStep]:
-        """Every step in the order of :meth:`run`."""
-        options, steps = self.options, float(self.config.optim.steps)
-        drafted, plain = (cost * options.max_new_tokens for cost in (_DRAFTED_TOKEN, _PLAIN_TOKEN))
-        shared = [("the target's continuations", plain * options.trim_prompts)]
-        for size in options.draft_vocabs:
-            shared += [(f"{name} vocabulary of {size}", 0.1) for name in ("FR-Spec", "VocabTrim")]
-        shared += [("clusters", 0.1), ("plain decoding", plain * self.prompts)]
-        each = [("full drafter with ranker and low-rank head", steps)]
-        each += [(f"drafter with {size} tokens", 0.8 * steps) for size in options.draft_vocabs]
-        each += [("ranker alone", 0.6 * self.short), ("router", 0.6 * self.short)]
-        each += [("decoding", drafted * self.prompts)] * len(self.methods)
-        plan = [making.PlannedStep(kind, "", weight) for kind, weight in shared]
-        for seed in options.seeds:
-            plan += [making.PlannedStep(kind, f"seed {seed}", weight) for kind, weight in each]
-        return plan
 
     def _methods(self) -> list[Method]:
         """Every row of the table, the full head first."""
@@ -295,7 +275,9 @@ class _Bench:
         key = {name: value for name, value in self._decoding_key.items() if name != "prompts"}
         key |= {"data": self.data.digest(), "tokenizer": self.tokenizer.fingerprint}
         key["count"] = options.trim_prompts
-        trim = self.steps.run(place / "continuations.json", key, self._continuations)
+        trim = making.run_step(
+            "the target's continuations", place / "continuations.json", key, self._continuations
+        )
         counts = {
             "fr": corpus_counts(self.data.train, size),
             "trim": np.asarray(trim["counts"], dtype=np.int64),
@@ -305,15 +287,16 @@ class _Bench:
             for rows in options.draft_vocabs
             for name in ("fr", "trim")  # in the order of the plan
         }
-        clusters = self.steps.run(
+        clusters = making.run_step(
+            "clusters",
             place / "clusters.json",
             {"target": self.fingerprint, "clusters": options.clusters},
             lambda: making.write_clusters(
                 self.config.target, self.tokenizer, options.clusters, place / "clusters"
             ),
-            making.still_there,
         )
-        plain = self.steps.run(
+        plain = making.run_step(
+            "plain decoding",
             place / "plain.json",
             self._decoding_key,
             lambda: {"outputs": [one.token_ids for one in self.meter.plain()]},
@@ -350,7 +333,7 @@ class _Bench:
             forced = making.forced_tokens(self.tokenizer, self.config.target)
             return making.write_subset(counts, size, self.tokenizer.fingerprint, forced, path)
 
-        return self.steps.run(path.with_suffix(".json"), key, make, making.still_there)
+        return making.run_step(f"vocabulary {name}", path.with_suffix(".json"), key, make)
 
     def _seed(self, seed: int, shared: dict[str, Any]) -> list[dict[str, Any]]:
         """Train everything of one seed and decode with it."""
@@ -379,8 +362,8 @@ class _Bench:
 
     def _train(self, config: TrainConfig) -> dict[str, Any]:
         key = identity_of(config, self.data.digest(), self.fingerprint)
-        place = config.output.with_suffix(".json")
-        return self.steps.run(place, key, lambda: making.train_drafter(config), making.still_there)
+        place, name = config.output.with_suffix(".json"), f"seed {config.run.seed}: {config.output.name}"
+        return making.run_step(name, place, key, lambda: making.train_drafter(config))
 
     def _router(self, seed: int, full: dict[str, Any], clusters: dict[str, Any]) -> None:
         config, levels = making.variant(self.config, self.output, seed), self.options.tree.levels
@@ -396,11 +379,11 @@ class _Bench:
             "capture": config.capture.dtype,
         }
         drafter, path = Path(full["drafter"]), Path(clusters["path"])
-        self.steps.run(
+        making.run_step(
+            f"seed {seed}: router",
             output.with_suffix(".json"),
             key,
             lambda: making.train_router(config, drafter, path, output, optim=optim, levels=levels),
-            making.still_there,
         )
 
     def _decode(self, heads: StudyHeads, way: Method, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -425,11 +408,11 @@ class _Bench:
             figures = pooled(made) | {"scored": scored, "size": head.size}
             return figures | {"identical": len(made) - len(different), "different": different}
 
-        figures = self.steps.run(
+        figures = making.run_step(
+            f"{heads.place.name}: decoding with {way.label}",
             heads.place / f"decode-{way.key}.json",
             {**self._decoding_key, "tree": tree, **heads.content(way)},
             measure,
-            detail=way.label,
         )
         return {"method": way.name, "setting": way.setting, **figures}
 

@@ -39,7 +39,6 @@ from .answers import spread_by_source
 from .config import DraftersConfig, PartConfig, StudyConfig
 from .layout import Layout, begin, publish, tidy
 from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
-from .steps import PlannedStep, Steps
 from .vocab import content_of, heldout_files
 
 FOLDER = "prepared"
@@ -216,16 +215,6 @@ class Training:
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
         self._best: BestTokens = {}
-        own, where = config.drafters, f"seed {seed}"
-        plan = [PlannedStep("conversations to learn from", "", 2.0)]
-        for name, part, cost in (  # weights are rough shares of time
-            ("full drafter with rankers and a low-rank head", own.full, 1.0),
-            (f"drafter over {own.reduced_size:,} tokens", own.reduced, 0.6),
-            ("rankers alone", own.alone, 0.8),
-            *((f"router over {count:,} clusters", own.router, 4.0) for count in config.methods.clusters),
-        ):
-            plan.append(PlannedStep(name, where, cost * part.steps * part.batch_size))
-        self._steps = Steps(plan)
 
     def run(self) -> None:
         """Train, or take over, every part."""
@@ -242,7 +231,8 @@ class Training:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
         with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
-            self._steps.run(
+            making.run_step(
+                "conversations to learn from",
                 layout.root / FOLDER / "mixed.json",
                 mix_key(config, layout, tokenizer),
                 lambda: mix(config, layout, tokenizer),
@@ -301,7 +291,7 @@ class Training:
                 "contents": making.content_hashes(list(heads.values())),
             }
 
-        made = self._steps.run(output.with_suffix(".json"), key, make, making.still_there)
+        made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
         tidy(output)
         return made
 
@@ -336,7 +326,7 @@ class Training:
             publish(Path(made["path"]), place)
             return {"path": str(place), "contents": making.content_hashes([place])}
 
-        self._steps.run(output.with_suffix(".json"), key, make, making.still_there)
+        making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
         tidy(output)
 
 

@@ -192,9 +192,9 @@ class StudyResults(Strict):
     missing: list[str]
     config: dict[str, Any]
     # Judgements of version 1, which are read and not kept.
-    goals: list[Any] = Field([], exclude=True, repr=False)
-    claims: list[Any] = Field([], exclude=True, repr=False)
-    recommended: Any = Field(None, exclude=True, repr=False)
+    goals: list[Any] = Field(default=[], exclude=True, repr=False)
+    claims: list[Any] = Field(default=[], exclude=True, repr=False)
+    recommended: Any = Field(default=None, exclude=True, repr=False)
 
     def method(self, key: str | None) -> MethodFigures | None:
         """The method of this key; None where the study has none."""

@@ -237,7 +237,7 @@ KINDS = {
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _HALF = re.compile("[\ud800-\udfff]")
 _PLAIN = {"role", "content", "loss_weight"}
-NO_TOOLS = (None, "", "[]", [])
+NO_TOOLS: tuple[Any, ...] = (None, "", "[]", [])
 
 
 @dataclass(frozen=True)

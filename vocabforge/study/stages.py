@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,59 +25,56 @@ from .layout import Layout
 ALL = "all"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One stage.
 
     Attributes:
         run: "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``.
         about: what it makes, in a few words.
         needs: stages whose results it reads.
-        by_seed: it runs once for every seed.
         reads: sections of the configuration, or keys of them, that decide what it makes, beside those of the stages
             that it needs.
+        by_seed: it runs once for every seed.
     """
 
     run: str
     about: str
     needs: tuple[str, ...] = ()
-    by_seed: bool = False
     reads: tuple[str, ...] = ()
+    by_seed: bool = False
 
 
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        "vocabforge.study.data:run", "conversations, held-out texts by source, questions", reads=("data",)
+        "vocabforge.study.data:run", "conversations, held-out texts by source, questions", (), ("data",)
     ),
-    "target": Stage("vocabforge.study.target:run", "the target model", ("data",), reads=("target",)),
+    "target": Stage("vocabforge.study.target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
-        "vocabforge.study.answers:run", "what the target itself writes", ("target",), reads=("answers",)
+        "vocabforge.study.answers:run", "what the target itself writes", ("target",), ("answers",)
     ),
     "vocab": Stage(
         "vocabforge.study.vocab:run",
         "draft vocabularies and clusters",
         ("answers",),
-        reads=("methods", "drafters.reduced_size"),
+        ("methods", "drafters.reduced_size"),
     ),
     "drafters": Stage(
         "vocabforge.study.drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
+        ("drafters",),
         by_seed=True,
-        reads=("drafters",),
     ),
     "replay": Stage(
         "vocabforge.study.replaying:run",
         "acceptance of all methods on all questions",
         ("drafters",),
+        ("replay",),
         by_seed=True,
-        reads=("replay",),
     ),
-    "check": Stage(
-        "vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), reads=("check",)
-    ),
-    "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), reads=("times",)),
+    "check": Stage("vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), ("check",)),
+    "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), ("times",)),
     "report": Stage("vocabforge.study.report:run", "tables, plots, page", ("check", "times")),
 }
 

@@ -33,7 +33,7 @@ from .layout import Layout
 from .methods import FULL, Method, StudyHeads, drafter_folder, methods
 from .results import CHAIN
 from .roofline import Sizes, scaled
-from .steps import PlannedStep, Steps
+from .steps import run_step
 
 SCHEMA_VERSION = 2
 DYNAMIC = "dynamic tree"
@@ -61,7 +61,7 @@ class StudyTimes(StrictModel):
     trees: dict[str, TreeSetting]
     latency: LatencyTable
 
-    shape: Any = Field(None, exclude=True, repr=False)  # version 1 measured a larger shape, too
+    shape: Any = Field(default=None, exclude=True, repr=False)  # version 1 measured a larger shape, too
 
     def large(self, key: str, sizes: Sizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
         """A method's head at another shape; see :func:`~vocabforge.study.roofline.scaled`."""
@@ -110,8 +110,10 @@ def run(config: StudyConfig, layout: Layout) -> None:
         )
         return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
 
-    steps = Steps([PlannedStep("this model", "times", config.times.budget_s)])
-    latency = LatencyTable.model_validate(steps.run(layout.times.with_name("times-model.json"), key, measure))
+    place = layout.times.with_name("times-model.json")
+    latency = LatencyTable.model_validate(
+        run_step("times of draft heads", place, key, measure, lambda _: True)
+    )
     times = StudyTimes(
         vocabforge=__version__,
         heads=settings,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +29,8 @@ from . import steps as making
 from .answers import COUNTS
 from .config import StudyConfig
 from .layout import Layout
-from .steps import PlannedStep, Steps
 
-RANKINGS = FR, TRIM = "fr", "trim"
+FR, TRIM = "fr", "trim"
 COVERAGE = "coverage.json"
 _NAMES = {FR: "FR-Spec", TRIM: "VocabTrim"}
 
@@ -61,29 +60,32 @@ def run(config: StudyConfig, layout: Layout) -> None:
     tokenizer = load_tokenizer(layout.target)
     check_sizes(config, tokenizer.vocab_size)
     target = target_fingerprint(layout.target)
-    own = (layout.answers / COUNTS / MANIFEST).is_file()
-    steps = Steps(_plan(config, sizes, counted_before=own))
-    texts = _count(tokenizer, {"": layout.train_texts}, "corpus", layout.vocab / "counts-texts", steps)
-    if own:
+    texts = _count(tokenizer, {"": layout.train_texts}, "corpus", layout.vocab / "counts-texts")
+    if (layout.answers / COUNTS / MANIFEST).is_file():
         answers = _from_target(layout, tokenizer)
     else:
         path = layout.vocab / "counts-own"
-        answers = _count(tokenizer, {"": layout.own_texts}, "assistant", path, steps)
-    heldout = _from_heldout(config, layout, tokenizer, steps)
+        answers = _count(tokenizer, {"": layout.own_texts}, "assistant", path)
+    heldout = _from_heldout(config, layout, tokenizer)
     # The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
     forced = functools.cache(lambda: making.forced_tokens(tokenizer, layout.target, tools=True))
+
+    def select(found: _Counted, size: int, path: Path) -> dict[str, Any]:
+        parents = {"counts": found.content}
+        return making.write_subset(
+            found.table.counts, size, tokenizer.fingerprint, forced(), path, parents=parents
+        )
+
     rows: dict[str, Any] = {}
     for ranking, found in ((FR, texts), (TRIM, answers)):
-        counts = found.table.counts
-        digest, parents = hashlib.sha256(counts.tobytes()).hexdigest(), {"counts": found.content}
+        digest = hashlib.sha256(found.table.counts.tobytes()).hexdigest()
         for size in sizes[ranking]:
             path = layout.subset(ranking, size)
-            make = partial(making.write_subset, counts, size, tokenizer.fingerprint)
-            made = steps.run(
+            made = making.run_step(
+                f"{_NAMES[ranking]} of {size:,} tokens",
                 path.with_suffix(".json"),
                 {"target": target, "counts": digest, "size": size},
-                lambda make=make, path=path, parents=parents: make(forced(), path, parents=parents),
-                making.still_there,
+                partial(select, found, size, path),
             )
             rows[path.name] = {
                 **{name: made[name] for name in ("size", "forced", "filled", "coverage")},
@@ -92,11 +94,11 @@ def run(config: StudyConfig, layout: Layout) -> None:
             }
     for count in config.methods.clusters:
         path = layout.clusters(count)
-        steps.run(
+        making.run_step(
+            f"{count:,} clusters",
             path.with_suffix(".json"),
             {"target": target, "tokenizer": tokenizer.fingerprint, "clusters": count},
             partial(making.write_clusters, layout.target, tokenizer, count, path),
-            making.still_there,
         )
     tables = {FR: texts.table, TRIM: answers.table, **heldout}
     tokens = {name: {"tokens": table.tokens, "different": table.seen} for name, table in tables.items()}
@@ -145,23 +147,6 @@ def heldout_files(config: StudyConfig, layout: Layout) -> dict[str, Path]:
     return {source.name: layout.heldout_texts(source.name) for source in config.data.held_out}
 
 
-def _plan(
-    config: StudyConfig, sizes: Mapping[str, Sequence[int]], *, counted_before: bool
-) -> list[PlannedStep]:
-    """Every step in the order of :func:`run`, with its seconds for a large study on two cores."""
-    plan = [PlannedStep("tokens of the training texts", "", 20.0)]
-    if not counted_before:
-        plan.append(PlannedStep("tokens of the target", "", 1.0))
-    if config.data.held_out:
-        plan.append(PlannedStep("tokens of held-out texts", "", 4.0))
-    plan += [
-        PlannedStep(f"{_NAMES[ranking]} of {size:,} tokens", "", 0.2)
-        for ranking in RANKINGS
-        for size in sizes[ranking]
-    ]
-    return plan + [PlannedStep(f"{count:,} clusters", "", 0.1 * count) for count in config.methods.clusters]
-
-
 def _from_target(layout: Layout, tokenizer: TextTokenizer) -> _Counted:
     """What the target writes, as counted with the answers: of the very tokens."""
     made = layout.answers / COUNTS
@@ -176,14 +161,12 @@ def _from_target(layout: Layout, tokenizer: TextTokenizer) -> _Counted:
     return _Counted(content, table)
 
 
-def _from_heldout(
-    config: StudyConfig, layout: Layout, tokenizer: TextTokenizer, steps: Steps
-) -> dict[str, FrequencyTable]:
+def _from_heldout(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[str, FrequencyTable]:
     """A table of each held-out source."""
     files = heldout_files(config, layout)
     if not files:
         return {}
-    table = _count(tokenizer, files, "corpus", layout.vocab / "counts-heldout", steps).table
+    table = _count(tokenizer, files, "corpus", layout.vocab / "counts-heldout").table
     return {
         name: FrequencyTable(
             part.counts, part.documents, part.bytes, table.mode, table.fingerprint, {}, table.special
@@ -192,9 +175,7 @@ def _from_heldout(
     }
 
 
-def _count(
-    tokenizer: TextTokenizer, files: Mapping[str, Path], mode: CountMode, output: Path, steps: Steps
-) -> _Counted:
+def _count(tokenizer: TextTokenizer, files: Mapping[str, Path], mode: CountMode, output: Path) -> _Counted:
     """Count as ``count-freq`` does, each name a domain (the empty one: none)."""
     plain = [path for name, path in files.items() if not name]
     domains = {name: [str(path)] for name, path in files.items() if name}
@@ -214,7 +195,7 @@ def _count(
         },
         **CountOptions(mode=mode).deciding(tokenizer),
     }
-    made = steps.run(output.with_suffix(".json"), key, make, making.still_there)
+    made = making.run_step(f"counting tokens: {output.name}", output.with_suffix(".json"), key, make)
     return _Counted(made["contents"][0], load_counts(output))
 
 
