@@ -27,7 +27,7 @@ class SourceConfig(StrictModel):
         role: ``train``; ``heldout``: never learnt from, for held-out loss and coverage; ``rare``: held out too, its
             beginnings are prompts of the set of questions ``rare``.
         documents: at most so many conversations; None: all.
-        members: of an archive, the files that are read (globs).
+        members: of an archive, the files that are read (names without ending), and their languages; empty: all.
         task: what is asked about a passage of plain text (kinds ``text``, ``verses``, ``archive``): to ``continue`` it,
             or to ``quote`` from it, with shorter passages.
     """
@@ -38,7 +38,7 @@ class SourceConfig(StrictModel):
     language: str = "English"
     role: Literal["train", "heldout", "rare"] = "train"
     documents: Positive | None = None
-    members: tuple[str, ...] = ()
+    members: dict[str, str] = Field(default_factory=dict)
     task: Literal["continue", "quote"] = "continue"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import html
 import random
 import re
@@ -13,39 +12,9 @@ from pathlib import PurePosixPath
 
 from ..core.errors import DataError
 from ..corpus.document import SourceOptions
-from ..corpus.reading import BOM, DOCUMENT_LIMIT, Span, unreadable
+from ..corpus.reading import BOM, Span
 from ..corpus.sources import iter_documents
 from .sources import Reading, Talk, pair
-
-_CODE = re.compile(r"([a-z]{3})(_[A-Za-z0-9]+)?")
-_LANGUAGES = {
-    "afr": "Afrikaans", "als": "Albanian", "amh": "Amharic", "arb": "Arabic", "azj": "Azerbaijani",
-    "bel": "Belarusian", "ben": "Bengali", "bos": "Bosnian", "bre": "Breton", "bul": "Bulgarian",
-    "cat": "Catalan", "ces": "Czech", "ckb": "Kurdish", "cmn": "Chinese", "cym": "Welsh", "dan": "Danish",
-    "deu": "German", "ell": "Greek", "eng": "English", "epo": "Esperanto", "est": "Estonian", "eus": "Basque",
-    "fao": "Faroese", "fin": "Finnish", "fra": "French", "gle": "Irish", "glg": "Galician", "guj": "Gujarati",
-    "hat": "Haitian Creole", "hau": "Hausa", "heb": "Hebrew", "hin": "Hindi", "hrv": "Croatian",
-    "hun": "Hungarian", "hye": "Armenian", "ibo": "Igbo", "ind": "Indonesian", "isl": "Icelandic",
-    "ita": "Italian", "jav": "Javanese", "jpn": "Japanese", "kan": "Kannada", "kat": "Georgian",
-    "kaz": "Kazakh", "khk": "Mongolian", "khm": "Khmer", "kin": "Kinyarwanda", "kir": "Kyrgyz", "kor": "Korean",
-    "lao": "Lao", "lat": "Latin", "lav": "Latvian", "lin": "Lingala", "lit": "Lithuanian",
-    "ltz": "Luxembourgish", "mal": "Malayalam", "mar": "Marathi", "mkd": "Macedonian", "mlt": "Maltese",
-    "mly": "Malay", "mri": "Maori", "mya": "Burmese", "nep": "Nepali", "nld": "Dutch",
-    "nno": "Norwegian Nynorsk", "nob": "Norwegian", "pan": "Punjabi", "pes": "Persian", "plt": "Malagasy",
-    "pol": "Polish", "por": "Portuguese", "ron": "Romanian", "rus": "Russian", "san": "Sanskrit",
-    "slk": "Slovak", "slv": "Slovenian", "sna": "Shona", "som": "Somali", "spa": "Spanish", "srp": "Serbian",
-    "sun": "Sundanese", "swe": "Swedish", "swh": "Swahili", "tam": "Tamil", "tat": "Tatar", "tgk": "Tajik",
-    "tgl": "Tagalog", "tha": "Thai", "tir": "Tigrinya", "tuk": "Turkmen", "tur": "Turkish", "uig": "Uyghur",
-    "ukr": "Ukrainian", "urd": "Urdu", "uzn": "Uzbek", "vie": "Vietnamese", "xho": "Xhosa", "ydd": "Yiddish",
-    "yor": "Yoruba", "zul": "Zulu",
-}  # fmt: skip
-
-
-def language_of(stem: str) -> str | None:
-    """English name of a file's language; the code itself where the table lacks it; None where the name is no code."""
-    found = _CODE.fullmatch(stem)
-    return None if found is None else _LANGUAGES.get(found[1], stem)
-
 
 _GUTENBERG = re.compile(r"\*\*\* ?START OF[^\n]*\*\*\*(.*?)\*\*\* ?END OF", re.DOTALL)
 _AOZORA = "青空文庫"
@@ -263,64 +232,39 @@ def _pieces(verse: str, reading: Reading) -> Iterator[str]:
 
 
 def archive(reading: Reading) -> Iterator[Talk]:
-    """Text files of a zip archive that ``members`` name (all without it), each cut into passages.
-
-    The language is told by names as those of the Universal Declaration of Human Rights have: ``deu``, ``cmn_hans``.
+    """Text files of a zip archive, each cut into passages: all of them, or those that ``members`` names.
 
     Raises:
         DataError: the archive cannot be read, or no file is of the members' names.
     """
-    number = found = 0
-    for name, content in _members(reading):
-        found += 1
-        language = language_of(PurePosixPath(name).stem) or reading.source.language
-        for passage in passages(content, _length(reading)):
-            yield from _continued(reading, number, passage, language)
-            number += 1
+    members, number, found = reading.source.members, 0, 0
+    try:
+        with zipfile.ZipFile(reading.path) as packed:
+            for name in sorted(packed.namelist()):
+                stem = PurePosixPath(name).stem
+                if not name.endswith(".txt") or (members and stem not in members):
+                    continue
+                found += 1
+                try:
+                    content = packed.read(name).removeprefix(BOM).decode("utf-8")
+                except UnicodeDecodeError:
+                    reading.problems.add("the file is not UTF-8", reading.path, name)
+                    continue
+                for passage in passages(content, _length(reading)):
+                    yield from _continued(
+                        reading, number, passage, members.get(stem, reading.source.language)
+                    )
+                    number += 1
+    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        raise DataError(
+            "the archive is missing or damaged", got=error, expected="a zip archive", source=reading.path
+        ) from error
     if not found:
         raise DataError(
             "the archive holds no text file of these names",
-            got=reading.problems.summary(),
-            expected=", ".join(reading.source.members) or "files ending in .txt",
+            expected=", ".join(members) or "files ending in .txt",
             source=reading.path,
         )
-
-
-def _members(reading: Reading) -> Iterator[tuple[str, str]]:
-    """(name, text) of the archive's chosen files, by name."""
-    try:
-        with zipfile.ZipFile(reading.path) as packed:
-            for info in sorted(packed.infolist(), key=lambda one: one.filename):
-                if not _is_wanted(info.filename, reading.source.members):
-                    continue
-                if info.file_size > DOCUMENT_LIMIT:
-                    reading.problems.add("the file is too long", reading.path, info.filename)
-                    continue
-                with packed.open(info) as member:  # its header may lie about its length
-                    content = member.read(DOCUMENT_LIMIT + 1)
-                try:
-                    yield info.filename, content.removeprefix(BOM).decode("utf-8")
-                except UnicodeDecodeError:
-                    reading.problems.add("the file is not UTF-8", reading.path, info.filename)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise DataError(
-            "the archive is damaged or of an unknown kind",
-            got=error,
-            expected="a zip archive",
-            source=reading.path,
-            remedy="fetch it again",
-        ) from error
-    except OSError as error:
-        raise unreadable(reading.path, error) from error
-
-
-def _is_wanted(name: str, members: tuple[str, ...]) -> bool:
-    path = PurePosixPath(name)
-    if path.suffix != ".txt":
-        return False
-    return not members or any(
-        fnmatch.fnmatchcase(one, glob) for glob in members for one in (path.name, path.stem, name)
-    )
 
 
 def stories(reading: Reading) -> Iterator[Talk]:

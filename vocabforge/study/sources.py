@@ -141,22 +141,14 @@ def _answered(messages: list[Message]) -> list[Message]:
 
 
 def code(reading: Reading) -> Iterator[Talk]:
-    """Tasks with a program: MBPP's (``text``, ``code``), and functions to complete (``prompt``,
-    ``canonical_solution``), as HumanEval writes them."""
+    """Tasks with a program: MBPP's rows (``text``, ``code``)."""
     for number, (place, row) in enumerate(iter_rows(reading.path)):
         chance = reading.chance(number)
-        found = _task(row, chance) or _completion(row)
+        found = _task(row, chance)
         if found is None:
             reading.problems.add("the row holds no task with its program", reading.path, place)
         else:
             yield Talk(pair(*found), CODE)
-
-
-def _completion(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    prompt, answer = row.get("prompt"), row.get("canonical_solution")
-    if not isinstance(prompt, str) or not isinstance(answer, str) or not (prompt.strip() and answer.strip()):
-        return None
-    return prompt, answer
 
 
 def _task(row: Mapping[str, Any], chance: random.Random) -> tuple[str, str] | None:
