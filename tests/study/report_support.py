@@ -8,21 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from tests.study.decoding_support import study_config, write_rows
-from vocabforge.core.artifact import write_artifact
-from vocabforge.core.files import atomic_write, atomic_write_json
+from tests.study.decoding_support import study_config
 from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.study.answers import KIND as ANSWERS
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.figures import Asked
 from vocabforge.study.layout import Layout
 from vocabforge.study.methods import Method, methods
-from vocabforge.study.replaying import KIND as REPLAY
-from vocabforge.study.replaying import _packed
 from vocabforge.study.report import Inputs, Replays
 from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.times import StudyTimes, trees_of
@@ -265,47 +259,3 @@ def made_up_check(ways: Sequence[Method]) -> Checked:
     }
     settings = {"questions": 6, "tokens": 24, "seeds": 1, "tree_topk": 8, "tree_depth": 4, "tree_nodes": 30}
     return Checked(modes=modes, lengths=lengths, questions=24, where="cuda, bfloat16", settings=settings)
-
-
-def write_stages(layout: Layout, config: StudyConfig, inputs: Inputs) -> None:
-    """What the stages would leave on the disk for these inputs; no check."""
-    with write_artifact(layout.answers, ANSWERS, {}) as folder:
-        for which, part in inputs.replays.items():
-            rows = [
-                {
-                    "set": one.set,
-                    "category": one.category,
-                    "question": number,
-                    "seed": 0,
-                    "shortened": number == 0,
-                    "prompt": list(one.continuation.prompt),
-                    "tokens": list(one.continuation.tokens),
-                }
-                for number, one in enumerate(part.asked)
-            ]
-            write_rows(folder / f"answers-{which}.jsonl", rows)
-    for place, seed in enumerate(inputs.seeds):
-        found = {which: part.seeds[place] for which, part in inputs.replays.items()}
-        figures = {
-            which: {
-                key: {
-                    "rows": len(one.ranks),
-                    "scored": [None if math.isnan(value) else value for value in one.scored],
-                }
-                for key, one in ranks.items()
-            }
-            for which, ranks in found.items()
-        }
-        with write_artifact(layout.replayed(seed), REPLAY, {"figures": figures}) as folder:
-            for which, ranks in found.items():
-                packed = {key: _packed(one) for key, one in ranks.items()}
-                save_file(packed, folder / f"ranks-{which}.safetensors")
-    atomic_write_json(layout.target / "config.json", {"vocab_size": ROWS})
-    assert inputs.times is not None
-    atomic_write(layout.times, inputs.times.model_dump_json())
-    subset = {"own": 0.97, "heldout": {"french": 0.71, "nothing": None}}
-    names = [way.vocab.name for way in inputs.ways if way.vocab is not None]
-    subsets: dict[str, Any] = dict.fromkeys(names, subset)
-    subsets["trim-32768"] = {**subset, "filled": 24_000}
-    atomic_write_json(layout.vocab / "coverage.json", {"subsets": subsets})
-    atomic_write_json(layout.root / "stages.json", {"data": {"seconds": 3.2, "environment": {"threads": 2}}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.study.drafted_support import SEED, drafted_config, make_drafted, with_planted
+from tests.study.drafted_support import SEED, drafted_config, with_planted
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import SamplingParams
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    return make_drafted(tmp_path_factory.mktemp("drafted"))
+def layout(drafted: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    return Layout(shutil.copytree(drafted.root, tmp_path_factory.mktemp("check") / "study"))
 
 
 @pytest.fixture(scope="module")

@@ -340,7 +340,13 @@ SOURCES: list[dict[str, Any]] = [
     {"name": "chats", "path": "chats.jsonl", "kind": "chats"},
     {"name": "book", "path": "book.txt", "kind": "text"},
     {"name": "held", "path": "held.txt", "kind": "text", "role": "heldout"},
-    {"name": "rare", "path": "rare.zip", "kind": "archive", "role": "rare"},
+    {
+        "name": "rare",
+        "path": "rare.zip",
+        "kind": "archive",
+        "role": "rare",
+        "members": {"deu": "German", "fin": "Finnish"},
+    },
 ]
 
 
@@ -521,7 +527,13 @@ def test_real_data(tmp_path: Path) -> None:
     assert digest == "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4"
     sources = [
         {"name": "mbpp", "path": "chat/mbpp.jsonl", "kind": "code"},
-        {"name": "udhr", "path": "corpus/nltk_udhr2.zip", "kind": "archive", "role": "rare", "members": ["rus", "tha"]},
+        {
+            "name": "udhr",
+            "path": "corpus/nltk_udhr2.zip",
+            "kind": "archive",
+            "role": "rare",
+            "members": {"rus": "Russian", "tha": "Thai"},
+        },
     ]  # fmt: skip
     config, layout = study(DATA, tmp_path / "out", sources, benchmarks={"human-eval": 5}, overlap=24)
     run(config, layout)

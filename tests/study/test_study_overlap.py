@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.study.overlap import Overlap, _rolling, _units
+from vocabforge.study.overlap import Overlap, _units
 
 WORDS = [f"word{number}" for number in range(40)]
 HANZI = [chr(0x4E00 + number) for number in range(40)]
@@ -101,27 +99,3 @@ def test_words_are_whole_in_scripts_with_vowel_signs() -> None:
     assert _units("हिन्दी में, ÉTÉ!") == (["हिन्दी", "में", "été"], [])
     assert _units("GPT是什么？ok") == (["gpt", "ok"], ["是", "什", "么"])
     assert _units("e\u0301") == _units("\u00e9")
-
-
-def test_rolling_numbers_are_those_of_the_formula() -> None:
-    codes = np.array([3, 2**63 + 5, 7, 2**64 - 1, 11], dtype=np.uint64)
-    base = 0x9E3779B97F4A7C15
-    for length in (1, 2, 5):
-        expected = [
-            sum(
-                int(code) * base ** (length - 1 - at) for at, code in enumerate(codes[start : start + length])
-            )
-            % 2**64
-            for start in range(len(codes) - length + 1)
-        ]
-        assert _rolling(codes, length).tolist() == expected
-    assert not len(_rolling(codes, 6))
-
-
-def test_numbers_of_runs_differ() -> None:
-    """No two of many runs of few words have one number."""
-    words = [WORDS[number] for number in np.random.default_rng(0).integers(0, 3, 4000)]
-    overlap = Overlap({}, 12)
-    numbers = overlap._hashes([" ".join(words)])
-    assert len(set(numbers.tolist())) == len(runs(words, 12))
-    assert any(one != other for one, other in pairwise(numbers))

@@ -5,24 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import pytest
-
-from tests.study.report_support import made_up
 from vocabforge.study.plots import Panel, Series, spot_chart, study_panels
-from vocabforge.study.report import assemble
 from vocabforge.study.results import StudyResults
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return assemble(*made_up(tmp_path_factory.mktemp("study"), share=0.03, seeds=2))
-
-
-@pytest.fixture(scope="module")
-def panels(results: StudyResults) -> list[Panel]:
-    return study_panels(results)
 
 
 def test_all_charts_are_there(panels: list[Panel]) -> None:

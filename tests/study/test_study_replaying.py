@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.study.drafted_support import SEED, drafted_config, make_drafted
+from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError
 from vocabforge.decode.shapes import chain
@@ -27,15 +27,10 @@ from vocabforge.study.methods import StudyHeads, methods
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    return make_drafted(tmp_path_factory.mktemp("drafted"))
-
-
 @pytest.fixture
-def layout(made: Layout, tmp_path: Path) -> Layout:
+def layout(drafted: Layout, tmp_path: Path) -> Layout:
     """A study of its own, replayed already."""
-    shutil.copytree(made.root, tmp_path / "study")
+    shutil.copytree(drafted.root, tmp_path / "study")
     return Layout(tmp_path / "study")
 
 
@@ -56,11 +51,11 @@ def run(layout: Layout, **sections: Any) -> None:
     replaying.run(drafted_config(layout.root, **sections), layout, SEED)
 
 
-def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None:
-    ways = methods(drafted_config(made.root), made)
+def test_all_methods_are_replayed_on_both_kinds_of_answers(drafted: Layout) -> None:
+    ways = methods(drafted_config(drafted.root), drafted)
     for which in ("greedy", "drawn"):
-        found = replaying.load_replayed(made, SEED, which)
-        texts = [one.continuation for one in load_answers(made, which)]
+        found = replaying.load_replayed(drafted, SEED, which)
+        texts = [one.continuation for one in load_answers(drafted, which)]
         offsets = cycle_offsets(texts)
         assert list(found) == [way.key for way in ways]
         assert {one.ranks.shape for one in found.values()} == {(offsets[-1], 4)}
@@ -68,16 +63,16 @@ def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None
         assert len({one.ranks.tobytes() for one in found.values()}) > 3
         full = walk(found[ways[0].key].ranks, offsets, chain(4))
         assert full.committed.sum() > 1.1 * full.cycles.sum() > 0
-    assert not list(made.replay.glob("seed-*-*"))
+    assert not list(drafted.replay.glob("seed-*-*"))
 
 
-def test_ranks_are_those_of_the_method_s_own_head(made: Layout) -> None:
+def test_ranks_are_those_of_the_method_s_own_head(drafted: Layout) -> None:
     """One method of each drafter, replayed by itself."""
-    model = load_target(made.target)
-    heads = StudyHeads(made.seed(SEED), made.target, model)
-    texts = [one.continuation for one in load_answers(made, "greedy")]
-    found = replaying.load_replayed(made, SEED, "greedy")
-    ways = {way.family: way for way in methods(drafted_config(made.root), made)}
+    model = load_target(drafted.target)
+    heads = StudyHeads(drafted.seed(SEED), drafted.target, model)
+    texts = [one.continuation for one in load_answers(drafted, "greedy")]
+    found = replaying.load_replayed(drafted, SEED, "greedy")
+    ways = {way.family: way for way in methods(drafted_config(drafted.root), drafted)}
     for family in ("reduced", "trim", "router"):
         way = ways[family]
         one = Drafting(heads.drafter(way.drafter), {"one": heads.head(way)})

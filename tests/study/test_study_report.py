@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.evaluate.test_browser import CONTRAST, browser, troubles  # noqa: F401
-from tests.study.report_support import made_up, report_config, write_stages
+from tests.study.drafted_support import SEED, drafted_config
+from tests.study.report_support import report_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.shapes import chain
@@ -30,38 +31,17 @@ from vocabforge.study.figures import (
     shapes,
 )
 from vocabforge.study.layout import Layout
-from vocabforge.study.plots import Panel, study_panels
+from vocabforge.study.plots import Panel
 from vocabforge.study.report import (
     KIND,
-    OWN_TEXT,
     Inputs,
     assemble,
     read_check,
     read_inputs,
     render_study,
-    run,
     write_report,
 )
 from vocabforge.study.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Inputs]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return made_up(tmp_path_factory.mktemp("study"), share=0.05)
-
-
-@pytest.fixture(scope="module")
-def results(study: tuple[StudyConfig, Inputs]) -> StudyResults:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return assemble(*study)
-
-
-@pytest.fixture(scope="module")
-def panels(results: StudyResults) -> list[Panel]:
-    return study_panels(results)
 
 
 def asked(*rows: tuple[str, str]) -> list[Asked]:
@@ -248,31 +228,21 @@ class TestReport:
         assert read_study(layout.report / RESULTS) == results
         write_report(results, study[0], layout, panels)  # and again, in its place
 
-    def test_the_stage_reads_what_others_left(
-        self, study: tuple[StudyConfig, Inputs], results: StudyResults, monkeypatch: pytest.MonkeyPatch
+    def test_without_a_replay_there_is_no_report(
+        self, study: tuple[StudyConfig, Inputs], drafted: Layout
     ) -> None:
-        monkeypatch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        monkeypatch.setattr("vocabforge.study.report.study_panels", lambda results: [])
-        config, inputs = study
-        layout = Layout(config.output)
-        write_stages(layout, config, inputs)
-        run(config, layout)
-        found = read_study(layout.report / RESULTS)
-        assert found.methods[0].cells == results.methods[0].cells
-        filled = found.method("vocabtrim-r-32-768")
-        assert filled is not None
-        assert filled.setting == "R = 32,768 (24,000 never counted)"
-        assert found.checked is None
-        assert any("stage check" in one for one in found.missing)
-        assert found.coverage_texts == [OWN_TEXT, "french"]
-        reduced = found.method("eagle-3-reduced-r-32-768")
-        assert reduced is not None
-        assert reduced.coverage == {OWN_TEXT: 0.97, "french": 0.71}
-        assert found.facts["stage data"].startswith("3 s")
-        assert "1 prompts shortened" in found.facts["answers, greedy"]
-        other = config.model_copy(update={"seeds": (7,)})
+        other = drafted_config(drafted.root, methods={}).model_copy(update={"seeds": (7,)})
         with pytest.raises(ArtifactError, match="no seed of the study is replayed"):
-            read_inputs(other, layout)
+            read_inputs(other, drafted)
+
+    def test_what_is_missing_is_said(self, drafted: Layout) -> None:
+        config = drafted_config(drafted.root).model_copy(update={"seeds": (SEED, 7)})
+        found = assemble(config, read_inputs(config, drafted))
+        assert found.checked is None
+        assert found.columns == []
+        for words in ("Not replayed: seed 7.", "stage check", "stage times"):
+            assert any(words in one for one in found.missing), words
+        assert "1 prompts shortened" in found.facts["answers, greedy"]
 
     def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[Panel]) -> None:
         page = render_study(results, panels)
@@ -291,7 +261,7 @@ def page(results: StudyResults, panels: list[Panel], tmp_path_factory: pytest.Te
     return file
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_the_page_can_be_read(browser: Any, page: Path, width: int, scheme: str) -> None:  # noqa: F811
     assert troubles(browser, page, width, scheme) == []
 

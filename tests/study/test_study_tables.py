@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.study.report_support import made_up
 from vocabforge.evaluate.results_figures import Figure
 from vocabforge.study.plots import looks, main_methods, main_shape
-from vocabforge.study.report import assemble
 from vocabforge.study.results import Cell, StudyResults
 from vocabforge.study.tables import (
     category_part,
@@ -27,13 +25,6 @@ from vocabforge.study.tables import (
     speed_part,
     study_parts,
 )
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return assemble(*made_up(tmp_path_factory.mktemp("study"), share=0.03, seeds=2))
 
 
 def cell(value: float | None, **spread: float) -> Cell:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.study.decoding_support import VOCAB
-from tests.study.times_support import HIDDEN, make_parts, times_config
+from tests.study.drafted_support import HIDDEN, drafted_config
 from vocabforge.core.errors import DataError
 from vocabforge.models.lean import load_target
 from vocabforge.study import times
+from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import Layout
 from vocabforge.study.methods import StudyHeads, methods
 from vocabforge.study.times import StudyTimes, read_times, tree_of, trees_of
@@ -20,9 +22,14 @@ from vocabforge.tune.table import read_latency
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting
 
 
+def times_config(root: Path, **values: Any) -> StudyConfig:
+    return drafted_config(root, times={"budget_s": 0.1, **values})
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    layout = make_parts(tmp_path_factory.mktemp("times") / "study")
+def made(drafted: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    layout = Layout(tmp_path_factory.mktemp("times") / "study")
+    shutil.copytree(drafted.root, layout.root)
     times.run(times_config(layout.root), layout)
     return layout
 
@@ -39,10 +46,10 @@ class TestStage:
         by_key = {way.key: way for way in ways}
         assert {found.heads[key].kind for key, way in by_key.items() if way.family == "reduced"} == {"static"}
         assert (found.rows, found.hidden) == (VOCAB, HIDDEN)
-        assert {one.rank for one in found.heads.values()} == {0, 4, 8}
+        assert {one.rank for one in found.heads.values()} == {0, 16}
 
     def test_every_head_and_tree_has_a_cycle(self, found: StudyTimes) -> None:
-        assert set(found.trees) == {"chain", "tree 8", "dynamic tree"}
+        assert set(found.trees) == {"chain", "tree 12", "dynamic tree"}
         for head in found.heads.values():
             for tree in found.trees.values():
                 cycle = found.latency.cycle(CycleSetting(head=head, tree=tree, prefix=found.prefix))
@@ -89,19 +96,19 @@ def test_heads_are_those_of_the_methods(made: Layout) -> None:
     heads = StudyHeads(made.seed(3), made.target, load_target(made.target))
     sizes = {way.key: heads.setting(way) for way in methods(config, made)}
     assert sizes["full-head-v-270"] == HeadSetting(kind="full", scored=(VOCAB,))
-    assert sizes["eagle-3-reduced-r-40"].scored == sizes["fr-spec-r-40"].scored == (40,)
-    assert sizes["pa-fr-decay-80-to-20"].scored == (80, 80, 40)
-    assert sizes["ranker-d-4-joint-k-24"] == HeadSetting(kind="ranker", scored=(24,), rank=8)
+    assert (sizes["eagle-3-reduced-r-40"].scored, sizes["fr-spec-r-120"].scored) == ((60,), (120,))
+    assert sizes["pa-fr-decay-120-to-30"].scored == (120, 120, 60, 40)
+    assert sizes["ranker-d-2-joint-k-40"] == HeadSetting(kind="ranker", scored=(40,), rank=16)
     hybrid = next(one for key, one in sizes.items() if key.startswith("hybrid"))
-    assert (hybrid.scored, hybrid.core, hybrid.rank) == ((28,), 20, 8)
+    assert (hybrid.scored, hybrid.core, hybrid.rank) == ((60,), 40, 16)
 
 
 def test_trees() -> None:
     config = times_config(Path("nowhere"))
     assert trees_of(config) == {
-        "chain": TreeSetting.chain(2),
-        "tree 8": TreeSetting(topk=4, depth=2, total=8),
-        "dynamic tree": TreeSetting(topk=3, depth=1, total=7),
+        "chain": TreeSetting.chain(3),
+        "tree 12": TreeSetting(topk=10, depth=3, total=12),
+        "dynamic tree": TreeSetting(topk=3, depth=2, total=9),
     }
     assert tree_of(4, 6, 5) == TreeSetting(topk=4, depth=3, total=5)  # fewer levels than asked for
     assert tree_of(1, 6, 5) is None

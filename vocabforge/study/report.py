@@ -296,15 +296,6 @@ def _facts(
         facts[f"answers, {which}"] = f"{tokens:,} tokens to {len(found):,} questions" + (
             f", {cut:,} prompts shortened" if cut else ""
         )
-    drafters = config.drafters
-    parts = {
-        "full": drafters.full,
-        "reduced": drafters.reduced,
-        "rankers alone, on the drafter that learnt with rankers,": drafters.alone,
-        "routers": drafters.router,
-    }
-    learnt = "; ".join(f"{what} {part.steps} steps of {part.batch_size} rows" for what, part in parts.items())
-    facts["drafters learn"] = f"{learnt}; rows of {drafters.sequence_length} tokens, K = {drafters.steps}"
     if times is not None:
         facts["latency table"] = _machine(times.latency.environment) + f", {times.latency.dtype}"
         facts["typical error of its cycles"] = f"{times.latency.error:.1%}"
