@@ -34,7 +34,7 @@ from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
-from vocabforge.study.results import RESULTS, MethodFigures, Shape, StudyResults
+from vocabforge.study.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
@@ -145,7 +145,7 @@ def make_study_report(path: Path) -> None:
         command="vocabforge study report",
         vocab_size=64,
         columns=[],
-        shapes=[Shape(key="chain", nodes=5, levels=4, width=1)],
+        shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
         temperatures=["greedy"],
         groups=[],
         coverage_texts=[],

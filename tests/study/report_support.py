@@ -14,10 +14,10 @@ from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.figures import Asked
-from vocabforge.study.layout import Layout
-from vocabforge.study.methods import Method, methods
-from vocabforge.study.report import Inputs, Replays
+from vocabforge.study.figures import AnsweredQuestion
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.methods import StudyMethod, methods
+from vocabforge.study.report import Replays, ReportInputs
 from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.times import StudyTimes, trees_of
 from vocabforge.tune.records import AXES, Part, Point, Shapes
@@ -64,7 +64,7 @@ def report_config(root: Path, *, small: bool = True) -> StudyConfig:
     return config.model_copy(update={"target": target, "drafters": drafters, "size": "made up"})
 
 
-def make_subsets(config: StudyConfig, layout: Layout) -> None:
+def make_subsets(config: StudyConfig, layout: StudyLayout) -> None:
     """Draft vocabularies that methods need: the first ids of the tokenizer."""
     for size in config.methods.static:
         ids = np.arange(size, dtype=np.int64)
@@ -75,13 +75,13 @@ def make_subsets(config: StudyConfig, layout: Layout) -> None:
 
 def made_up(
     root: Path, *, small: bool = True, share: float = 0.1, seeds: int = 3
-) -> tuple[StudyConfig, Inputs]:
+) -> tuple[StudyConfig, ReportInputs]:
     """A configuration and what its stages might have left.
 
     Args:
         share: of the questions.
     """
-    config, layout = report_config(root, small=small), Layout(root)
+    config, layout = report_config(root, small=small), StudyLayout(root)
     make_subsets(config, layout)
     ways, asked = methods(config, layout), made_up_questions(share)
     numbers = range(seeds)
@@ -90,7 +90,7 @@ def made_up(
         for which in (GREEDY, DRAWN)
     }
     static = [way for way in ways if way.vocab is not None]
-    return config, Inputs(
+    return config, ReportInputs(
         ways=ways,
         replays=replays,
         seeds=list(numbers),
@@ -104,7 +104,7 @@ def made_up(
     )
 
 
-def made_up_questions(share: float) -> list[Asked]:
+def made_up_questions(share: float) -> list[AnsweredQuestion]:
     """Questions of all sets, each with an answer of a few tokens."""
     rng, found = np.random.default_rng(1), []
     for name, categories in SETS.items():
@@ -112,11 +112,11 @@ def made_up_questions(share: float) -> list[Asked]:
             for _ in range(max(2, round(share * count))):
                 tokens = tuple(range(int(rng.integers(12, 33))))
                 limited = len(tokens) >= TOKENS
-                found.append(Asked(name, category, Continuation((1,), tokens), limited))
+                found.append(AnsweredQuestion(name, category, Continuation((1,), tokens), limited))
     return found
 
 
-def chance_inside(way: Method, rare: bool) -> float:
+def chance_inside(way: StudyMethod, rare: bool) -> float:
     """How often the full head's candidate is one of the method's."""
     scored, lost = scored_of(way), 0.22 if rare else 0.055
     if way.family in ("full", "low-rank"):
@@ -130,7 +130,7 @@ def chance_inside(way: Method, rare: bool) -> float:
     return 1 - 0.007 * joint * rank * kind * (1.3 if rare else 1.0) * (2048 / scored) ** 0.45
 
 
-def scored_of(way: Method) -> float:
+def scored_of(way: StudyMethod) -> float:
     """Mean tokens with an exact logit at the first draft step."""
     options = way.options
     if way.family in ("full", "low-rank"):
@@ -149,7 +149,7 @@ def scored_of(way: Method) -> float:
 
 
 def made_up_ranks(
-    ways: Sequence[Method], asked: Sequence[Asked], seed: int, which: str
+    ways: Sequence[StudyMethod], asked: Sequence[AnsweredQuestion], seed: int, which: str
 ) -> dict[str, Replayed]:
     """Ranks that share the questions' difficulty: where a method misses, so does every worse one."""
     rng = np.random.default_rng([seed, len(which)])
@@ -177,7 +177,7 @@ def made_up_ranks(
     return found
 
 
-def setting_of(way: Method) -> HeadSetting:
+def setting_of(way: StudyMethod) -> HeadSetting:
     """Sizes of a method's head, as ``times`` would write them."""
     kind: Any = way.kind or ("full" if way.family == "full" else "static")
     rank = 0
@@ -189,7 +189,7 @@ def setting_of(way: Method) -> HeadSetting:
     return HeadSetting(kind=kind, scored=tuple(steps), core=core, rank=rank, clusters=clusters)
 
 
-def made_up_times(config: StudyConfig, ways: Sequence[Method]) -> StudyTimes:
+def made_up_times(config: StudyConfig, ways: Sequence[StudyMethod]) -> StudyTimes:
     """Times of this model's cycles."""
     heads = {way.key: setting_of(way) for way in ways}
     return StudyTimes(
@@ -237,7 +237,7 @@ def made_up_latency(heads: Sequence[HeadSetting]) -> LatencyTable:
     )
 
 
-def made_up_check(ways: Sequence[Method]) -> Checked:
+def made_up_check(ways: Sequence[StudyMethod]) -> Checked:
     """A decoder that is lossless and does as the replay says."""
     modes = [
         Decoded(

@@ -26,7 +26,7 @@ from vocabforge.corpus.sources import SourceOptions, iter_documents
 from vocabforge.evaluate.benchmarks import read_questions
 from vocabforge.study.config import SourceConfig, StudyConfig, StudyDataConfig
 from vocabforge.study.data import KIND, make, run
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.source_texts import (
     clean,
     joined,
@@ -86,7 +86,7 @@ def contents(talk: Talk) -> list[str]:
 
 def study(
     folder: Path, output: Path, sources: list[dict[str, Any]], **data: Any
-) -> tuple[StudyConfig, Layout]:
+) -> tuple[StudyConfig, StudyLayout]:
     part = {"steps": 1}
     config = parse_config(
         StudyConfig,
@@ -100,7 +100,7 @@ def study(
         },
         source="test",
     )
-    return config, Layout(config.output)
+    return config, StudyLayout(config.output)
 
 
 # --- kinds of sources -------------------------------------------------------------------------------------------------
@@ -350,12 +350,12 @@ SOURCES: list[dict[str, Any]] = [
 ]
 
 
-def rows_of(layout: Layout) -> list[dict[str, Any]]:
+def rows_of(layout: StudyLayout) -> list[dict[str, Any]]:
     """The sources' part of the summary."""
     return json.loads((layout.data / "summary.json").read_text("utf-8"))["sources"]
 
 
-def made_at(layout: Layout) -> int:
+def made_at(layout: StudyLayout) -> int:
     return (layout.data / "manifest.json").stat().st_mtime_ns
 
 

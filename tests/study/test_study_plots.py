@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from vocabforge.study.plots import Panel, Series, spot_chart, study_panels
+from vocabforge.study.plots import Series, StudyChart, spot_chart, study_panels
 from vocabforge.study.results import StudyResults
 
 
-def test_all_charts_are_there(panels: list[Panel]) -> None:
+def test_all_charts_are_there(panels: list[StudyChart]) -> None:
     assert [panel.key for panel in panels] == [
         "share",
         "speed",
@@ -20,7 +20,7 @@ def test_all_charts_are_there(panels: list[Panel]) -> None:
     ]
 
 
-def test_notes_say_what_is_measured(panels: list[Panel]) -> None:
+def test_notes_say_what_is_measured(panels: list[StudyChart]) -> None:
     words = {panel.key: panel.note for panel in panels}
     assert words["share"].startswith("Measured")
     assert "low rank, d/8, which scores none exactly" in words["share"]
@@ -29,14 +29,14 @@ def test_notes_say_what_is_measured(panels: list[Panel]) -> None:
     assert words["speed"].startswith("Predicted")
 
 
-def test_every_name_has_a_line(results: StudyResults, panels: list[Panel]) -> None:
+def test_every_name_has_a_line(results: StudyResults, panels: list[StudyChart]) -> None:
     names = {one.name for one in results.methods}
     by_key = {panel.key: panel for panel in panels}
     assert {name for _, name in by_key["speed"].legend} == names
     assert {name for _, name in by_key["share"].legend} == names - {"low rank"}
 
 
-def test_files_stand_alone(panels: list[Panel]) -> None:
+def test_files_stand_alone(panels: list[StudyChart]) -> None:
     files = {panel.key: panel.file for panel in panels}
     for name, text in files.items():
         root = ElementTree.fromstring(text)
@@ -45,7 +45,7 @@ def test_files_stand_alone(panels: list[Panel]) -> None:
     assert "FR-Spec" in files["share"]  # its legend
 
 
-def test_ids_of_a_page_are_its_own(panels: list[Panel]) -> None:
+def test_ids_of_a_page_are_its_own(panels: list[StudyChart]) -> None:
     ids = [one for panel in panels for one in re.findall(r'\bid="([^"]+)"', panel.svg)]
     assert len(ids) == len(set(ids))
 

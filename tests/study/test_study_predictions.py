@@ -9,7 +9,7 @@ import pytest
 from vocabforge.study.config import TimesConfig
 from vocabforge.study.predictions import Length, predictions
 from vocabforge.study.results import MACHINE, ROOFLINE
-from vocabforge.study.roofline import Sizes, head_bytes
+from vocabforge.study.roofline import RooflineSizes, head_bytes
 from vocabforge.study.times import StudyTimes
 from vocabforge.tune.records import AXES, Part, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
@@ -79,14 +79,14 @@ class TestPredictions:
 
     def test_the_roofline(self) -> None:
         found = predictions("full", exactly(2.0), times(), CONFIG, tree=CHAIN)[ROOFLINE]
-        moved = head_bytes(HeadSetting(kind="full", scored=(2000,)), Sizes(2000, 640)).most
+        moved = head_bytes(HeadSetting(kind="full", scored=(2000,)), RooflineSizes(2000, 640)).most
         assert found.head_s == pytest.approx(4 * moved / 1e9)
         assert found.cycle_s == pytest.approx(4 * moved / 1e9 + 4 * 1e-4 + 1e-3)
         assert found.plain == pytest.approx(1000.0)
 
     def test_rows_of_a_tree_share_or_do_not(self) -> None:
         found = predictions("router", exactly(2.0), times(), CONFIG, tree=TREE)[ROOFLINE]
-        large, sizes = times().large("router", Sizes(2000, 640)), Sizes(2000, 640)
+        large, sizes = times().large("router", RooflineSizes(2000, 640)), RooflineSizes(2000, 640)
         steps = [head_bytes(large, sizes, rows) for rows in (1, 4, 4)]
         fixed = 3e-4 + 1e-3
         assert found.low == pytest.approx(found.tokens_per_s)

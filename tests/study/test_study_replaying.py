@@ -21,17 +21,17 @@ from vocabforge.evaluate.replay_walk import walk
 from vocabforge.models.lean import load_target
 from vocabforge.study import replaying
 from vocabforge.study.answers import load_answers
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyHeads, methods
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def layout(drafted: Layout, tmp_path: Path) -> Layout:
+def layout(drafted: StudyLayout, tmp_path: Path) -> StudyLayout:
     """A study of its own, replayed already."""
     shutil.copytree(drafted.root, tmp_path / "study")
-    return Layout(tmp_path / "study")
+    return StudyLayout(tmp_path / "study")
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
-def run(layout: Layout, **sections: Any) -> None:
+def run(layout: StudyLayout, **sections: Any) -> None:
     replaying.run(drafted_config(layout.root, **sections), layout, SEED)
 
 
-def test_all_methods_are_replayed_on_both_kinds_of_answers(drafted: Layout) -> None:
+def test_all_methods_are_replayed_on_both_kinds_of_answers(drafted: StudyLayout) -> None:
     ways = methods(drafted_config(drafted.root), drafted)
     for which in ("greedy", "drawn"):
         found = replaying.load_replayed(drafted, SEED, which)
@@ -66,7 +66,7 @@ def test_all_methods_are_replayed_on_both_kinds_of_answers(drafted: Layout) -> N
     assert not list(drafted.replay.glob("seed-*-*"))
 
 
-def test_ranks_are_those_of_the_method_s_own_head(drafted: Layout) -> None:
+def test_ranks_are_those_of_the_method_s_own_head(drafted: StudyLayout) -> None:
     """One method of each drafter, replayed by itself."""
     model = load_target(drafted.target)
     heads = StudyHeads(drafted.seed(SEED), drafted.target, model)
@@ -81,7 +81,7 @@ def test_ranks_are_those_of_the_method_s_own_head(drafted: Layout) -> None:
         assert alone.scored == pytest.approx(found[way.key].scored, nan_ok=True)
 
 
-def test_a_finished_replay_is_taken_over(layout: Layout, asked: list[str]) -> None:
+def test_a_finished_replay_is_taken_over(layout: StudyLayout, asked: list[str]) -> None:
     before = open_artifact(layout.replayed(SEED)).content_hash
     run(layout)
     run(layout, replay={"rows": 3})  # how many rows at once changes no rank
@@ -90,7 +90,7 @@ def test_a_finished_replay_is_taken_over(layout: Layout, asked: list[str]) -> No
 
 
 def test_a_killed_replay_goes_on_with_the_other_answers(
-    layout: Layout, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    layout: StudyLayout, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_artifact(layout.replayed(SEED)).content_hash
     shutil.rmtree(layout.replayed(SEED))
@@ -113,7 +113,7 @@ def test_a_killed_replay_goes_on_with_the_other_answers(
 
 
 @pytest.mark.parametrize("what", ["levels", "head", "drafter", "answers", "vocabulary", "damage"])
-def test_other_inputs_are_replayed_anew(layout: Layout, asked: list[str], what: str) -> None:
+def test_other_inputs_are_replayed_anew(layout: StudyLayout, asked: list[str], what: str) -> None:
     changes: dict[str, Any] = {"levels": {"replay": {"levels": 3}}}
     if what == "head":
         _rewrite(layout.seed(SEED) / "low-rank", lambda name, values: -values if "down" in name else values)
@@ -158,7 +158,7 @@ def _rewrite(place: Path, change: Any) -> None:
             save_file({name: change(name, values) for name, values in load_file(file).items()}, file)
 
 
-def test_damaged_ranks_are_told(layout: Layout) -> None:
+def test_damaged_ranks_are_told(layout: StudyLayout) -> None:
     artifact = open_artifact(layout.replayed(SEED))
     key = next(iter(load_file(artifact.file("ranks-greedy.safetensors"))))
     place = layout.replayed(SEED)

@@ -21,7 +21,7 @@ from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.study.config import ReplayConfig, StudyConfig
 from vocabforge.study.figures import (
-    Asked,
+    AnsweredQuestion,
     Sums,
     cells,
     conditional,
@@ -30,11 +30,11 @@ from vocabforge.study.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.layout import Layout
-from vocabforge.study.plots import Panel
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.plots import StudyChart
 from vocabforge.study.report import (
     KIND,
-    Inputs,
+    ReportInputs,
     assemble,
     read_check,
     read_inputs,
@@ -44,8 +44,8 @@ from vocabforge.study.report import (
 from vocabforge.study.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 
 
-def asked(*rows: tuple[str, str]) -> list[Asked]:
-    return [Asked(name, category, Continuation((1,), (1, 2, 3))) for name, category in rows]
+def asked(*rows: tuple[str, str]) -> list[AnsweredQuestion]:
+    return [AnsweredQuestion(name, category, Continuation((1,), (1, 2, 3))) for name, category in rows]
 
 
 class TestFigures:
@@ -85,7 +85,7 @@ class TestFigures:
 
     def test_a_chain_by_hand(self) -> None:
         """Answers of 5 and 2 tokens: the full head is always right, the other never at its first token."""
-        both = [Asked("a", "x", Continuation((1,), tuple(range(size)))) for size in (5, 2)]
+        both = [AnsweredQuestion("a", "x", Continuation((1,), tuple(range(size)))) for size in (5, 2)]
         offsets = cycle_offsets([one.continuation for one in both])
         right = np.zeros((5, 2), np.uint8)
         right[[2, 3, 4], [1, 1, 1]] = MISSED  # behind an answer's end
@@ -109,7 +109,7 @@ class TestFigures:
 
     def test_cycles_that_a_limit_may_have_cut_do_not_count(self) -> None:
         """An answer of 8 tokens, always right, chain of 3: cycles begin at 0 and 4; behind 4 three tokens are left."""
-        one = Asked("a", "x", Continuation((1,), tuple(range(8))), limited=True)
+        one = AnsweredQuestion("a", "x", Continuation((1,), tuple(range(8))), limited=True)
         right = Replayed(np.zeros((7, 3), np.uint8), (9.0, 9.0, 9.0))
         form = shapes(ReplayConfig(levels=3, trees=()))["chain"]
         limited = question_sums([{"f": right}], ["f"], [one], form)
@@ -185,7 +185,7 @@ class TestResults:
         categories = [group.key for group in results.groups if group.kind == "category"]
         assert not results.methods[0].at("tree 60", categories[0]).predicted  # type: ignore[union-attr]
 
-    def test_without_times_nothing_is_predicted(self, study: tuple[StudyConfig, Inputs]) -> None:
+    def test_without_times_nothing_is_predicted(self, study: tuple[StudyConfig, ReportInputs]) -> None:
         config, inputs = study
         found = assemble(config, replace(inputs, times=None, checked=None, replays=_greedy_only(inputs)))
         assert found.columns == []
@@ -209,19 +209,19 @@ class TestResults:
             read_study(file)
 
 
-def _greedy_only(inputs: Inputs) -> Any:
+def _greedy_only(inputs: ReportInputs) -> Any:
     return {GREEDY: inputs.replays[GREEDY]}
 
 
 class TestReport:
     def test_all_files_are_written_at_once(
         self,
-        study: tuple[StudyConfig, Inputs],
+        study: tuple[StudyConfig, ReportInputs],
         results: StudyResults,
-        panels: list[Panel],
+        panels: list[StudyChart],
         tmp_path: Path,
     ) -> None:
-        layout = Layout(tmp_path / "out")
+        layout = StudyLayout(tmp_path / "out")
         write_report(results, study[0], layout, panels)
         made = open_artifact(layout.report, KIND)
         assert {"results.json", "table.md", "report.html", "plots/share.svg"} <= set(made.manifest["files"])
@@ -229,13 +229,13 @@ class TestReport:
         write_report(results, study[0], layout, panels)  # and again, in its place
 
     def test_without_a_replay_there_is_no_report(
-        self, study: tuple[StudyConfig, Inputs], drafted: Layout
+        self, study: tuple[StudyConfig, ReportInputs], drafted: StudyLayout
     ) -> None:
         other = drafted_config(drafted.root, methods={}).model_copy(update={"seeds": (7,)})
         with pytest.raises(ArtifactError, match="no seed of the study is replayed"):
             read_inputs(other, drafted)
 
-    def test_what_is_missing_is_said(self, drafted: Layout) -> None:
+    def test_what_is_missing_is_said(self, drafted: StudyLayout) -> None:
         config = drafted_config(drafted.root).model_copy(update={"seeds": (SEED, 7)})
         found = assemble(config, read_inputs(config, drafted))
         assert found.checked is None
@@ -244,7 +244,7 @@ class TestReport:
             assert any(words in one for one in found.missing), words
         assert "1 prompts shortened" in found.facts["answers, greedy"]
 
-    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[Panel]) -> None:
+    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[StudyChart]) -> None:
         page = render_study(results, panels)
         for words in ("measured", "predicted", "arithmetic", "Not replayed: seed 3."):
             assert words in page, words
@@ -255,7 +255,7 @@ class TestReport:
 
 
 @pytest.fixture(scope="module")
-def page(results: StudyResults, panels: list[Panel], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(results: StudyResults, panels: list[StudyChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render_study(results, panels), "utf-8")
     return file
@@ -278,7 +278,7 @@ def test_light_and_dark_have_contrast(browser: Any, page: Path) -> None:  # noqa
 
 
 def test_the_check_is_summed_by_mode(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = StudyLayout(tmp_path)
 
     def figures(judgements: list[str], **replay: int) -> dict[str, Any]:
         different = [{"judgement": one} for one in judgements]

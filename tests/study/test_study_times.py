@@ -15,7 +15,7 @@ from vocabforge.core.errors import DataError
 from vocabforge.models.lean import load_target
 from vocabforge.study import times
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import StudyHeads, methods
 from vocabforge.study.times import StudyTimes, read_times, tree_of, trees_of
 from vocabforge.tune.table import read_latency
@@ -27,20 +27,20 @@ def times_config(root: Path, **values: Any) -> StudyConfig:
 
 
 @pytest.fixture(scope="module")
-def made(drafted: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    layout = Layout(tmp_path_factory.mktemp("times") / "study")
+def made(drafted: StudyLayout, tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
+    layout = StudyLayout(tmp_path_factory.mktemp("times") / "study")
     shutil.copytree(drafted.root, layout.root)
     times.run(times_config(layout.root), layout)
     return layout
 
 
 @pytest.fixture(scope="module")
-def found(made: Layout) -> StudyTimes:
+def found(made: StudyLayout) -> StudyTimes:
     return read_times(made.times)
 
 
 class TestStage:
-    def test_every_method_has_sizes(self, made: Layout, found: StudyTimes) -> None:
+    def test_every_method_has_sizes(self, made: StudyLayout, found: StudyTimes) -> None:
         ways = methods(times_config(made.root), made)
         assert set(found.heads) == {way.key for way in ways}
         by_key = {way.key: way for way in ways}
@@ -55,16 +55,18 @@ class TestStage:
                 cycle = found.latency.cycle(CycleSetting(head=head, tree=tree, prefix=found.prefix))
                 assert cycle.value > 0
 
-    def test_the_prefix_is_that_of_the_prompts(self, made: Layout, found: StudyTimes) -> None:
+    def test_the_prefix_is_that_of_the_prompts(self, made: StudyLayout, found: StudyTimes) -> None:
         config = times_config(made.root)
         lengths = [len(ids) for ids in times.study_prompts(config, made)]
         assert len(lengths) == 4  # of two sets
         assert found.prefix == round(sum(lengths) / 4 + config.answers.tokens / 2)
 
-    def test_tune_can_read_the_table(self, made: Layout, found: StudyTimes) -> None:
+    def test_tune_can_read_the_table(self, made: StudyLayout, found: StudyTimes) -> None:
         assert read_latency(made.root / "latency.json") == found.latency
 
-    def test_what_is_there_is_not_measured_again(self, made: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_is_there_is_not_measured_again(
+        self, made: StudyLayout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def refuse(*anything: Any) -> None:
             raise AssertionError("measured again")
 
@@ -91,7 +93,7 @@ class TestStage:
             read_times(tmp_path / "times.json")
 
 
-def test_heads_are_those_of_the_methods(made: Layout) -> None:
+def test_heads_are_those_of_the_methods(made: StudyLayout) -> None:
     config = times_config(made.root)
     heads = StudyHeads(made.seed(3), made.target, load_target(made.target))
     sizes = {way.key: heads.setting(way) for way in methods(config, made)}

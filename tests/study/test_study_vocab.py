@@ -14,7 +14,7 @@ from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study import vocab
 from vocabforge.study.answers import COUNTS
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.vocab.clusters import load_clusters
 from vocabforge.vocab.special import SpecialTokens
@@ -23,19 +23,19 @@ from vocabforge.vocab.table import FrequencyTable, load_counts, save_counts
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+def layout(tmp_path: Path) -> StudyLayout:
     return make_inputs(tmp_path / "study")
 
 
-def coverage(layout: Layout) -> dict[str, Any]:
+def coverage(layout: StudyLayout) -> dict[str, Any]:
     return dict(json.loads((layout.vocab / vocab.COVERAGE).read_text()))
 
 
-def stamps(layout: Layout) -> dict[str, int]:
+def stamps(layout: StudyLayout) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in layout.vocab.glob("*/manifest.json")}
 
 
-def letters(layout: Layout, ids: np.ndarray) -> set[str]:
+def letters(layout: StudyLayout, ids: np.ndarray) -> set[str]:
     backend = load_tokenizer(layout.target).backend
     return {str(backend.id_to_token(int(token))) for token in ids}
 
@@ -45,7 +45,7 @@ def contents(path: Path) -> str:
     return "".join(message["content"] for row in rows for message in row["messages"])
 
 
-def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: Layout) -> None:
+def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: StudyLayout) -> None:
     config = study_config(layout.root)
     vocab.run(config, layout)
     tokenizer = load_tokenizer(layout.target)
@@ -75,7 +75,7 @@ def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: Layout) -> 
     assert all(load_subset(path).vocab_size == V for path in named)
 
 
-def test_coverage_of_held_out_texts(layout: Layout) -> None:
+def test_coverage_of_held_out_texts(layout: StudyLayout) -> None:
     vocab.run(study_config(layout.root), layout)
     found = coverage(layout)
     said = contents(layout.heldout_texts("apart")).encode()
@@ -92,7 +92,7 @@ def test_coverage_of_held_out_texts(layout: Layout) -> None:
     assert found["subsets"]["trim-100"]["own"] == 1.0 > found["subsets"]["fr-40"]["heldout"]["apart"]
 
 
-def test_only_what_must_be_is_made_again(layout: Layout) -> None:
+def test_only_what_must_be_is_made_again(layout: StudyLayout) -> None:
     vocab.run(study_config(layout.root), layout)
     before = stamps(layout)
     assert len(before) == 3 + 3 + 2 + 2
@@ -119,7 +119,7 @@ def test_only_what_must_be_is_made_again(layout: Layout) -> None:
     assert len(load_subset(layout.subset("fr", 40))) == 40
 
 
-def test_counts_of_the_answers_themselves_go_before_their_text(layout: Layout) -> None:
+def test_counts_of_the_answers_themselves_go_before_their_text(layout: StudyLayout) -> None:
     tokenizer = load_tokenizer(layout.target)
     counts = np.zeros(V, dtype=np.int64)
     counts[200:230] = 5
@@ -138,7 +138,7 @@ def test_counts_of_the_answers_themselves_go_before_their_text(layout: Layout) -
         vocab.run(study_config(layout.root), layout)
 
 
-def test_a_study_without_held_out_sources(layout: Layout) -> None:
+def test_a_study_without_held_out_sources(layout: StudyLayout) -> None:
     data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
     vocab.run(study_config(layout.root, data=data), layout)
     assert all(row["heldout"] == {} for row in coverage(layout)["subsets"].values())
@@ -155,7 +155,7 @@ def test_a_study_without_held_out_sources(layout: Layout) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_counted(
-    layout: Layout, sections: dict[str, Any], word: str
+    layout: StudyLayout, sections: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         vocab.run(study_config(layout.root, **sections), layout)
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_refused_before_anything_is_counted(
     assert not layout.vocab.exists()
 
 
-def test_missing_texts_name_their_stage(layout: Layout) -> None:
+def test_missing_texts_name_their_stage(layout: StudyLayout) -> None:
     layout.heldout_texts("apart").unlink()
     with pytest.raises(DataError) as caught:
         vocab.run(study_config(layout.root), layout)

@@ -13,7 +13,7 @@ from tests.support import tiny_target
 from tests.train.run_support import WORDS
 from vocabforge.core.config import parse_config
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 
 V, ROWS = 261, 270  # the tokenizer's tokens, and the embedding's rows
 
@@ -30,9 +30,9 @@ def conversations(path: Path, count: int, words: Sequence[str], sources: Sequenc
     path.write_text("".join(lines))
 
 
-def make_inputs(root: Path) -> Layout:
+def make_inputs(root: Path) -> StudyLayout:
     """What the stages before ``vocab`` leave: target, texts, held-out texts, own answers (without counts)."""
-    layout = Layout(root)
+    layout = StudyLayout(root)
     tiny_target(layout.target, vocab_size=ROWS, initializer_range=0.2)
     byte_tokenizer(layout.target)
     conversations(layout.train_texts, 60, WORDS, ("one", "two"), 0)

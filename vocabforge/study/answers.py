@@ -38,7 +38,7 @@ from ..models.lean import LeanModel, load_target
 from ..vocab.special import SpecialTokens
 from ..vocab.table import FrequencyTable, save_counts
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 GAP = " … "  # stands where the middle of a text was
 # A template that lets its model think opens an answer without thoughts with an empty block. It belongs to the prompt:
@@ -321,7 +321,7 @@ class StudyAnswer:
     shortened: bool = False
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write OUTPUT/answers, an artefact of kind ``study-answers``.
 
     ``own.jsonl``: conversations that end with the target's own answer, an answer that was cut marked ``cut``.
@@ -424,7 +424,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
     )
 
 
-def load_answers(layout: Layout, which: Which) -> list[StudyAnswer]:
+def load_answers(layout: StudyLayout, which: Which) -> list[StudyAnswer]:
     """The answers to all questions, set after set.
 
     Args:
@@ -456,7 +456,7 @@ def load_answers(layout: Layout, which: Which) -> list[StudyAnswer]:
         ) from error
 
 
-def question_sets(config: StudyConfig, layout: Layout) -> list[str]:
+def question_sets(config: StudyConfig, layout: StudyLayout) -> list[str]:
     """Names of the sets of questions: the configuration's, and ``rare`` where the stage data made it."""
     names = list(config.data.benchmarks)
     return [*names, RARE] if RARE not in names and layout.questions(RARE).is_file() else names

@@ -33,8 +33,8 @@ from ..models.lean import LeanModel
 from .answers import KIND as ANSWERS
 from .answers import AnsweringTarget, StudyAnswer, Which, load_answers
 from .config import StudyConfig
-from .layout import Layout
-from .methods import Method, StudyHeads, content_of_method, methods
+from .layout import StudyLayout
+from .methods import StudyHeads, StudyMethod, content_of_method, methods
 from .replaying import load_replayed
 from .steps import run_step
 
@@ -50,7 +50,7 @@ Replays = Callable[[int, Which], Mapping[str, Replayed]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class SampleRequest:
     """One request of the sample: a question's stored answer, and how its tokens are chosen."""
 
     answer: StudyAnswer
@@ -60,7 +60,7 @@ class Asked:
 def compare_outputs(
     made: Sequence[Sequence[int]],
     expected: Sequence[Sequence[int]],
-    asked: Sequence[Asked],
+    asked: Sequence[SampleRequest],
     model: LeanModel,
     stops: Collection[int],
 ) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def compare_outputs(
 
 
 def compare_cycles(
-    made: Sequence[Generation], asked: Sequence[Asked], ranks: Sequence[Ranks], shape: TreeShape
+    made: Sequence[Generation], asked: Sequence[SampleRequest], ranks: Sequence[Ranks], shape: TreeShape
 ) -> dict[str, Any]:
     """Cycles of a fixed shape beside those of the replay that begin at the same tokens.
 
@@ -198,7 +198,7 @@ def _number_below(height: float, place: Place, sampling: SamplingParams) -> bool
     return chance.happens(height, 1)
 
 
-class Sample:
+class CheckSample:
     """Some questions of every set, asked again as their stored answers were.
 
     Attributes:
@@ -206,7 +206,7 @@ class Sample:
         asked: the requests, by the kind of answer; the same questions of both kinds, in one order.
     """
 
-    def __init__(self, config: StudyConfig, layout: Layout) -> None:
+    def __init__(self, config: StudyConfig, layout: StudyLayout) -> None:
         self._layout, self._rows, self._tokens = layout, config.answers.rows, config.check.tokens
         self.target = AnsweringTarget(layout.target, config.device, self._rows)
         answers = {which: load_answers(layout, which) for which in TEMPERATURES}
@@ -216,7 +216,7 @@ class Sample:
         }
         self.asked = {
             which: [
-                Asked(found[number], SamplingParams(TEMPERATURES[which], seed=found[number].seed))
+                SampleRequest(found[number], SamplingParams(TEMPERATURES[which], seed=found[number].seed))
                 for number in self._numbers
             ]
             for which, found in answers.items()
@@ -290,7 +290,7 @@ def spread_over_sets(sets: Sequence[str], count: int) -> list[int]:
     return found
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Decode a sample with every method of the first seeds and write OUTPUT/check.json.
 
     It holds ``plain`` (plain decoding beside the stored answers, by kind) and ``methods``: by key, below ``by_seed``,
@@ -305,7 +305,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
     perform(config, layout, partial(load_replayed, layout))
 
 
-def perform(config: StudyConfig, layout: Layout, replays: Replays) -> None:
+def perform(config: StudyConfig, layout: StudyLayout, replays: Replays) -> None:
     """:func:`run` with the replay's results handed in; it raises the same."""
     result = _measured(config, layout, replays)
     atomic_write_json(layout.checked, result)
@@ -332,7 +332,7 @@ class _CheckFile(StrictModel):
     as_replayed: bool
 
 
-def load_checked(layout: Layout) -> dict[str, Any]:
+def load_checked(layout: StudyLayout) -> dict[str, Any]:
     """check.json; see :func:`run`.
 
     Raises:
@@ -348,10 +348,14 @@ def load_checked(layout: Layout) -> dict[str, Any]:
     return found.model_dump()
 
 
-def _measured(config: StudyConfig, layout: Layout, replays: Replays) -> dict[str, Any]:
+def _measured(config: StudyConfig, layout: StudyLayout, replays: Replays) -> dict[str, Any]:
     """check.json."""
     folder, own, levels = layout.root / "check", config.check, config.replay.levels
-    sample, ways, seeds = Sample(config, layout), methods(config, layout), config.seeds[: config.check.seeds]
+    sample, ways, seeds = (
+        CheckSample(config, layout),
+        methods(config, layout),
+        config.seeds[: config.check.seeds],
+    )
     answers = open_artifact(layout.answers, ANSWERS, verify=False).manifest["files"]
     key = {
         "target": sample.target.identity,
@@ -395,8 +399,8 @@ class _Seed:
     def __init__(
         self,
         config: StudyConfig,
-        layout: Layout,
-        sample: Sample,
+        layout: StudyLayout,
+        sample: CheckSample,
         seed: int,
         replays: Replays,
         plain: Mapping[str, Sequence[Sequence[int]]],
@@ -408,7 +412,7 @@ class _Seed:
     def _heads(self) -> StudyHeads:
         return StudyHeads(self._layout.seed(self._seed), self._layout.target, self._sample.model)
 
-    def measure(self, way: Method) -> dict[str, Any]:
+    def measure(self, way: StudyMethod) -> dict[str, Any]:
         """Decode the sample in every mode."""
         own, levels, sample = self._config.check, self._config.replay.levels, self._sample
         drafter, head = self._heads.drafter(way.drafter), self._heads.head(way)
@@ -427,7 +431,7 @@ class _Seed:
         return found
 
 
-def _warn(way: Method, seed: int, found: Mapping[str, Any]) -> None:
+def _warn(way: StudyMethod, seed: int, found: Mapping[str, Any]) -> None:
     """One line for what must not be."""
     for mode, figures in found.items():
         where = f"{way.label}, seed {seed}, {mode}"

@@ -17,8 +17,8 @@ from ..core.progress import say
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
 from .config import StudyConfig, StudyDataConfig
-from .layout import Layout
-from .overlap import Overlap
+from .layout import StudyLayout
+from .overlap import HeldoutOverlap
 from .sources import NO_TOOLS, SourceTexts, Talk, read_source
 from .target import tokenizer_hashes, unpack_tokenizer
 
@@ -31,7 +31,7 @@ _SHUFFLE_SEED = 0
 Row = dict[str, Any]
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write ``layout.data`` and, where one is given, ``layout.tokenizer``.
 
     ``train.jsonl``, ``heldout-NAME.jsonl`` and ``questions-NAME.jsonl``: see :func:`make`; ``summary.json``: how many
@@ -66,7 +66,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
 
 @dataclass
-class Made:
+class StudyTexts:
     """The files' rows.
 
     Attributes:
@@ -84,7 +84,7 @@ class Made:
 
 def make(
     config: StudyDataConfig, benchmarks: Mapping[str, Benchmark], tokenizer: TextTokenizer | None
-) -> Made:
+) -> StudyTexts:
     """All rows from the sources.
 
     Conversations are ``{"messages": [...], "source": NAME}`` with the tool list beside where there is one, questions as
@@ -95,7 +95,7 @@ def make(
     Raises:
         DataError: see :func:`run`.
     """
-    made = Made()
+    made = StudyTexts()
     read = []
     for source in config.sources:
         limit = config.limits.get(source.name, source.documents)
@@ -111,7 +111,7 @@ def make(
         f"questions {name}": [one.turns for one in questions] for name, questions in asked.items()
     }
     sets |= {f"heldout {one.source.name}": [talk.texts for talk in one.talks] for one in others}
-    overlap = Overlap(sets, config.overlap)
+    overlap = HeldoutOverlap(sets, config.overlap)
     sources: list[dict[str, Any]] = []
     for one in read:
         kept, met = one.talks, Counter[str]()

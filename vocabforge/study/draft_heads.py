@@ -44,7 +44,7 @@ from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.draft_heads import KINDS
 from ..train.machine import set_threads
 from . import steps as making
-from .methods import FULL, Method, StudyHeads
+from .methods import FULL, StudyHeads, StudyMethod
 
 RESULTS, TABLE = "results.json", "table.md"
 COLUMNS = ("draft head", "setting", "tokens scored", "accepted length", "share of full")
@@ -162,10 +162,10 @@ def bench_draft_heads(
         raise UsageError("this benchmark runs in one process", got=got, remedy=remedy)
     config = load_config(TrainConfig, recipe, overrides)
     check(config, options)
-    return _Bench(config, options, output).run()
+    return _HeadBench(config, options, output).run()
 
 
-class _Bench:
+class _HeadBench:
     """One comparison: its inputs, loaded once, and its steps."""
 
     def __init__(self, config: TrainConfig, options: HeadBenchOptions, output: Path) -> None:
@@ -210,23 +210,23 @@ class _Bench:
         self.short = max(1, config.optim.steps // 3)
         self.methods = self._methods()
 
-    def _methods(self) -> list[Method]:
+    def _methods(self) -> list[StudyMethod]:
         """Every row of the table, the full head first."""
         options, shared = self.options, self.output / "shared"
         low_rank = self.config.heads.low_rank
         rank = None if low_rank is None else low_rank.rank
-        found = [Method(FULL, "full head", f"V = {self.model.config.vocab_size:,}")]
+        found = [StudyMethod(FULL, "full head", f"V = {self.model.config.vocab_size:,}")]
         found += [
-            Method("reduced", "EAGLE-3 reduced", f"R = {size:,}", f"reduced-{size}")
+            StudyMethod("reduced", "EAGLE-3 reduced", f"R = {size:,}", f"reduced-{size}")
             for size in options.draft_vocabs
         ]
         found += [
-            Method(family, name, f"R = {size:,}", vocab=shared / f"{family}-{size}")
+            StudyMethod(family, name, f"R = {size:,}", vocab=shared / f"{family}-{size}")
             for family, name in (("fr", "FR-Spec"), ("trim", "VocabTrim"))
             for size in options.draft_vocabs
         ]
         found += [
-            Method(
+            StudyMethod(
                 "ranker",
                 f"ranker, {part}",
                 f"k = {k:,}",
@@ -238,12 +238,14 @@ class _Bench:
             for k in options.shortlists
         ]
         setting = "default rank" if rank is None else f"rank {rank}"
-        found.append(Method("low-rank", "low-rank", setting, kind="low-rank", head="full/heads/low-rank"))
+        found.append(
+            StudyMethod("low-rank", "low-rank", setting, kind="low-rank", head="full/heads/low-rank")
+        )
         for text in options.budget_texts():
             budgets = HeadOptions(budgets=parse_budget(text, options.tree.levels))
             setting = f"{text} of {options.clusters}"
             found.append(
-                Method("router", "router", setting, kind="router", head="router/router", options=budgets)
+                StudyMethod("router", "router", setting, kind="router", head="router/router", options=budgets)
             )
         return found
 
@@ -386,7 +388,7 @@ class _Bench:
             lambda: making.train_router(config, drafter, path, output, optim=optim, levels=levels),
         )
 
-    def _decode(self, heads: StudyHeads, way: Method, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _decode(self, heads: StudyHeads, way: StudyMethod, plain: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Decode every prompt with a method; its figures beside plain decoding's outputs."""
         tree = [self.options.depth, self.options.topk, self.options.total]
 

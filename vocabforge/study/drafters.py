@@ -37,7 +37,7 @@ from ..train.tiny_target_run import passes_in_bf16
 from . import steps as making
 from .answers import spread_by_source
 from .config import DraftersConfig, PartConfig, StudyConfig
-from .layout import Layout, begin, publish, tidy
+from .layout import StudyLayout, begin, publish, tidy
 from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
 from .vocab import content_of, heldout_files
 
@@ -47,7 +47,7 @@ _SAMPLE = 256  # conversations whose tokens are counted, to know how many a shar
 _HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
 
 
-def mix(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[str, Any]:
+def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
     """Write the conversations that drafters learn from, and a few held-out ones, below ``layout.root``.
 
     Of both kinds so many are taken that ``drafters.corpus_share`` of the tokens are texts of the sources, evenly over
@@ -80,7 +80,7 @@ def mix(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[s
     }
 
 
-def mix_key(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[str, Any]:
+def mix_key(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
     """Everything that decides what :func:`mix` writes.
 
     Raises:
@@ -104,7 +104,7 @@ def mix_fits(made: Mapping[str, Any]) -> bool:
     )
 
 
-def packed(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> TrainData:
+def packed(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> TrainData:
     """The mixed conversations as packed rows, made once and found again by their content.
 
     Raises:
@@ -185,7 +185,7 @@ RUNS = "runs"  # of what becomes a single head
 _EVAL_TOKENS = 256
 
 
-def run(config: StudyConfig, layout: Layout, seed: int) -> None:
+def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
 
     Below ``layout.seed(seed)``: the run folders ``full`` and ``reduced`` with their ``drafter``; rankers (joint and
@@ -199,7 +199,7 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
     Training(config, layout, seed).run()
 
 
-class Inputs(NamedTuple):
+class TrainingInputs(NamedTuple):
     """What all trainings of a seed share: settings, rows, and the target's fingerprint."""
 
     base: TrainConfig
@@ -210,7 +210,7 @@ class Inputs(NamedTuple):
 class Training:
     """The trainings of one seed, in order."""
 
-    def __init__(self, config: StudyConfig, layout: Layout, seed: int) -> None:
+    def __init__(self, config: StudyConfig, layout: StudyLayout, seed: int) -> None:
         check_ranks(config)
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
@@ -227,7 +227,7 @@ class Training:
         for count in self.config.methods.clusters:
             self._router(inputs, full, count)
 
-    def inputs(self) -> Inputs:
+    def inputs(self) -> TrainingInputs:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
         with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
@@ -240,9 +240,9 @@ class Training:
             )
             data = packed(config, layout, tokenizer)
         base = base_settings(config, layout, data.prepared.artifact.path)
-        return Inputs(base, data, target_fingerprint(layout.target))
+        return TrainingInputs(base, data, target_fingerprint(layout.target))
 
-    def full(self, inputs: Inputs) -> dict[str, Any]:
+    def full(self, inputs: TrainingInputs) -> dict[str, Any]:
         """The full drafter with its heads."""
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
@@ -264,7 +264,12 @@ class Training:
         return {head_name(key): ranker_folder(part, training) for key, part in ranks}
 
     def _train(
-        self, inputs: Inputs, part: PartConfig, output: Path, wanted: Mapping[str, str], **sections: Any
+        self,
+        inputs: TrainingInputs,
+        part: PartConfig,
+        output: Path,
+        wanted: Mapping[str, str],
+        **sections: Any,
     ) -> dict[str, Any]:
         """One run of ``train-drafter``; its heads go where the study looks for them.
 
@@ -295,7 +300,7 @@ class Training:
         tidy(output)
         return made
 
-    def _router(self, inputs: Inputs, full: Mapping[str, Any], count: int) -> None:
+    def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
         own, clusters = self.config.drafters, self.layout.clusters(count)
         output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
         settings = part_settings(inputs.base, own.router, output, self.seed)
@@ -345,7 +350,7 @@ def check_ranks(config: StudyConfig) -> None:
         )
 
 
-def base_settings(config: StudyConfig, layout: Layout, prepared: Path) -> TrainConfig:
+def base_settings(config: StudyConfig, layout: StudyLayout, prepared: Path) -> TrainConfig:
     """What all runs of ``train-drafter`` have in common.
 
     Args:

@@ -15,7 +15,7 @@ from ..core.files import atomic_write_json, read_json
 from ..core.swap import mend, put_in_place, sibling
 
 
-class Layout:
+class StudyLayout:
     """Paths below a study's output folder."""
 
     def __init__(self, root: Path) -> None:

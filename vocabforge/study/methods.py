@@ -17,14 +17,14 @@ from ..tune.types import HeadSetting, setting_of
 from ..vocab.schedule import schedule_sizes
 from ..vocab.subset import load_subset
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families, and folders below that of the seed
 PARTS = "joint", "alone"
 
 
 @dataclass(frozen=True)
-class Method:
+class StudyMethod:
     """One way of drafting.
 
     Attributes:
@@ -71,7 +71,7 @@ def router_folder(clusters: int) -> str:
     return f"router-{clusters}"
 
 
-def methods(config: StudyConfig, layout: Layout) -> list[Method]:
+def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
     """Every row of the study, the full head first.
 
     Raises:
@@ -79,25 +79,25 @@ def methods(config: StudyConfig, layout: Layout) -> list[Method]:
     """
     own, levels, rows = config.methods, config.replay.levels, config.target.rows
     found = [
-        Method(FULL, "full head", f"V = {'all' if rows is None else f'{rows:,}'}"),
-        Method(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
+        StudyMethod(FULL, "full head", f"V = {'all' if rows is None else f'{rows:,}'}"),
+        StudyMethod(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
     ]
     for ranking, name in (("fr", "FR-Spec"), ("trim", "VocabTrim")):
         for size in own.static:
-            found.append(Method(ranking, name, f"R = {size:,}", vocab=layout.subset(ranking, size)))
+            found.append(StudyMethod(ranking, name, f"R = {size:,}", vocab=layout.subset(ranking, size)))
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
     for text in own.position:
         law, most, least = text.split(":")
         sizes = schedule_sizes(law, int(most), int(least), levels)
         options = HeadOptions(ranked=ranked[: int(most)], schedule=sizes)
         setting = f"{law} {int(most):,} to {int(least):,}"
-        found.append(Method("pa-fr", "PA-FR", setting, kind="scheduled", options=options))
+        found.append(StudyMethod("pa-fr", "PA-FR", setting, kind="scheduled", options=options))
     for part in own.ranks:
         for training in PARTS:
             name, head = f"ranker d/{part}, {training}", ranker_folder(part, training)
             for k in own.shortlists:
                 found.append(_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)))
-    found.append(Method(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
+    found.append(StudyMethod(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
     for clusters in own.clusters:
         counts = sorted({max(1, round(share * clusters)) for share in own.budgets})
         budgets: dict[str, tuple[int, ...]] = {f"{count}": (count,) for count in counts}
@@ -122,8 +122,8 @@ def methods(config: StudyConfig, layout: Layout) -> list[Method]:
     return found
 
 
-def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> Method:
-    return Method(kind, name, setting, kind=kind, head=head, options=options, dynamic=True)
+def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
+    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options, dynamic=True)
 
 
 class StudyHeads:
@@ -146,7 +146,7 @@ class StudyHeads:
         """A trained drafter as it is."""
         return self._loaded(name)[0]
 
-    def head(self, way: Method) -> DraftHead:
+    def head(self, way: StudyMethod) -> DraftHead:
         """The draft head of a method; parts with weights of their own are shared."""
         drafter, artifact = self._loaded(way.drafter)
         if way.vocab is not None:
@@ -161,11 +161,11 @@ class StudyHeads:
             module = self._trained[way.head].module
         return build_head(way.kind, base_of(drafter), module, way.options)
 
-    def setting(self, way: Method) -> HeadSetting:
+    def setting(self, way: StudyMethod) -> HeadSetting:
         """Its sizes that time depends on."""
         return setting_of(self.head(way))
 
-    def content(self, way: Method) -> dict[str, Any]:
+    def content(self, way: StudyMethod) -> dict[str, Any]:
         """See :func:`content_of_method`."""
         return content_of_method(self.place, way)
 
@@ -182,7 +182,7 @@ def drafter_folder(place: Path, name: str) -> Path:
     return inside if inside.is_dir() else place / name
 
 
-def content_of_method(place: Path, way: Method) -> dict[str, Any]:
+def content_of_method(place: Path, way: StudyMethod) -> dict[str, Any]:
     """Everything that decides what a method drafts, by content.
 
     Args:

@@ -59,7 +59,7 @@ _WIDE_IN = 9.0  # of a file
 
 
 @dataclass(frozen=True)
-class Panel:
+class StudyChart:
     """A chart with its words.
 
     Attributes:
@@ -127,7 +127,7 @@ def main_methods(results: StudyResults) -> list[MethodFigures]:
     return [max(members, key=worth) for members in families.values()]
 
 
-def study_panels(results: StudyResults) -> list[Panel]:
+def study_panels(results: StudyResults) -> list[StudyChart]:
     """All charts, in the order of the page."""
     return [
         *_shares(results),
@@ -200,7 +200,7 @@ def _spots(
     spot: Callable[[MethodFigures, Cell, float], tuple[float, float, float] | None],
     *,
     sizes: bool = False,
-) -> list[Panel]:
+) -> list[StudyChart]:
     """A chart of points, one series a method name; ``words`` are key, title and note.
 
     Args:
@@ -223,7 +223,7 @@ def _spots(
         return []
     key, title, note = words
     return [
-        Panel(
+        StudyChart(
             key,
             title,
             note,
@@ -234,7 +234,7 @@ def _spots(
     ]
 
 
-def _shares(results: StudyResults) -> list[Panel]:
+def _shares(results: StudyResults) -> list[StudyChart]:
     """What is kept of the full head's accepted length against what it costs in exact logits."""
     shape = main_shape(results)
 
@@ -255,7 +255,7 @@ def _shares(results: StudyResults) -> list[Panel]:
     return _spots(results, words, ("exact logits a draft step", SHARE_LABEL), spot, sizes=True)
 
 
-def _speeds(results: StudyResults) -> list[Panel]:
+def _speeds(results: StudyResults) -> list[StudyChart]:
     """Predicted speed at the larger shape against the share that is kept."""
 
     def spot(one: MethodFigures, cell: Cell, kept: float) -> tuple[float, float, float] | None:
@@ -266,7 +266,7 @@ def _speeds(results: StudyResults) -> list[Panel]:
     return _spots(results, words, (SHARE_LABEL, "predicted tokens/s"), spot)
 
 
-def _categories(results: StudyResults) -> list[Panel]:
+def _categories(results: StudyResults) -> list[StudyChart]:
     """What the main methods keep, group by group."""
     shape, look = main_shape(results), looks(results.methods)
     chosen = [one for one in main_methods(results) if one.family != "full"]
@@ -282,7 +282,7 @@ def _categories(results: StudyResults) -> list[Panel]:
     short = {look[one.key]: one.name for one in chosen}
     rows = [shown_group(group.key, group.kind) for group in results.groups]
     return [
-        Panel(
+        StudyChart(
             "categories",
             "Accepted length kept, by group of questions",
             f"Measured, {shape}, greedy; the dashed line is the full head in the same questions",
@@ -294,7 +294,7 @@ def _categories(results: StudyResults) -> list[Panel]:
     ]
 
 
-def _steps(results: StudyResults) -> list[Panel]:
+def _steps(results: StudyResults) -> list[StudyChart]:
     """Acceptance at each draft step, given those before."""
     look, traces, legend = looks(results.methods), [], []
     for one in main_methods(results):
@@ -307,10 +307,10 @@ def _steps(results: StudyResults) -> list[Panel]:
         return []
     svg = trace_lines("steps", ("draft step", "accepted, %"), traces)
     note = "Measured, chain, greedy: share of the draft tokens whose predecessors were accepted"
-    return [Panel("steps", "Acceptance by draft step", note, tuple(legend), svg, standalone(svg))]
+    return [StudyChart("steps", "Acceptance by draft step", note, tuple(legend), svg, standalone(svg))]
 
 
-def _head_times(results: StudyResults) -> list[Panel]:
+def _head_times(results: StudyResults) -> list[StudyChart]:
     """Time of the draft head in a cycle, by where it comes from."""
     shape, look, found = main_shape(results), looks(results.methods), []
     for column in COLUMNS:
@@ -324,5 +324,5 @@ def _head_times(results: StudyResults) -> list[Panel]:
             source = "Arithmetic: bytes over bandwidth" if column == ROOFLINE else "Measured head times"
             svg = bar_rows(f"heads-{column}", "ms of the draft head a cycle", bars)
             title, note = f"Draft head: {COLUMN_NAMES[column]}", f"{source}; a cycle of {shape}"
-            found.append(Panel(f"heads-{column}", title, note, (), svg, standalone(svg)))
+            found.append(StudyChart(f"heads-{column}", title, note, (), svg, standalone(svg)))
     return found

@@ -15,7 +15,7 @@ from ..core.errors import MismatchError
 from ..tune.types import CycleSetting, Seconds, TreeSetting, total
 from .config import TimesConfig
 from .results import MACHINE, ROOFLINE, Speed
-from .roofline import Sizes, head_seconds
+from .roofline import RooflineSizes, head_seconds
 from .times import StudyTimes
 
 
@@ -48,7 +48,7 @@ def predictions(
     """Predicted speed of a method with a draft shape, by column.
 
     Args:
-        key: ``Method.key``.
+        key: ``StudyMethod.key``.
         accepted: tokens that a cycle commits.
         tree: the draft shape.
         scored: tokens with an exact logit by draft step, as the replay counted them: for a router and a context head
@@ -81,7 +81,7 @@ def _roofline(
     key: str, times: StudyTimes, config: TimesConfig, tree: TreeSetting, scored: Mapping[int, float] | None
 ) -> _Cycle:
     """Layer and target as configured, the head by its bytes: the most that its rows may need."""
-    sizes = Sizes(config.shape_rows, config.shape_hidden, config.bandwidth)
+    sizes = RooflineSizes(config.shape_rows, config.shape_hidden, config.bandwidth)
     setting = times.large(key, sizes, scored)
     steps = [head_seconds(setting, sizes, tree.topk if step else 1, step) for step in range(tree.levels)]
     head = total(Seconds(one.most, one.least, one.most) for one in steps)

@@ -25,7 +25,7 @@ from ..evaluate.replay_types import Replayed
 from .answers import KIND as ANSWERS
 from .answers import AnsweringTarget, Which, load_answers
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 from .methods import StudyHeads, content_of_method, methods
 from .steps import run_step
 
@@ -33,7 +33,7 @@ KIND = "study-replay"
 _LEVEL = 6  # of zlib: ranks of tokens that are mostly missed take a tenth of their bytes
 
 
-def run(config: StudyConfig, layout: Layout, seed: int) -> None:
+def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Write the artefact ``study-replay`` of a seed: all methods, greedy and drawn answers.
 
     What is finished for the same target, answers, drafters, heads and settings is taken over; the ranks of one kind of
@@ -112,7 +112,7 @@ def _is_there(file: Path, made: Mapping[str, Any]) -> bool:
     return file.is_file() and sha256_file(file) == made["sha256"]
 
 
-def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed]:
+def load_replayed(layout: StudyLayout, seed: int, which: Which) -> dict[str, Replayed]:
     """What was replayed of a seed on the answers of a kind, by the methods' keys.
 
     Rows are those of ``load_answers(layout, which)``, as ``evaluate.replay.cycle_offsets`` places them.

@@ -28,7 +28,7 @@ from .data import SUMMARY
 from .figures import (
     MAIN_KINDS,
     SPEED_KINDS,
-    Asked,
+    AnsweredQuestion,
     cells,
     conditional,
     groups_of,
@@ -36,9 +36,9 @@ from .figures import (
     question_sums,
     shapes,
 )
-from .layout import Layout
-from .methods import FULL, REDUCED, Method, methods
-from .plots import Panel, looks, main_methods, main_shape, study_panels
+from .layout import StudyLayout
+from .methods import FULL, REDUCED, StudyMethod, methods
+from .plots import StudyChart, looks, main_methods, main_shape, study_panels
 from .predictions import Length, predictions
 from .replaying import load_replayed
 from .results import (
@@ -48,12 +48,12 @@ from .results import (
     Cell,
     Checked,
     Decoded,
-    Group,
+    DraftShape,
     MethodFigures,
-    Shape,
+    QuestionGroup,
     StudyResults,
 )
-from .tables import Part, markdown, methods_table, percent, share, study_parts
+from .tables import StudyTable, markdown, methods_table, percent, share, study_parts
 from .target import losses_by_source
 from .times import StudyTimes, read_times
 from .vocab import COVERAGE, FR
@@ -72,12 +72,12 @@ _CHARTS = {"methods": ("share", "categories", "steps"), "speed": ("speed", "head
 class Replays:
     """One temperature: the questions with their answers, and the ranks of every method by seed."""
 
-    asked: Sequence[Asked]
+    asked: Sequence[AnsweredQuestion]
     seeds: Sequence[Mapping[str, Replayed]]
 
 
 @dataclass(frozen=True)
-class Inputs:
+class ReportInputs:
     """All that a report is made from.
 
     Attributes:
@@ -92,7 +92,7 @@ class Inputs:
         facts, command, missing: see ``StudyResults``.
     """
 
-    ways: Sequence[Method]
+    ways: Sequence[StudyMethod]
     replays: Mapping[str, Replays]
     seeds: Sequence[int]
     vocab_size: int
@@ -117,13 +117,13 @@ class _Card(NamedTuple):
 class _Section(NamedTuple):
     """A table of the page with its charts: rows with the keys of their methods (empty for others)."""
 
-    part: Part
-    panels: Sequence[Panel]
+    part: StudyTable
+    panels: Sequence[StudyChart]
     shown: Sequence[tuple[Sequence[str], str]]
     folded: Sequence[tuple[Sequence[str], str]]
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write ``layout.report``, an artefact of kind ``study-report``, and print its main table.
 
     ``results.json`` (:class:`~vocabforge.study.results.StudyResults`), ``table.md``, ``plots/*.svg``, ``report.html``.
@@ -138,7 +138,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
     say(f"Report: {layout.report / PAGE}")
 
 
-def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
+def read_inputs(config: StudyConfig, layout: StudyLayout) -> ReportInputs:
     """Everything a report needs; what is missing besides the replay is listed in ``missing``.
 
     Raises:
@@ -161,7 +161,7 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
     replays = {
         which: Replays(
             [
-                Asked(
+                AnsweredQuestion(
                     one.set,
                     one.category,
                     one.continuation,
@@ -181,7 +181,7 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
             row = subsets[subset.name]
             shares = {OWN_TEXT: row["own"], **row["heldout"]}
             coverage[way.key] = {text: one for text, one in shares.items() if one is not None}
-    return Inputs(
+    return ReportInputs(
         ways=ways,
         replays=replays,
         seeds=seeds,
@@ -199,7 +199,7 @@ def read_inputs(config: StudyConfig, layout: Layout) -> Inputs:
 
 
 def _ranks(
-    layout: Layout, seed: int, which: Which, ways: Sequence[Method], answers: Sequence[StudyAnswer]
+    layout: StudyLayout, seed: int, which: Which, ways: Sequence[StudyMethod], answers: Sequence[StudyAnswer]
 ) -> Mapping[str, Replayed]:
     found = load_replayed(layout, seed, which)
     rows = cycle_offsets([one.continuation for one in answers])[-1]
@@ -215,7 +215,7 @@ def _ranks(
     return found
 
 
-def read_check(layout: Layout, missing: list[str]) -> Checked | None:
+def read_check(layout: StudyLayout, missing: list[str]) -> Checked | None:
     """check.json by way of decoding, over all methods and seeds; None, noted in ``missing``, without the file."""
     if not layout.checked.is_file():
         missing.append("The decoder was not checked (stage check): nothing here shows that it is lossless.")
@@ -255,7 +255,7 @@ def read_check(layout: Layout, missing: list[str]) -> Checked | None:
     )
 
 
-def _times(layout: Layout, missing: list[str]) -> StudyTimes | None:
+def _times(layout: StudyLayout, missing: list[str]) -> StudyTimes | None:
     if not layout.times.is_file():
         missing.append("No head times were measured (stage times): nothing is predicted.")
         return None
@@ -268,7 +268,7 @@ def _times(layout: Layout, missing: list[str]) -> StudyTimes | None:
 
 def _facts(
     config: StudyConfig,
-    layout: Layout,
+    layout: StudyLayout,
     answers: Mapping[Which, Sequence[StudyAnswer]],
     times: StudyTimes | None,
 ) -> dict[str, str]:
@@ -323,14 +323,14 @@ def _machine(environment: Mapping[str, Any]) -> str:
     return ", ".join(str(one) for one in parts if one)
 
 
-def assemble(config: StudyConfig, inputs: Inputs) -> StudyResults:
+def assemble(config: StudyConfig, inputs: ReportInputs) -> StudyResults:
     """All figures of a study."""
     keys = [way.key for way in inputs.ways]
     full = next(place for place, way in enumerate(inputs.ways) if way.family == FULL)
     forms = shapes(config.replay)
     found: list[dict[str, dict[str, dict[str, Cell]]]] = [{} for _ in keys]
     steps: dict[str, list[list[float | None]]] = {}
-    groups: list[Group] = []
+    groups: list[QuestionGroup] = []
     for temperature, replays in inputs.replays.items():
         members = groups_of(replays.asked)
         groups = groups or [group for group, _ in members]
@@ -382,7 +382,7 @@ def assemble(config: StudyConfig, inputs: Inputs) -> StudyResults:
         vocab_size=inputs.vocab_size,
         columns=[column for column in COLUMNS if column in predicted],
         shapes=[
-            Shape(key=name, nodes=form.nodes, levels=form.levels, width=form.width)
+            DraftShape(key=name, nodes=form.nodes, levels=form.levels, width=form.width)
             for name, form in forms.items()
         ],
         temperatures=list(inputs.replays),
@@ -399,7 +399,7 @@ def assemble(config: StudyConfig, inputs: Inputs) -> StudyResults:
 def _predict(
     key: str,
     found: dict[str, dict[str, dict[str, Cell]]],
-    groups: Sequence[Group],
+    groups: Sequence[QuestionGroup],
     scored: Sequence[float | None],
     times: StudyTimes | None,
     config: StudyConfig,
@@ -421,7 +421,10 @@ def _predict(
 
 
 def write_report(
-    results: StudyResults, config: StudyConfig, layout: Layout, panels: Sequence[Panel] | None = None
+    results: StudyResults,
+    config: StudyConfig,
+    layout: StudyLayout,
+    panels: Sequence[StudyChart] | None = None,
 ) -> None:
     """All files of the report at once, or none.
 
@@ -451,7 +454,7 @@ def write_report(
             (folder / PLOTS / f"{panel.key}.svg").write_text(panel.file, "utf-8")
 
 
-def render_study(results: StudyResults, panels: Sequence[Panel] | None = None) -> str:
+def render_study(results: StudyResults, panels: Sequence[StudyChart] | None = None) -> str:
     """HTML text of the results; it loads nothing from anywhere."""
     return render_page(
         "study_report.html.j2",
@@ -476,7 +479,7 @@ def _heading(column: str) -> str:
     return "\n".join(lines)
 
 
-def _sections(results: StudyResults, panels: Sequence[Panel]) -> list[_Section]:
+def _sections(results: StudyResults, panels: Sequence[StudyChart]) -> list[_Section]:
     chosen = {one.key for one in main_methods(results)}
     found = []
     for part in study_parts(results):

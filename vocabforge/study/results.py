@@ -21,7 +21,7 @@ MACHINE, ROOFLINE = COLUMNS = "machine", "roofline"
 GroupKind = Literal["all", "set", "task", "category", "rare"]
 
 
-class Group(Strict):
+class QuestionGroup(Strict):
     """Questions that figures are given for.
 
     Attributes:
@@ -36,7 +36,7 @@ class Group(Strict):
     questions: int
 
 
-class Shape(Strict):
+class DraftShape(Strict):
     """A draft shape: ``chain`` or ``tree N``; nodes are counted with the root, levels below it."""
 
     key: str
@@ -91,7 +91,7 @@ class MethodFigures(Strict):
     """One way of drafting.
 
     Attributes:
-        key, family, name, setting, dynamic: as in ``methods.Method``.
+        key, family, name, setting, dynamic: as in ``methods.StudyMethod``.
         scored: mean tokens that get an exact logit, by draft step; None where no row was asked.
         exact: share of the V logits that are computed exactly, mean over draft steps.
         coverage: share of a held-out text's tokens inside its draft vocabulary, by text; empty for dynamic ones.
@@ -182,9 +182,9 @@ class StudyResults(Strict):
     command: str
     vocab_size: int
     columns: list[str]
-    shapes: list[Shape]
+    shapes: list[DraftShape]
     temperatures: list[str]
-    groups: list[Group]
+    groups: list[QuestionGroup]
     coverage_texts: list[str]
     methods: list[MethodFigures]
     checked: Checked | None
@@ -200,7 +200,7 @@ class StudyResults(Strict):
         """The method of this key; None where the study has none."""
         return next((one for one in self.methods if one.key == key), None)
 
-    def group(self, key: str) -> Group | None:
+    def group(self, key: str) -> QuestionGroup | None:
         """The group of this key; None where the study has none."""
         return next((one for one in self.groups if one.key == key), None)
 

@@ -20,7 +20,7 @@ from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 ALL = "all"
 
@@ -108,7 +108,7 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
         torch.set_num_threads(config.threads)
     if device.type == "cpu":
         keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
-    layout = Layout(config.output)
+    layout = StudyLayout(config.output)
     layout.root.mkdir(parents=True, exist_ok=True)
     with _held(layout, wanted, None if seeds is None else chosen):
         record = StageRecord(layout.root / "stages.json", config)
@@ -121,7 +121,7 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
 
 
 @contextlib.contextmanager
-def _held(layout: Layout, wanted: Sequence[str], seeds: Sequence[int] | None) -> Iterator[None]:
+def _held(layout: StudyLayout, wanted: Sequence[str], seeds: Sequence[int] | None) -> Iterator[None]:
     """The study's folder for this process; for stages of some seeds only these, so that others can be made beside.
 
     Raises:
@@ -229,7 +229,7 @@ class StageRecord:
         return read_json(self._path, "record of stages") if self._path.is_file() else {}
 
 
-def _check_before(layout: Layout, name: str, record: StageRecord, seeds: Sequence[int]) -> None:
+def _check_before(layout: StudyLayout, name: str, record: StageRecord, seeds: Sequence[int]) -> None:
     needs = STAGES[name].needs
     missing = [(before, words) for before in needs if (words := record.missing(before, seeds)) is not None]
     if missing:
@@ -243,7 +243,7 @@ def _check_before(layout: Layout, name: str, record: StageRecord, seeds: Sequenc
 
 
 def _perform(
-    config: StudyConfig, layout: Layout, name: str, seeds: Sequence[int], record: StageRecord
+    config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int], record: StageRecord
 ) -> None:
     stage = STAGES[name]
     run: Callable[..., None] = load_attribute(stage.run)

@@ -23,7 +23,7 @@ _COLUMN_NOTES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class StudyTable:
     """A table.
 
     Attributes:
@@ -86,7 +86,7 @@ def _with_deviation(figure: Figure, digits: int) -> str:
     return text if figure.sd is None else f"{text} ±{figure.sd:.{digits}f}"
 
 
-def study_parts(results: StudyResults) -> list[Part]:
+def study_parts(results: StudyResults) -> list[StudyTable]:
     """All tables with rows, in the order of the report."""
     found = [
         main_part(results),
@@ -140,7 +140,7 @@ def methods_table(results: StudyResults) -> Table:
     return table
 
 
-def main_part(results: StudyResults) -> Part:
+def main_part(results: StudyResults) -> StudyTable:
     """Every method with every shape, greedy, the headline's questions."""
     note = (
         f"Measured: replay of the target's own greedy answers, {_questions(results)}, {_seeds(results)}. Exact logits: "
@@ -153,10 +153,10 @@ def main_part(results: StudyResults) -> Part:
     ]
     columns = ["draft vocabulary", "setting", "exact logits (of V)", *_shape_columns(results)]
     keys = [one.key for one in results.methods]
-    return Part("methods", "Accepted length of all draft vocabularies", note, columns, rows, 2, keys)
+    return StudyTable("methods", "Accepted length of all draft vocabularies", note, columns, rows, 2, keys)
 
 
-def drawn_part(results: StudyResults) -> Part:
+def drawn_part(results: StudyResults) -> StudyTable:
     """Temperature 1."""
     rows: list[list[str]] = []
     for temperature in [one for one in results.temperatures if one != GREEDY][:1]:
@@ -165,7 +165,7 @@ def drawn_part(results: StudyResults) -> Part:
     note = f"Measured: replay of answers drawn at temperature 1, {_questions(results)}, {_seeds(results)}."
     columns = ["draft vocabulary", "setting", *_shape_columns(results)]
     keys = [one.key for one in results.methods][: len(rows)]
-    return Part("drawn", "Temperature 1", note, columns, rows, 2, keys)
+    return StudyTable("drawn", "Temperature 1", note, columns, rows, 2, keys)
 
 
 def _shape_columns(results: StudyResults) -> list[str]:
@@ -180,7 +180,7 @@ def _by_shape(results: StudyResults, temperature: str) -> list[list[str]]:
     return [[text for cell in cells for text in (length(cell), share(cell))] for cells in found]
 
 
-def category_part(results: StudyResults) -> Part:
+def category_part(results: StudyResults) -> StudyTable:
     """Groups of questions down, the main methods across."""
     shape = main_shape(results)
     chosen = [one for one in main_methods(results) if one.family != "full"]
@@ -195,14 +195,14 @@ def category_part(results: StudyResults) -> Part:
         f"Measured: {shape}, greedy, share of the full head's accepted length in %, {_seeds(results)}. One method a "
         "family: the setting that is predicted to be quickest, or keeps most if nothing is predicted."
     )
-    return Part("categories", "By category", note, columns, rows if len(rows) > 1 else [])
+    return StudyTable("categories", "By category", note, columns, rows if len(rows) > 1 else [])
 
 
-def rare_part(results: StudyResults) -> Part:
+def rare_part(results: StudyResults) -> StudyTable:
     """Rare-token questions beside all: what static vocabularies lose there."""
     group = results.group(RARE)
     if group is None:
-        return Part("rare", "Rare data", "", [], [])
+        return StudyTable("rare", "Rare data", "", [], [])
     shape = main_shape(results)
     keys = [RARE, *(one.key for one in results.groups if one.kind == "set" and one.key in group.sets)]
     keys += [one.key for one in results.groups if one.kind != "set" and one.key == "coding"]
@@ -217,10 +217,10 @@ def rare_part(results: StudyResults) -> Part:
         f"Measured: {shape}, greedy, share of the full head's accepted length in the same questions. Rare data: "
         f"{', '.join(group.sets)}; {group.questions:,} questions."
     )
-    return Part("rare", "Rare data", note, columns, rows, keys=[one.key for one in results.methods])
+    return StudyTable("rare", "Rare data", note, columns, rows, keys=[one.key for one in results.methods])
 
 
-def speed_part(results: StudyResults) -> Part:
+def speed_part(results: StudyResults) -> StudyTable:
     """Predicted tokens/s by column and shape, with the ratio to the full head's."""
 
     def speed(cell: Cell | None, column: str) -> float | None:
@@ -247,10 +247,10 @@ def speed_part(results: StudyResults) -> Part:
         for column in results.columns
     )
     keys = [one.key for one in results.methods]
-    return Part("speed", "Predicted tokens/s", note, columns, rows if places else [], keys=keys)
+    return StudyTable("speed", "Predicted tokens/s", note, columns, rows if places else [], keys=keys)
 
 
-def coverage_part(results: StudyResults) -> Part:
+def coverage_part(results: StudyResults) -> StudyTable:
     """Share of held-out tokens inside the static vocabularies."""
     covered = [one for one in results.methods if one.coverage]
     texts = results.coverage_texts
@@ -260,14 +260,14 @@ def coverage_part(results: StudyResults) -> Part:
         "VocabTrim counted, so not held out for it) and of held-out texts by source."
     )
     keys = [one.key for one in covered]
-    return Part("coverage", "Coverage", note, ["draft vocabulary", *texts], rows, keys=keys)
+    return StudyTable("coverage", "Coverage", note, ["draft vocabulary", *texts], rows, keys=keys)
 
 
-def checked_part(results: StudyResults) -> Part:
+def checked_part(results: StudyResults) -> StudyTable:
     """The decoder itself beside plain decoding and the replay."""
     checked = results.checked
     if checked is None:
-        return Part("lossless", "Losslessness", "", [], [])
+        return StudyTable("lossless", "Losslessness", "", [], [])
     rows = []
     for mode in checked.modes:
         counts = [mode.outputs, mode.identical, mode.near_tied, mode.faults, mode.not_judged]
@@ -280,15 +280,15 @@ def checked_part(results: StudyResults) -> Part:
         "tokens. The last column: cycles that commit as many tokens as the replay predicted, of outputs that begin as "
         "the replayed answers do."
     )
-    return Part("lossless", "Losslessness", note, columns, rows)
+    return StudyTable("lossless", "Losslessness", note, columns, rows)
 
 
-def decoded_part(results: StudyResults) -> Part:
+def decoded_part(results: StudyResults) -> StudyTable:
     """Accepted lengths of the decoder itself, the dynamic tree's among them."""
     title = "Accepted lengths of the decoder itself"
     checked = results.checked
     if checked is None:
-        return Part("decoded", title, "", [], [])
+        return StudyTable("decoded", title, "", [], [])
     modes, own = [mode.mode for mode in checked.modes], checked.settings
     found = [one for one in results.methods if one.key in checked.lengths]
     rows = []
@@ -300,7 +300,9 @@ def decoded_part(results: StudyResults) -> Part:
         f"{own.get('seeds', 1)} of the seeds. Dynamic tree: {own.get('tree_nodes')} nodes, "
         f"{own.get('tree_topk')} children a node, depth {own.get('tree_depth')}."
     )
-    return Part("decoded", title, note, ["draft vocabulary", *modes], rows, keys=[one.key for one in found])
+    return StudyTable(
+        "decoded", title, note, ["draft vocabulary", *modes], rows, keys=[one.key for one in found]
+    )
 
 
 def _questions(results: StudyResults) -> str:

@@ -15,13 +15,13 @@ from ..train.tiny_target import finished_target, train_tiny_target
 from ..train.tiny_target_config import TinyTargetConfig
 from ..train.tiny_target_run import WorkFolder
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 SEED = 0  # every family of drafters has the same target
 HELDOUT_ROWS = 48  # of a source; at V = 151,936 more would take as long as much of the training
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write ``layout.target``, an ordinary Hugging Face folder.
 
     What is there already and made from the same texts, tokenizer and settings is left. A run that was stopped goes on
@@ -43,7 +43,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
     say(_described(found.meta, losses_by_source(config, found.meta)))
 
 
-def target_config(config: StudyConfig, layout: Layout) -> TinyTargetConfig:
+def target_config(config: StudyConfig, layout: StudyLayout) -> TinyTargetConfig:
     """The target of a study."""
     own = config.target
     given = config.data.tokenizer is not None
@@ -67,7 +67,9 @@ def losses_by_source(config: StudyConfig, meta: Mapping[str, Any]) -> dict[str, 
         meta: of the target's manifest.
     """
     losses = meta["heldout_losses"]
-    return {name: float(losses[Layout(config.output).heldout_texts(name).stem]) for name in _heldout(config)}
+    return {
+        name: float(losses[StudyLayout(config.output).heldout_texts(name).stem]) for name in _heldout(config)
+    }
 
 
 def _heldout(config: StudyConfig) -> list[str]:

@@ -29,10 +29,10 @@ from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
 from .answers import question_prompt, question_sets, study_dtype
 from .config import StudyConfig
-from .layout import Layout
-from .methods import FULL, Method, StudyHeads, drafter_folder, methods
+from .layout import StudyLayout
+from .methods import FULL, StudyHeads, StudyMethod, drafter_folder, methods
 from .results import CHAIN
-from .roofline import Sizes, scaled
+from .roofline import RooflineSizes, scaled
 from .steps import run_step
 
 SCHEMA_VERSION = 2
@@ -45,7 +45,7 @@ class StudyTimes(StrictModel):
     """``times.json``.
 
     Attributes:
-        heads: sizes of every method's draft head, by ``Method.key``.
+        heads: sizes of every method's draft head, by ``StudyMethod.key``.
         rows, hidden: V and H of the study's target.
         prefix: mean positions that caches hold while a question is answered.
         trees: draft shapes by name: ``chain``, ``tree N`` and ``dynamic tree``.
@@ -63,12 +63,12 @@ class StudyTimes(StrictModel):
 
     shape: Any = Field(default=None, exclude=True, repr=False)  # version 1 measured a larger shape, too
 
-    def large(self, key: str, sizes: Sizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
+    def large(self, key: str, sizes: RooflineSizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
         """A method's head at another shape; see :func:`~vocabforge.study.roofline.scaled`."""
         return scaled(self.heads[key], self.hidden, sizes, rows=self.rows, scored=scored)
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Measure and write ``times.json``.
 
     Raises:
@@ -169,7 +169,7 @@ def tree_of(width: int, levels: int, nodes: int) -> TreeSetting | None:
     return TreeSetting(topk=width, depth=levels - 1, total=nodes)
 
 
-def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
+def study_prompts(config: StudyConfig, layout: StudyLayout) -> list[tuple[int, ...]]:
     """Token ids of some questions of every set, evenly spread.
 
     Raises:
@@ -185,12 +185,12 @@ def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
     ]
 
 
-def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list[Method]:
+def _chosen(ways: Sequence[StudyMethod], settings: Mapping[str, HeadSetting]) -> list[StudyMethod]:
     """Methods whose heads are measured, the full head first: of a family the smallest, a middle and the largest.
 
     The table interpolates between them: by tokens scored and by size of the core.
     """
-    families: dict[object, dict[HeadSetting, Method]] = {}
+    families: dict[object, dict[HeadSetting, StudyMethod]] = {}
     for way in ways:
         setting = settings[way.key]
         family = ("slab",) if setting.kind == "static" else setting.family

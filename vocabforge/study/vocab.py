@@ -28,7 +28,7 @@ from ..vocab.table import CountMode, FrequencyTable, load_counts, save_counts
 from . import steps as making
 from .answers import COUNTS
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 FR, TRIM = "fr", "trim"
 COVERAGE = "coverage.json"
@@ -42,7 +42,7 @@ class _Counted(NamedTuple):
     table: FrequencyTable
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Count, select, cluster; what an earlier run finished for the same inputs is taken over.
 
     Writes ``layout.subset`` for every R of both rankings, ``layout.clusters`` for every M, and ``coverage.json`` below
@@ -142,12 +142,12 @@ def content_of(path: Path, stage: str) -> str:
     return sha256_file(path)
 
 
-def heldout_files(config: StudyConfig, layout: Layout) -> dict[str, Path]:
+def heldout_files(config: StudyConfig, layout: StudyLayout) -> dict[str, Path]:
     """Conversations that nothing is learnt from, by source."""
     return {source.name: layout.heldout_texts(source.name) for source in config.data.held_out}
 
 
-def _from_target(layout: Layout, tokenizer: TextTokenizer) -> _Counted:
+def _from_target(layout: StudyLayout, tokenizer: TextTokenizer) -> _Counted:
     """What the target writes, as counted with the answers: of the very tokens."""
     made = layout.answers / COUNTS
     content, table = open_artifact(made, verify=False).content_hash, load_counts(made)
@@ -161,7 +161,9 @@ def _from_target(layout: Layout, tokenizer: TextTokenizer) -> _Counted:
     return _Counted(content, table)
 
 
-def _from_heldout(config: StudyConfig, layout: Layout, tokenizer: TextTokenizer) -> dict[str, FrequencyTable]:
+def _from_heldout(
+    config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer
+) -> dict[str, FrequencyTable]:
     """A table of each held-out source."""
     files = heldout_files(config, layout)
     if not files:
