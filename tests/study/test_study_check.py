@@ -109,16 +109,20 @@ def test_a_killed_check_goes_on_with_the_next_method(
 
 @pytest.mark.usefixtures("two")
 def test_a_replay_that_differs_is_told(
-    layout: StudyLayout, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    layout: StudyLayout,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     again, config = elsewhere(layout, tmp_path), drafted_config(tmp_path)
     key = methods(config, again)[0].key
 
-    def planted(seed: int, which: Which) -> dict[str, Replayed]:
+    def planted(_: StudyLayout, seed: int, which: Which) -> dict[str, Replayed]:
         found = load_replayed(layout, seed, which)
         return with_planted(found, key, 0) if which == "greedy" else found
 
-    check.perform(config, again, planted)
+    monkeypatch.setattr(check, "load_replayed", planted)
+    check.run(config, again)
     result = check.load_checked(again)
     assert result["lossless"]
     assert not result["as_replayed"]
@@ -230,18 +234,22 @@ def test_an_output_that_ends_elsewhere_is_a_fault(layout: StudyLayout) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_what_cannot_be_held_together_is_refused(layout: StudyLayout, tmp_path: Path) -> None:
+def test_what_cannot_be_held_together_is_refused(
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     again = elsewhere(layout, tmp_path)
     config = drafted_config(tmp_path)
     with pytest.raises(ValidationError, match=r"check\.tokens 13 is more than answers\.tokens 12"):
         drafted_config(tmp_path, check={"tokens": 13})
+    monkeypatch.setattr(check, "load_replayed", lambda *_: {})
     with pytest.raises(ArtifactError, match="replay is not of these answers"):
-        check.perform(config, again, lambda seed, which: {})
+        check.run(config, again)
     short = {
         key: Replayed(one.ranks[1:], one.scored) for key, one in load_replayed(layout, SEED, "greedy").items()
     }
+    monkeypatch.setattr(check, "load_replayed", lambda *_: short)
     with pytest.raises(ArtifactError, match="rows of"):
-        check.perform(config, again, lambda seed, which: short)
+        check.run(config, again)
     with pytest.raises(DataError, match="check of the study"):
         check.load_checked(again)
     again.checked.write_text(json.dumps({"schema_version": 0}))

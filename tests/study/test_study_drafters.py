@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.training_support import conversations, make_inputs, study_config
+from tests.study.training_support import make_inputs, study_config, write_own
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
@@ -174,7 +174,7 @@ def test_a_change_makes_again_only_what_it_decides(again: StudyLayout) -> None:
     shutil.rmtree(again.seed(0) / "reduced" / "drafter")
     assert changed(drafters=both) == {"reduced", "runs/router-8", "runs/router-4"}
     digest = drafter_digest(again.seed(0) / "full" / "drafter")
-    conversations(again.own_texts, 30, ["quack"], ("one",), 3)
+    write_own(again, ["quack"], 3)
     assert changed(drafters=both) == set(RUNS)
     assert drafter_digest(again.seed(0) / "full" / "drafter") != digest
 

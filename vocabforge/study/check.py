@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, Literal
@@ -44,9 +44,6 @@ MODES = "chain", "drawn", "tree"
 NEAR_TIED, FAULT, NOT_JUDGED = "near-tied", "fault", "not judged"
 TEMPERATURES: dict[Which, float] = {"greedy": 0.0, "drawn": 1.0}
 _MOST_LOGITS = 2**26  # of one verification; 256 MiB in fp32
-
-# (seed, kind of answers) -> what the replay found for every method, by its key, on all those answers
-Replays = Callable[[int, Which], Mapping[str, Replayed]]
 
 
 @dataclass(frozen=True)
@@ -302,12 +299,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     Raises:
         ArtifactError: what another stage makes is missing or damaged.
     """
-    perform(config, layout, partial(load_replayed, layout))
-
-
-def perform(config: StudyConfig, layout: StudyLayout, replays: Replays) -> None:
-    """:func:`run` with the replay's results handed in; it raises the same."""
-    result = _measured(config, layout, replays)
+    result = _measured(config, layout)
     atomic_write_json(layout.checked, result)
     totals = result["totals"]
     say(
@@ -348,7 +340,7 @@ def load_checked(layout: StudyLayout) -> dict[str, Any]:
     return found.model_dump()
 
 
-def _measured(config: StudyConfig, layout: StudyLayout, replays: Replays) -> dict[str, Any]:
+def _measured(config: StudyConfig, layout: StudyLayout) -> dict[str, Any]:
     """check.json."""
     folder, own, levels = layout.root / "check", config.check, config.replay.levels
     sample, ways, seeds = (
@@ -369,7 +361,7 @@ def _measured(config: StudyConfig, layout: StudyLayout, replays: Replays) -> dic
     for seed in seeds:
         place = layout.seed(seed)
         replay = open_artifact(layout.replayed(seed), verify=False).content_hash
-        of_seed = _Seed(config, layout, sample, seed, replays, plain["outputs"])
+        of_seed = _Seed(config, layout, sample, seed, plain["outputs"])
         for way in ways:
             content = content_digest([content_of_method(place, way), way.kind, levels])
             found[way.key]["by_seed"][str(seed)] = run_step(
@@ -402,11 +394,10 @@ class _Seed:
         layout: StudyLayout,
         sample: CheckSample,
         seed: int,
-        replays: Replays,
         plain: Mapping[str, Sequence[Sequence[int]]],
     ) -> None:
         self._config, self._layout, self._sample, self._seed = config, layout, sample, seed
-        self._replays, self._plain = cache(partial(replays, seed)), plain
+        self._replays, self._plain = cache(partial(load_replayed, layout, seed)), plain
 
     @cached_property
     def _heads(self) -> StudyHeads:

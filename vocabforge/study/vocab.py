@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.artifact import MANIFEST, open_artifact
+from ..core.artifact import open_artifact
 from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
 from ..corpus.fingerprint import check_fingerprint
@@ -24,7 +24,7 @@ from ..vocab.count_run import CountRun, count_corpus, partial_folder
 from ..vocab.counts import CountOptions
 from ..vocab.coverage import coverage_at
 from ..vocab.subset import load_subset
-from ..vocab.table import CountMode, FrequencyTable, load_counts, save_counts
+from ..vocab.table import FrequencyTable, load_counts, save_counts
 from . import steps as making
 from .answers import COUNTS
 from .config import StudyConfig
@@ -60,12 +60,8 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     tokenizer = load_tokenizer(layout.target)
     check_sizes(config, tokenizer.vocab_size)
     target = target_fingerprint(layout.target)
-    texts = _count(tokenizer, {"": layout.train_texts}, "corpus", layout.vocab / "counts-texts")
-    if (layout.answers / COUNTS / MANIFEST).is_file():
-        answers = _from_target(layout, tokenizer)
-    else:
-        path = layout.vocab / "counts-own"
-        answers = _count(tokenizer, {"": layout.own_texts}, "assistant", path)
+    texts = _count(tokenizer, {"": layout.train_texts}, layout.vocab / "counts-texts")
+    answers = _from_target(layout, tokenizer)
     heldout = _from_heldout(config, layout, tokenizer)
     # The template's tokens for thinking are forced, too: it may open every answer with them, but no text does.
     forced = functools.cache(lambda: making.forced_tokens(tokenizer, layout.target, tools=True))
@@ -168,7 +164,7 @@ def _from_heldout(
     files = heldout_files(config, layout)
     if not files:
         return {}
-    table = _count(tokenizer, files, "corpus", layout.vocab / "counts-heldout").table
+    table = _count(tokenizer, files, layout.vocab / "counts-heldout").table
     return {
         name: FrequencyTable(
             part.counts, part.documents, part.bytes, table.mode, table.fingerprint, {}, table.special
@@ -177,26 +173,21 @@ def _from_heldout(
     }
 
 
-def _count(tokenizer: TextTokenizer, files: Mapping[str, Path], mode: CountMode, output: Path) -> _Counted:
+def _count(tokenizer: TextTokenizer, files: Mapping[str, Path], output: Path) -> _Counted:
     """Count as ``count-freq`` does, each name a domain (the empty one: none)."""
     plain = [path for name, path in files.items() if not name]
     domains = {name: [str(path)] for name, path in files.items() if name}
+    options = CountOptions(mode="corpus")
 
     def keep(run: CountRun) -> None:
         save_counts(run.table, output, overwrite=True)
 
     def make() -> dict[str, Any]:
-        options = CountOptions(mode=mode)
         count_corpus(tokenizer, plain, options, partial_folder(output), domains=domains, keep=keep)
         return {"path": str(output), "contents": making.content_hashes([output])}
 
-    key = {
-        "texts": {
-            name: content_of(path, "answers" if mode == "assistant" else "data")
-            for name, path in files.items()
-        },
-        **CountOptions(mode=mode).deciding(tokenizer),
-    }
+    texts = {name: content_of(path, "data") for name, path in files.items()}
+    key = {"texts": texts, **options.deciding(tokenizer)}
     made = making.run_step(f"counting tokens: {output.name}", output.with_suffix(".json"), key, make)
     return _Counted(made["contents"][0], load_counts(output))
 
