@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from tests.docs.doc_formats import keys, tables
 from vocabforge.evaluate.acceptance import pooled
-from vocabforge.study.check import _CheckFile, _totals, accepted_length, compare_cycles
+from vocabforge.study.check import _CheckFile, accepted_length, compare_cycles, sums
 from vocabforge.study.draft_heads import FULL, summarise
 from vocabforge.study.times import StudyTimes
 from vocabforge.tune.types import HeadSetting, TreeSetting
@@ -36,7 +36,7 @@ def test_the_page_names_the_figures_of_a_check() -> None:
     outputs = {"outputs", "identical", "different"}
     assert keys(CHECK, 1) == set(accepted_length([])) | outputs | {"replay"}
     said = next(cells[1] for cells in tables(CHECK)[0] if cells[0] == "`totals`")
-    assert [name for name in _totals({}) if f"`{name}`" not in said] == []
+    assert [name for name in sums([]) if f"`{name}`" not in said] == []
 
 
 def test_the_page_names_the_rows_of_a_comparison_of_heads() -> None:

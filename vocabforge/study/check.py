@@ -370,7 +370,8 @@ def _measured(config: StudyConfig, layout: StudyLayout) -> dict[str, Any]:
                 key | {"method": content, "replay": replay},
                 partial(of_seed.measure, way),
             )
-    totals = _totals(found)
+    seeded = [made for way in found.values() for made in way["by_seed"].values()]
+    totals = sums([figures for made in seeded for figures in made.values()])
     return {
         "schema_version": SCHEMA_VERSION,
         "dtype": sample.target.dtype,
@@ -443,11 +444,8 @@ def _warn(way: StudyMethod, seed: int, found: Mapping[str, Any]) -> None:
             )
 
 
-def _totals(found: Mapping[str, Any]) -> dict[str, int]:
-    """Sums over methods, seeds and modes."""
-    each = [
-        figures for way in found.values() for made in way["by_seed"].values() for figures in made.values()
-    ]
+def sums(each: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Sums over the figures of methods, seeds and modes, as ``totals`` of check.json and the report have them."""
     different = [one["judgement"] for figures in each for one in figures["different"]]
     replays = [figures["replay"] for figures in each if "replay" in figures]
     return {

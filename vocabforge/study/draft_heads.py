@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..core.config import load_config
 from ..core.distributed import world_size
@@ -34,7 +35,8 @@ from ..evaluate.compare import first_difference
 from ..evaluate.live_prompts import read_prompts
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
-from ..models.heads import HeadOptions
+from ..models.heads import DraftHead, DraftState, HeadOptions
+from ..models.heads_exact import answer
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
@@ -393,7 +395,7 @@ class _HeadBench:
         tree = [self.options.depth, self.options.topk, self.options.total]
 
         def measure() -> dict[str, Any]:
-            head, setting = heads.head(way), heads.setting(way)
+            head: Any = _CountingHead(heads.head(way))
             proposer = tree_proposer(self.model, heads.drafter(way.drafter), head, self.options.tree)
             made = self.meter.decode(proposer)
             different = [
@@ -406,8 +408,7 @@ class _HeadBench:
                     f"Warning: {way.label}: {len(different)} of {len(made)} outputs are not plain decoding's, first "
                     f"prompt {different[0][0]}, token {different[0][1]}"
                 )
-            scored = statistics.fmean(setting.at(step) for step in range(self.options.tree.levels))
-            figures = pooled(made) | {"scored": scored, "size": head.size}
+            figures = pooled(made) | {"scored": head.scored / max(head.rows, 1), "size": head.size}
             return figures | {"identical": len(made) - len(different), "different": different}
 
         figures = making.run_step(
@@ -417,6 +418,23 @@ class _HeadBench:
             measure,
         )
         return {"method": way.name, "setting": way.setting, **figures}
+
+
+class _CountingHead:
+    """A draft head that counts the tokens it scores exactly; everything else is the head's own."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self._head = head
+        self.rows = self.scored = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        logits, ids = self._head.scores(hidden, k, state)
+        self.rows += len(hidden)
+        self.scored += int(logits.isfinite().sum())
+        return answer(logits, ids, k)
 
 
 def training_prompts(rows: PackedRows, count: int, length: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Replayed
 from .answers import KIND as ANSWERS
 from .answers import StudyAnswer, Which, load_answers
-from .check import FAULT, MODES, NEAR_TIED, load_checked
+from .check import MODES, load_checked, sums
 from .config import StudyConfig
 from .data import SUMMARY
 from .figures import (
@@ -226,21 +226,8 @@ def read_check(layout: StudyLayout, missing: list[str]) -> Checked | None:
     modes = []
     for mode in MODES:
         each = [made[mode] for way in ways.values() for made in way["by_seed"].values()]
-        judged = [one["judgement"] for figures in each for one in figures["different"]]
-        replays = [figures["replay"] for figures in each if "replay" in figures]
-        modes.append(
-            Decoded(
-                mode=_MODE_WORDS[mode],
-                outputs=sum(figures["outputs"] for figures in each),
-                identical=sum(figures["identical"] for figures in each),
-                near_tied=judged.count(NEAR_TIED),
-                faults=judged.count(FAULT),
-                not_judged=len(judged) - judged.count(NEAR_TIED) - judged.count(FAULT),
-                cycles=sum(one["cycles"] for one in replays),
-                equal_cycles=sum(one["equal"] for one in replays),
-                compared=sum(one["outputs"] for one in replays),
-            )
-        )
+        compared = sum(figures["replay"]["outputs"] for figures in each if "replay" in figures)
+        modes.append(Decoded(mode=_MODE_WORDS[mode], compared=compared, **sums(each)))
         for key, way in ways.items():
             known = [made[mode]["accepted_length"] for made in way["by_seed"].values()]
             known = [value for value in known if value is not None]
