@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))  # the package need not be installed
 from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
 from vocabforge.core.markdown import markdown_table  # noqa: E402
 from vocabforge.evaluate import bench_kernels as kernels  # noqa: E402
-from vocabforge.evaluate.bench_kernels_isolated import run_isolated  # noqa: E402
-from vocabforge.evaluate.bench_kernels_machine import machine_facts, no_device  # noqa: E402
+from vocabforge.evaluate.bench_kernels import machine_facts, no_device  # noqa: E402
+from vocabforge.evaluate.bench_kernels_parts import run_isolated  # noqa: E402
 from vocabforge.evaluate.bench_kernels_table import markdown  # noqa: E402
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1

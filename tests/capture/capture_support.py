@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vocabforge.capture.cache_format import CaptureKey, rows_digest
+from vocabforge.capture.cache import CaptureKey, rows_digest
 from vocabforge.capture.cache_write import (
     CaptureJob,
     finish,

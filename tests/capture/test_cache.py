@@ -16,10 +16,25 @@ import torch
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
 from tests.support import ROOT, tiny_target
-from vocabforge.capture.cache import CachedCapture, cache_key, open_cache
-from vocabforge.capture.cache_format import plan_shards, row_lengths, rows_digest, to_batch
-from vocabforge.capture.cache_write import finish, finished_shards, my_shards, prepare_folder, write_shards
-from vocabforge.capture.disk_use import DiskUse, check_disk, disk_use
+from vocabforge.capture.cache import (
+    CachedCapture,
+    cache_key,
+    open_cache,
+    plan_shards,
+    row_lengths,
+    rows_digest,
+    to_batch,
+)
+from vocabforge.capture.cache_write import (
+    DiskUse,
+    check_disk,
+    disk_use,
+    finish,
+    finished_shards,
+    my_shards,
+    prepare_folder,
+    write_shards,
+)
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.models.target import HFTarget
@@ -104,7 +119,7 @@ def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) ->
 def test_an_unfinished_capture_of_other_data_is_not_continued(target: HFTarget, tmp_path: Path) -> None:
     prepare_folder(make_job(tmp_path / "c", target, splits()), overwrite=False)
     other = {**splits(), "train": packed([7, 20, 9], 32, seed=5)}
-    with pytest.raises(UsageError, match="other settings or other data"):
+    with pytest.raises(UsageError, match="other settings or inputs"):
         prepare_folder(make_job(tmp_path / "c", target, other), overwrite=False)
 
 

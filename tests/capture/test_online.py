@@ -10,7 +10,7 @@ import torch
 
 from tests.capture.capture_support import packed
 from tests.support import tiny_target
-from vocabforge.capture.cache_format import to_batch
+from vocabforge.capture.cache import to_batch
 from vocabforge.capture.online import OnlineCapture
 from vocabforge.models.target import HFTarget
 

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.capture.capture_support import make_cache, make_job, splits
 from tests.support import tiny_target
-from vocabforge.capture.cache import CachedCapture
-from vocabforge.capture.cache_format import SPLITS, to_batch
+from vocabforge.capture.cache import SPLITS, CachedCapture, to_batch
 from vocabforge.capture.online import OnlineCapture
 from vocabforge.capture.speculators import SpeculatorsCapture
 from vocabforge.core.errors import DataError, MismatchError

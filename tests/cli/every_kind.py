@@ -21,8 +21,8 @@ from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.corpus.prepared import write_prepared
 from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions
 from vocabforge.corpus.regenerate import regenerate
-from vocabforge.corpus.regenerate_rows import Answer, Generation
-from vocabforge.corpus.regenerate_work import Run, Work
+from vocabforge.corpus.regenerate_rows import ChatCompletion, GenerationSettings
+from vocabforge.corpus.regenerate_work import RegenerateJob, RegenerateRun
 from vocabforge.corpus.sources import Document, SourceOptions
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.coverage_results import measure_coverage
@@ -39,7 +39,7 @@ from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.overlap_corpus import compare_on_corpus
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
 
@@ -123,14 +123,14 @@ def make_responses(path: Path) -> None:
     file = path.parent / "questions.jsonl"
     file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns), "utf-8")
 
-    def echo(work: Work, run: Run) -> None:
+    def echo(work: RegenerateJob, run: RegenerateRun) -> None:
         for conversation in work.conversations():
             request = work.walk(conversation).request()
             message = {"role": "assistant", "content": "[i]" + str(request.messages[0]["content"])}
-            run.keep(request, Answer(message, "stop", request.seed, completion_tokens=4))
+            run.log.add(request.key, ChatCompletion(message, "stop", request.seed, completion_tokens=4))
 
-    generation = Generation(backend={"kind": "server"}, model="tiny")
-    regenerate(Work([file], SourceOptions(), generation), echo, path)
+    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
+    regenerate(RegenerateJob([file], SourceOptions(), generation), echo, path)
 
 
 def make_study_report(path: Path) -> None:

@@ -86,9 +86,9 @@ def test_nobody_agreed(place: Path) -> None:
 
 
 def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.capture import disk_use
+    from vocabforge.capture import cache_write
 
-    monkeypatch.setattr(disk_use.shutil, "disk_usage", lambda _: type("", (), {"free": 1000})())
+    monkeypatch.setattr(cache_write.shutil, "disk_usage", lambda _: type("", (), {"free": 1000})())
     done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "full", "--yes")
     assert done.exit_code == 2
     assert "do not fit on the disk" in done.output

@@ -137,9 +137,9 @@ def test_mistakes(world, options, code, words):
 
 
 def test_a_backend_that_is_missing_is_an_error(world, monkeypatch):
-    from vocabforge.vocab import kmeans_faiss
+    from vocabforge.vocab import kmeans_backends
 
-    monkeypatch.setattr(kmeans_faiss, "absent", lambda *_: "faiss is not installed")
+    monkeypatch.setattr(kmeans_backends, "absent", lambda *_: "faiss is not installed")
     assert_user_error(run(world, "--backend", "faiss"), 1, "faiss is not installed", "pip install")
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from vocabforge.cli.demo import Size, demo_steps
-from vocabforge.cli.demo_steps import Record, Step, content_hash, launched, ours, perform
+from vocabforge.cli.demo import Record, Size, Step, content_hash, demo_steps, launched, ours, perform
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, VocabForgeError
 

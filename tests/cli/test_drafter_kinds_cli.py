@@ -75,18 +75,6 @@ def test_native_export_with_a_vocabulary_decodes(
     assert outputs[2].accept_lengths == outputs[3].accept_lengths, "restricted now or at export"
 
 
-def test_serving_layout_is_for_eagle3_alone(made: tuple[str, Path], pristine: World, tmp_path: Path) -> None:
-    result = invoke(
-        "export",
-        *("--drafter", made[1], "--format", "sglang-eagle3", "--output", tmp_path / "served"),
-    )
-    if made[0] == "eagle3":
-        assert result.exit_code == 0, result.output
-    else:
-        assert_user_error(result, 1, f"a drafter of kind {made[0]}", "--format native")
-        assert not (tmp_path / "served").exists()
-
-
 def test_generate_drafts_with_it(made: tuple[str, Path], pristine: World) -> None:
     line = ["--target", pristine.target, "--prompt", "Hello", "--prompt-format", "raw"]
     line += ["--max-new-tokens", "12", "--json"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import Result
 from safetensors.torch import load_file
 
 from tests.cli.cli_support import (
@@ -61,6 +62,16 @@ def evaluated(pristine: World, small: Path, tmp_path_factory: pytest.TempPathFac
     return place / "out"
 
 
+def export(*words: object) -> Result:
+    return invoke("export", *words)
+
+
+def exported(*words: object) -> Result:
+    done = export(*words)
+    assert done.exit_code == 0, done.output
+    return done
+
+
 def measured(card: Path) -> list[list[str]]:
     """Cells of the table of figures."""
     text = card.read_text("utf-8").partition("## Measured")[2].partition("## ")[0]
@@ -72,10 +83,7 @@ def measured(card: Path) -> list[list[str]]:
 def test_every_format_decodes_as_before(name: str, pristine: World, small: Path, tmp_path: Path) -> None:
     drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
     vocab = ["--vocab", pristine.vocab] if name != "eagle" else []
-    result = invoke(
-        "export", "--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json"
-    )
-    assert result.exit_code == 0, result.output
+    result = exported("--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json")
     facts = json.loads(result.stdout)
     assert facts == {
         "output": str(tmp_path / "out"),
@@ -103,37 +111,25 @@ def test_every_format_decodes_as_before(name: str, pristine: World, small: Path,
 
 def test_the_servers_of_eagle(small: Path, pristine: World, tmp_path: Path) -> None:
     base = ["--drafter", small, "--format", "eagle"]
-    done = invoke("export", *base, "--server", "sglang", "--output", tmp_path / "s")
-    assert done.exit_code == 0, done.output
+    exported(*base, "--server", "sglang", "--output", tmp_path / "s")
     assert "fc.bias" in load_file(tmp_path / "s" / "model.safetensors")
     assert open_artifact(tmp_path / "s").meta["server"] == "sglang"
-    biased = invoke("export", *base, "--server", "vllm", "--output", tmp_path / "v")
+    biased = export(*base, "--server", "vllm", "--output", tmp_path / "v")
     assert_user_error(biased, 1, "without a bias in fc", "--server sglang")
     assert not (tmp_path / "v").exists()
 
 
 def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Path) -> None:
-    first = invoke(
-        "export",
-        "--drafter",
-        small,
-        "--format",
-        "fr-spec",
-        "--vocab",
-        pristine.vocab,
-        "--output",
-        tmp_path / "a",
+    first = exported(
+        "--drafter", small, "--format", "fr-spec", "--vocab", pristine.vocab, "--output", tmp_path / "a"
     )
-    assert first.exit_code == 0, first.output
     ranked = torch.load(tmp_path / "a" / f"freq_{SIZE}.pt", weights_only=True)
     assert ranked[-1] == 257
     assert "rank is not known" not in first.output
     again = ["--drafter", tmp_path / "a", "--format", "fr-spec", "--target", pristine.target]
-    done = invoke("export", *again, "--output", tmp_path / "b")
-    assert done.exit_code == 0, done.output
+    exported(*again, "--output", tmp_path / "b")
     assert torch.load(tmp_path / "b" / f"freq_{SIZE}.pt", weights_only=True) == ranked
-    invoke(
-        "export",
+    export(
         "--drafter",
         tmp_path / "a",
         "--format",
@@ -143,8 +139,7 @@ def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Pat
         "--output",
         tmp_path / "n",
     )
-    lost = invoke(
-        "export",
+    lost = export(
         "--drafter",
         tmp_path / "n",
         "--format",
@@ -164,15 +159,13 @@ def test_native_imports_what_was_made_elsewhere(
 ) -> None:
     drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
     vocab = ["--vocab", pristine.vocab] if name == "fr-spec" else []
-    invoke("export", "--drafter", drafter, "--format", name, "--output", tmp_path / "theirs", *vocab)
+    export("--drafter", drafter, "--format", name, "--output", tmp_path / "theirs", *vocab)
     (tmp_path / "theirs" / MANIFEST).unlink()
     if name == "eagle":
         edit_json(tmp_path / "theirs" / "config.json", architectures=["LlamaForCausalLM"])
     base = ["--format", "native", "--target", pristine.target]
-    done = invoke("export", "--drafter", tmp_path / "theirs", *base, "--output", tmp_path / "ours")
-    assert done.exit_code == 0, done.output
-    direct = invoke("export", "--drafter", drafter, *base, *vocab, "--output", tmp_path / "direct")
-    assert direct.exit_code == 0, direct.output
+    exported("--drafter", tmp_path / "theirs", *base, "--output", tmp_path / "ours")
+    exported("--drafter", drafter, *base, *vocab, "--output", tmp_path / "direct")
     found, expected = (load_file(tmp_path / one / "drafter.safetensors") for one in ("ours", "direct"))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in found)
@@ -185,32 +178,20 @@ def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World,
     counted = replace(load_subset(pristine.vocab), coverage=0.75)
     save_subset(counted, tmp_path / "counted")
     base = ["--drafter", pristine.drafter, "--format", "speculators-eagle3", "--vocab", tmp_path / "counted"]
-    first = invoke("export", *base, "--output", tmp_path / "a")
-    assert first.exit_code == 0, first.output
-    again = invoke("export", "--drafter", tmp_path / "a", "--format", "native", "--output", tmp_path / "b")
-    assert again.exit_code == 0, again.output
+    exported(*base, "--output", tmp_path / "a")
+    exported("--drafter", tmp_path / "a", "--format", "native", "--output", tmp_path / "b")
     for name in ("a", "b"):
         assert "64 of 264 tokens, 75.00% of the tokens counted" in (tmp_path / name / "README.md").read_text(
             "utf-8"
         )
         assert open_artifact(tmp_path / name).meta["coverage"] == 0.75
     uncounted = make_vocab(tmp_path / "uncounted", pristine.target, size=32)
-    cut = invoke(
-        "export",
-        "--drafter",
-        tmp_path / "b",
-        "--format",
-        "native",
-        "--vocab",
-        uncounted,
-        "--output",
-        tmp_path / "c",
+    exported(
+        "--drafter", tmp_path / "b", "--format", "native", "--vocab", uncounted, "--output", tmp_path / "c"
     )
-    assert cut.exit_code == 0, cut.output
     assert "coverage" not in open_artifact(tmp_path / "c").meta, "that of another draft vocabulary"
     (tmp_path / "a" / MANIFEST).unlink()
-    foreign = invoke(
-        "export",
+    exported(
         "--drafter",
         tmp_path / "a",
         "--format",
@@ -220,7 +201,6 @@ def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World,
         "--output",
         tmp_path / "d",
     )
-    assert foreign.exit_code == 0, foreign.output
     meta = open_artifact(tmp_path / "d").meta
     assert meta["target_fingerprint"] == open_artifact(pristine.drafter).meta["target_fingerprint"]
     assert meta["target_name"] == pristine.target.name
@@ -233,18 +213,7 @@ def test_figures_of_the_drafter_go_into_its_card(
     methods = {one["name"]: one for one in results["methods"]}
     cases = [(pristine.drafter, "sglang-eagle3", "three"), (small, "eagle", "one")]
     for drafter, name, label in cases:
-        done = invoke(
-            "export",
-            "--drafter",
-            drafter,
-            "--format",
-            name,
-            "--eval",
-            evaluated,
-            "--output",
-            tmp_path / label,
-        )
-        assert done.exit_code == 0, done.output
+        exported("--drafter", drafter, "--format", name, "--eval", evaluated, "--output", tmp_path / label)
         ((benchmark, drafting, vocabulary, accepted, speedup, _, outputs),) = measured(
             tmp_path / label / "README.md"
         )
@@ -264,17 +233,11 @@ def test_the_figures_of_the_exported_vocabulary_are_taken(
     pristine: World, evaluated: Path, small: Path, tmp_path: Path
 ) -> None:
     base = ["--drafter", small, "--eval", evaluated]
-    done = invoke(
-        "export", *base, "--format", "fr-spec", "--vocab", pristine.vocab, "--output", tmp_path / "a"
-    )
-    assert done.exit_code == 0, done.output
+    exported(*base, "--format", "fr-spec", "--vocab", pristine.vocab, "--output", tmp_path / "a")
     ((_, _, vocabulary, *_),) = measured(tmp_path / "a" / "README.md")
     assert vocabulary == f"{SIZE} of {ROWS} (static)"
     make_vocab(tmp_path / "other", pristine.target, size=32)
-    done = invoke(
-        "export", *base, "--format", "fr-spec", "--vocab", tmp_path / "other", "--output", tmp_path / "b"
-    )
-    assert done.exit_code == 0, done.output
+    exported(*base, "--format", "fr-spec", "--vocab", tmp_path / "other", "--output", tmp_path / "b")
     assert len(measured(tmp_path / "b" / "README.md")) == 2
     assert "Not all of these figures" in (tmp_path / "b" / "README.md").read_text("utf-8")
     assert "Not all of these figures" not in (tmp_path / "a" / "README.md").read_text("utf-8")
@@ -282,26 +245,23 @@ def test_the_figures_of_the_exported_vocabulary_are_taken(
 
 def test_an_export_of_an_export_keeps_the_figures(pristine: World, evaluated: Path, tmp_path: Path) -> None:
     base = ["--format", "sglang-eagle3", "--target", pristine.target]
-    invoke("export", "--drafter", pristine.drafter, *base, "--output", tmp_path / "a")
-    done = invoke(
-        "export", "--drafter", tmp_path / "a", *base, "--eval", evaluated, "--output", tmp_path / "b"
-    )
-    assert done.exit_code == 0, done.output
+    export("--drafter", pristine.drafter, *base, "--output", tmp_path / "a")
+    exported("--drafter", tmp_path / "a", *base, "--eval", evaluated, "--output", tmp_path / "b")
     assert len(measured(tmp_path / "b" / "README.md")) == 1
 
 
 def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: Path, tmp_path: Path) -> None:
     other = make_drafter(tmp_path / "other", pristine.target, seed=5)
     base = ["--format", "sglang-eagle3", "--output", tmp_path / "out"]
-    result = invoke("export", "--drafter", other, *base, "--eval", evaluated)
+    result = export("--drafter", other, *base, "--eval", evaluated)
     assert_user_error(result, 1, "did not measure this drafter", "drafter three, drafter one")
     copy = shutil.copytree(evaluated, tmp_path / "copy")
     results = json.loads((copy / "results.json").read_text("utf-8"))
     results["target"]["fingerprint"] = "0" * 64
     (copy / "results.json").write_text(json.dumps(results), "utf-8")
-    result = invoke("export", "--drafter", pristine.drafter, *base, "--eval", copy)
+    result = export("--drafter", pristine.drafter, *base, "--eval", copy)
     assert_user_error(result, 1, "another target")
-    result = invoke("export", "--drafter", pristine.drafter, *base, "--eval", tmp_path / "nowhere")
+    result = export("--drafter", pristine.drafter, *base, "--eval", tmp_path / "nowhere")
     assert_user_error(result, 1, "results file")
     assert not (tmp_path / "out").exists()
 
@@ -321,7 +281,7 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
 def test_mistakes_are_told(
     more: tuple[str, ...], words: tuple[str, ...], pristine: World, tmp_path: Path
 ) -> None:
-    result = invoke("export", "--drafter", pristine.drafter, *more, "--output", tmp_path / "out")
+    result = export("--drafter", pristine.drafter, *more, "--output", tmp_path / "out")
     assert result.exit_code in (1, 2)
     assert_user_error(result, result.exit_code, *words)
     assert not (tmp_path / "out").exists()
@@ -329,9 +289,7 @@ def test_mistakes_are_told(
 
 def test_the_folder_around_a_drafter_is_answered_with_the_drafter(pristine: World, tmp_path: Path) -> None:
     shutil.copytree(pristine.drafter, tmp_path / "run" / "drafter")
-    result = invoke(
-        "export", "--drafter", tmp_path / "run", "--format", "native", "--output", tmp_path / "out"
-    )
+    result = export("--drafter", tmp_path / "run", "--format", "native", "--output", tmp_path / "out")
     assert_user_error(result, 1, "there is no drafter here", f"give {tmp_path / 'run' / 'drafter'}")
 
 
@@ -339,20 +297,11 @@ def test_the_targets_own_dtype_is_named(tmp_path: Path) -> None:
     target = make_target(tmp_path / "t")
     edit_json(target / "config.json", dtype="bfloat16", torch_dtype="bfloat16")
     drafter = make_drafter(tmp_path / "d", target)
-    done = invoke("export", "--drafter", drafter, "--format", "native", "--output", tmp_path / "a")
+    done = export("--drafter", drafter, "--format", "native", "--output", tmp_path / "a")
     assert "--dtype bfloat16 writes the drafter in it" in " ".join(done.output.split())
-    done = invoke(
-        "export",
-        "--drafter",
-        drafter,
-        "--format",
-        "native",
-        "--dtype",
-        "bfloat16",
-        "--output",
-        tmp_path / "b",
+    done = exported(
+        "--drafter", drafter, "--format", "native", "--dtype", "bfloat16", "--output", tmp_path / "b"
     )
-    assert done.exit_code == 0, done.output
     assert "writes the drafter in it" not in done.output
 
 

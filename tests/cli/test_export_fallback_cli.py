@@ -100,8 +100,6 @@ def test_the_folder_holds_the_static_map_and_says_what_it_costs(place: Path, mad
     assert artifact.meta["fallback"] == fallback
     assert {"drafter", "head"} <= artifact.manifest["parents"].keys()
     assert [one for one in artifact.manifest["parents"] if one.startswith("vocab ")]
-    names = [name for one in fallback["candidates"] for name in one["ranking"].split(" = ")]
-    assert "vocabulary v" in names
     subset = load_subset(place / "out" / "dynamic" / "vocab")
     tensors = load_file(place / "out" / "model.safetensors")
     assert (torch.arange(SIZE) + tensors["d2t"]).tolist() == subset.ids.tolist()
@@ -111,20 +109,20 @@ def test_the_folder_holds_the_static_map_and_says_what_it_costs(place: Path, mad
     assert END in subset.ids, "the end of a turn is always inside"
     card = (place / "out" / "README.md").read_text("utf-8")
     assert "Draft vocabulary in place of a dynamic head" in card
-    assert f"{fallback['measured']['static']['accepted_length']:.2f} [" in card
+    assert f"{fallback['of_dynamic']['value']:.2f} (" in card
 
 
 def test_the_figures_are_those_of_what_was_written(place: Path, made: dict[str, Any]) -> None:
     model, tokenizer = load_target(place / "target"), load_tokenizer(place / "target")
     config = LiveConfig(prompts=48, max_new_tokens=NEW, total=60)
     prompts = read_prompts(place / "p.jsonl", tokenizer, config, model.config.max_positions)
-    meter = AcceptanceMeter(model, split_prompts(prompts)[2], NEW)
-    tensors = TargetTensors(model.embedding, model.lm_head_weight)
-    for folder, name in (("out", "static"), ("out/dynamic/drafter", "own")):
-        drafter, _ = load_drafter(place / folder, tensors, place / "target")
-        tree = TreeSettings(**made["fallback"]["tree"])
-        found = meter.measure(tree_proposer(model, drafter, exact_head(drafter), tree))
-        assert found.length.value == made["fallback"]["measured"][name]["accepted_length"]
+    meter = AcceptanceMeter(model, split_prompts(prompts)[1], NEW)
+    drafter, _ = load_drafter(
+        place / "out", TargetTensors(model.embedding, model.lm_head_weight), place / "target"
+    )
+    tree = TreeSettings(**made["fallback"]["tree"])
+    found = meter.measure(tree_proposer(model, drafter, exact_head(drafter), tree))
+    assert found.length.value == made["fallback"]["accepted_length"]["static"]
 
 
 def test_the_dynamic_head_beside_it_is_bound_to_its_drafter(place: Path, made: dict[str, Any]) -> None:
@@ -214,7 +212,7 @@ def test_fr_spec_gets_the_list_in_rank_order(place: Path, monkeypatch: pytest.Mo
 def test_what_the_layout_cannot_hold_is_refused_before_anything_is_measured(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.fallback.choose_fallback", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("vocabforge.cli.export_fallback.choose_fallback", lambda *_: pytest.fail("measured"))
     drafter = make_drafter("eagle1", place / "target", HFTarget.load(place / "target"), "own")
     other(place, "own", drafter)
     line = "--format fr-spec --fallback-size 24 --prompts @p.jsonl"
@@ -261,6 +259,7 @@ REFUSED = ("belongs to another drafter", "another kind", "nothing.jsonl")  # inp
     [
         ("--format sglang-eagle3 --head @h --output @x", "--prompts FILE"),
         ("--format native --head @h --prompts @p.jsonl --output @x", "holds no static draft vocabulary"),
+        ("--format sglang-eagle3 --head @h --prompts @p.jsonl --vocab @v --vocab @v --output @x", "2 times"),
         ("--format sglang-eagle3 --fallback-size 24 --output @x", "no draft head"),
         ("--format sglang-eagle3 --prompts @p.jsonl --output @x", "no draft head"),
         ("--format sglang-eagle3 --head @o --prompts @p.jsonl --output @x", "belongs to another drafter"),

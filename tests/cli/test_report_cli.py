@@ -84,7 +84,6 @@ def test_one_runs_own_methods_against_one_of_them(runs: Path, tmp_path: Path) ->
 def test_mistakes_end_before_any_work(runs: Path, tmp_path: Path) -> None:
     one, two = runs / "before", runs / "after"
     assert_user_error(invoke("report", one, "--reference", "medusa"), 2, "before:medusa", "before:eagle3")
-    assert_user_error(invoke("report", one, "--across-machines"), 2, "at least two runs")
     assert_user_error(invoke("report", one, two, "--reference", "eagle3"), 2, "before:eagle3", "RUN:METHOD")
     for output in (tmp_path / "page.txt", tmp_path):
         assert_user_error(invoke("report", one, two, "--output", output), 2, "name of an HTML file")

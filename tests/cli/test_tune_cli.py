@@ -63,7 +63,7 @@ def test_speeds_of_another_machine_are_not_checked_here(place: Path, tmp_path: P
 
 
 def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> None:
-    result = run(place, tmp_path / "there", "--measure-only", "--measure-budget", "4")
+    result = run(place, tmp_path / "there", "--measure-only", "--budget", "40")
     assert result.exit_code == 0, result.output
     table = read_latency(tmp_path / "there")
     assert {part.family.split()[0] for part in table.parts if part.name == "head"} >= {"static", "ranker"}
@@ -79,6 +79,7 @@ def test_measure_only_writes_a_file_for_what_if(place: Path, tmp_path: Path) -> 
     ("more", "message"),
     [
         (["--size", "8"], "cut from a ranking"),
+        (["--measure-budget", "9"], "a tenth of `--budget`"),
         (["--batch", "1,x"], "cannot be read"),
         (["--shortlist", "8"], "means nothing here"),
         (["--measure-only", "--what-if", "there.json"], "nothing is measured"),

@@ -19,7 +19,7 @@ from vocabforge.cli.report import report
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.decode.recipe import DecodingRecipe, MethodRecipe, write_recipe
-from vocabforge.decode.row_tree import RowTree, Verifier, walk_down
+from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint

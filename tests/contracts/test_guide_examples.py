@@ -26,7 +26,7 @@ from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.decode.proposers import FITTING
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.evaluate.op_benches import OP_BENCHES, op_cases
-from vocabforge.evaluate.op_benches.types import Shape
+from vocabforge.evaluate.op_benches.types import ModelShape
 from vocabforge.models.drafter_io import native_sizes, save_drafter
 from vocabforge.models.drafters import DRAFTERS
 from vocabforge.models.head_io import check_owner, load_head, owner_of
@@ -224,7 +224,7 @@ def test_the_op_stands_in_four_places(
 
 
 def test_the_ops_benchmark_runs(kernel: dict[str, Any]) -> None:
-    shape = Shape("tiny", 32, 64, 3, 48, 1, 2, 1, 16, small=True)
+    shape = ModelShape("tiny", 32, 64, 3, 48, 1, 2, 1, 16, small=True)
     (case,) = op_cases("int8_logits", shape)
     inputs = case.make(torch.device("cpu"), torch.bfloat16, 0)
     found = case.run(inputs, "reference")

@@ -16,8 +16,8 @@ NETWORK_MODULES = {
 NETWORK = {
     "vocabforge/corpus/regenerate_http.py": "the servers of --server; the client library for both files below",
     "vocabforge/corpus/hub.py": "data sets named hub:..., by the library datasets",
-    "vocabforge/evaluate/benchmarks/fetch.py": "published question files, checked by SHA-256",
-    "vocabforge/train/tracker_table.py": "W&B and MLflow, where tracker names them",
+    "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
+    "vocabforge/train/trackers.py": "W&B and MLflow, where run.trackers names them",
 }
 
 
@@ -45,6 +45,6 @@ def _reaches(name: str) -> bool:
     whole = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     return (
         bool(whole & NETWORK_MODULES)
-        or parts[-1] in ("http_library", "WandBTracker", "MLflowTracker")
+        or parts[-1] in ("http_library", "LOGGER_TYPE_TO_CLASS")
         or "httpx" in name
     )

@@ -37,7 +37,6 @@ ALLOWED = {
         "exec",
     ): "the sandboxed child runs the program it is given",
     ("vocabforge/evaluate/quality/sandbox_child.py", "compile"): "the same program",
-    ("vocabforge/evaluate/quality/sandbox_child.py", "marshal.loads"): "its job, from its parent's pipe",
     ("vocabforge/evaluate/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
     (
         "kernels/gpu_check.py",
@@ -126,8 +125,8 @@ def _loads(called: str, last: str, words: dict[str | None, ast.expr], name: str)
         loader = words.get("Loader")
         if loader is None or ast.unparse(loader) not in SAFE_LOADERS:
             return "no safe loader"
-    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/template_bounds.py":
-        return "chat templates go through BoundedEnvironment"
+    if last.endswith("SandboxedEnvironment") and name != "vocabforge/corpus/template.py":
+        return "chat templates are rendered by corpus/template.py"
     return None
 
 

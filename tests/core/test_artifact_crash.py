@@ -16,7 +16,7 @@ import pytest
 from tests.support import ROOT
 from vocabforge.core import artifact as artifact_module
 from vocabforge.core import swap
-from vocabforge.core.artifact import MANIFEST, check_output, open_artifact, write_artifact
+from vocabforge.core.artifact import check_output, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 
 HEADER = """
@@ -85,13 +85,6 @@ def test_kill_leaves_nothing_under_the_final_name_and_the_next_writer_clears_up(
     assert names(tmp_path) == ["x"]
 
 
-def test_kill_while_working_on_a_replacement_keeps_the_former(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    write(path, "old")
-    killed(KILL_IN_BODY, path)
-    assert open_artifact(path).meta["text"] == "old"
-
-
 def test_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x"
     write(path, "old")
@@ -105,15 +98,6 @@ def test_kill_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists already"):  # restored, and so in the way again
         check_output(path)
     assert open_artifact(path).meta["text"] == "old"
-    assert names(tmp_path) == ["x"]
-
-
-def test_kill_between_the_renames_then_the_same_command_again(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    write(path, "old")
-    killed(KILL_BETWEEN_RENAMES, path)
-    write(path, "again", overwrite=True)
-    assert open_artifact(path).meta["text"] == "again"
     assert names(tmp_path) == ["x"]
 
 
@@ -252,41 +236,3 @@ def small_disk(tmp_path: Path):
         pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("library", ["python", "numpy", "safetensors"])
-def test_a_really_full_disk(small_disk: Path, library: str) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    path = small_disk / "x"
-    write(path, "old")
-    big = np.zeros(1 << 20, dtype=np.int8)
-    writers = {
-        "python": lambda folder: (folder / "big").write_bytes(big.tobytes()),
-        "numpy": lambda folder: np.save(folder / "big.npy", big),
-        "safetensors": lambda folder: save_file({"big": big}, folder / "big.safetensors"),
-    }
-
-    def fill() -> None:
-        with write_artifact(path, "k", {}, overwrite=True) as folder:
-            writers[library](folder)
-
-    with pytest.raises(VocabForgeError, match="cannot write to the disk"):
-        fill()
-    assert open_artifact(path).meta["text"] == "old"
-    assert names(small_disk) == ["x"]
-    assert names(path) == ["a", MANIFEST]
-
-
-def test_what_was_written_beside_a_hidden_folder_is_cleared_up_too(tmp_path: Path) -> None:
-    """An export is written beside its final place, and read back there, before it takes its name."""
-    first = swap.sibling(tmp_path / "x", "tmp")
-    second = swap.sibling(first, "tmp")
-    assert swap.leftovers(tmp_path / "x", "tmp") == []
-    second.mkdir()
-    assert swap.leftovers(tmp_path / "x", "tmp") == [second]
-    dead = second.with_name(second.name.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-"))
-    second.rename(dead)
-    write(tmp_path / "x", "new")
-    assert names(tmp_path) == ["x"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -17,8 +18,15 @@ from rich.text import Text
 from tests.support import ROOT
 from vocabforge.cli.app import echo, print_json
 from vocabforge.cli.generate import _Shown
-from vocabforge.core.console import open_console, spelled_in_json, spelled_out
-from vocabforge.core.progress import say
+from vocabforge.core.console import (
+    DataCell,
+    DataTable,
+    FactList,
+    open_console,
+    say,
+    spelled_in_json,
+    spelled_out,
+)
 
 # Clear the screen, set the title, a link, a clipboard, the 8-bit introducer, a line overwritten, text turned around.
 ATTACKS = (
@@ -103,3 +111,48 @@ def test_half_a_character_can_be_printed() -> None:
     written = spelled_in_json(json.dumps({"a": "\udfff"}, ensure_ascii=False))
     assert written.encode("utf-8") == b'{"a": "\\udfff"}'
     assert json.loads(written) == {"a": "\udfff"}
+
+
+def shown(what: object, width: int = 60) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(what)
+    return console.export_text()
+
+
+METHODS = DataTable(
+    "methods [bold]",
+    ["method<", *(f"figure {number}" for number in range(8)), "verdict<"],
+    [
+        [f"eagle3+router:{row}", *(DataCell(f"{row}.{at:03}", "0.9–1.1") for at in range(8)), "not [i]judged"]
+        for row in "ab"
+    ],
+    "a caption",
+)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 200])
+def test_a_table_too_wide_goes_on_in_further_ones_with_its_first_column(width: int) -> None:
+    text = shown(METHODS, width)
+    assert max(map(len, text.splitlines())) <= width
+    for words in ("methods [bold]", "a caption", *(f"{row}.{at:03}" for row in "ab" for at in range(8))):
+        assert words in " ".join(text.split()), words
+    parts = text.count("(continued)") + 1
+    assert text.count("router:") == 2 * parts
+    assert text.count("0.9–1.1") == 16
+    assert (parts == 1) is (width == 200)
+
+
+def test_a_table_as_markdown_and_facts_as_lines() -> None:
+    table = DataTable("", ["name<", "size"], [["a|b", DataCell("1", "(2)")]])
+    assert table.markdown() == ["| name | size |", "| --- | ---: |", "| a\\|b | 1 (2) |"]
+    facts = shown(
+        FactList({"count": 1234, "share": 0.5, "none": None, "yes": True, "list": [1] * 9, "[b]": "[i]"})
+    )
+    assert [line.split(maxsplit=1)[1].strip() for line in facts.splitlines()] == [
+        "1,234",
+        "0.5",
+        "none",
+        "yes",
+        "1, 1, 1, 1, 1, 1, 1, 1, … (9 in all)",
+        "[i]",
+    ]

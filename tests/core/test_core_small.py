@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.core import progress
+from vocabforge.core import console
+from vocabforge.core.console import ProgressBar, human_rate, markdown_table, say
 from vocabforge.core.distributed import rank, world_size
 from vocabforge.core.errors import (
     ArtifactError,
@@ -23,9 +24,7 @@ from vocabforge.core.errors import (
     did_you_mean,
 )
 from vocabforge.core.extension import load_attribute, resolve
-from vocabforge.core.markdown import markdown_table
 from vocabforge.core.metrics_log import MetricsLog, read_jsonl_log
-from vocabforge.core.progress import ProgressBar, human_rate, say
 from vocabforge.core.provenance import program_output
 
 
@@ -163,7 +162,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(console.time, "monotonic", clock.monotonic)
     return clock
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.core.artifact import MANIFEST, open_artifact, write_artifact
+from vocabforge.core.artifact import MANIFEST, content_hash, open_artifact, record_hash, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, VocabForgeError
 from vocabforge.core.files import read_json, sha256_file
-from vocabforge.core.manifest import content_hash, record_hash
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.models.checkpoint import INDEX, SINGLE, checkpoint_files, read_headers
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.core.artifact import open_artifact, write_artifact
+from vocabforge.core.artifact import model_remedy, open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError
-from vocabforge.core.remedies import model_remedy
 
 
 def test_a_name_of_the_hub_is_answered_with_how_to_fetch_it(

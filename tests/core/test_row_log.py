@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError, VocabForgeError
-from vocabforge.core.row_log import Place, RowLog
+from vocabforge.core.row_log import LinePosition, RowLog
 
 
 def line(row: Any) -> bytes:
@@ -29,7 +29,7 @@ def held(path: Path) -> tuple[list[Any], int]:
 def test_rows_come_back_from_their_places(tmp_path: Path) -> None:
     log = RowLog(tmp_path / "rows")
     places = [log.add(line({"n": number * "a"})) for number in range(4)]
-    assert places[:2] == [Place(0, 10), Place(10, 11)]
+    assert places[:2] == [LinePosition(0, 10), LinePosition(10, 11)]
     assert [log.get(place)["n"] for place in places] == ["", "a", "aa", "aaa"]
     log.close()
     log.close()
@@ -56,12 +56,12 @@ def test_damaged_lines_are_counted_and_stay(tmp_path: Path) -> None:
     assert held(path) == ([1, 2], 3)
     log = RowLog(path)
 
-    def refuse(row: Any, place: Place) -> None:
+    def refuse(row: Any, place: LinePosition) -> None:
         raise DataError("no row of mine")
 
     assert log.read(refuse) == 5
     log.clear()
-    assert log.add(line({"n": 9})) == Place(0, 9)
+    assert log.add(line({"n": 9})) == LinePosition(0, 9)
     log.close()
     assert held(path) == ([9], 0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from vocabforge.core.config import StrictModel
 from vocabforge.core.errors import DataError
-from vocabforge.core.versioned import read_versioned
+from vocabforge.core.records import read_versioned
 
 
 class Figures(StrictModel):

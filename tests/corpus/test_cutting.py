@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import needs_data
 from tests.vocab.engine_tokenizers import CROSSING, PROVEN, REFUSED, built
 from tests.vocab.real_tokenizers import REAL, real
-from vocabforge.corpus.cut_patterns import NOT_VISIBLE, PLAIN
+from vocabforge.corpus.cut_parts import NOT_VISIBLE, PLAIN
 from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
 
 CHARACTERS = (

@@ -29,9 +29,8 @@ from vocabforge.corpus.dataset import SequenceOptions, iter_sequences
 from vocabforge.corpus.packing import OverlongTally, StreamPacker, TrainingSequence
 from vocabforge.corpus.prepared import check_belongs, load_prepared, prepare_in, write_prepared
 from vocabforge.corpus.prepared_key import HeldoutOptions, PrepareOptions, content_key
-from vocabforge.corpus.prepared_writer import ARRAYS
+from vocabforge.corpus.prepared_writer import ARRAYS, TensorStream, map_tensor
 from vocabforge.corpus.sources import SourceOptions
-from vocabforge.corpus.tensor_stream import TensorStream, map_tensor
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.train.ttt import counted_rows
 
@@ -69,7 +68,7 @@ def test_a_stream_is_packed_first_fit_with_few_open_rows(seed, length, open_rows
         for start, stop in itertools.pairwise(starts)
     ]
     sink = Rows()
-    packer = StreamPacker(length, sink, pad_id=-7, open_rows=open_rows)
+    packer = StreamPacker(length, sink.write, pad_id=-7, open_rows=open_rows)
     opened: list[list[list[int]]] = []  # the plain algorithm: lists of documents
     closed: list[list[list[int]]] = []
 
@@ -155,7 +154,7 @@ def test_the_artefact_holds_what_packing_in_memory_gives(tmp_path, tokenizer, ov
         (done.heldout, sequences[-3:], "heldout"),
     ):
         sink, tally = Rows(), OverlongTally()
-        packer = StreamPacker(32, sink)
+        packer = StreamPacker(32, sink.write)
         for sequence in part:
             for ids, mask in tally.fit(sequence.ids, sequence.loss_mask, 32, overlong):
                 packer.add(ids, mask)
@@ -301,26 +300,6 @@ def test_a_damaged_entry_is_made_again(tmp_path, tokenizer, capsys):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_two_processes_at_once_take_one_result(tmp_path, tokenizer, monkeypatch):
-    """The second comes when the first has finished, between its look at the cache and its own writing."""
-    file = write_lines(tmp_path / "a.txt")
-    cache = tmp_path / "cache"
-    real = module.write_prepared
-
-    def late(path, *rest, **named):
-        monkeypatch.setattr(module, "write_prepared", real)
-        quicker = real(path, *rest, **named)
-        marks.append(quicker.artifact.manifest["created"])
-        return real(path, *rest, **named)
-
-    marks: list[str] = []
-    monkeypatch.setattr(module, "write_prepared", late)
-    found = prepare_in(cache, tokenizer, [file], [], OPTIONS)
-    assert len(marks) == 1
-    assert found.artifact.manifest["created"] == marks[0]
-    assert [path.name for path in cache.iterdir()] == [found.key[:20]]
-
-
 def test_several_real_processes(tmp_path, tokenizer):
     file = write_lines(tmp_path / "a.txt", 300)
     code = (
@@ -339,24 +318,6 @@ def test_several_real_processes(tmp_path, tokenizer):
     assert [run.returncode for run in runs] == [0, 0]
     assert len(digests) == 1
     assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_rows_of_32k(tmp_path, tokenizer):
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join("y" * size for size in (32_767, 40_000, 20_000, 10_000, 5)))
-    options = PrepareOptions(32_768, LINES, "split", HeldoutOptions(documents=1, prompts=1))
-    done = write_prepared(tmp_path / "out", tokenizer, [file], [], options)
-    assert done.train.input_ids.shape == (4, 32_768)
-    assert done.train.position.max() == 32_767
-    assert done.figures["train"]["tokens"] == 32_768 + 40_001 + 20_001 + 10_001
-    assert done.figures["train"]["overlong"]["pieces"] == 2
-    assert (done.train.document[0] == 1).all()
-    longer = replace(options, length=45_000)
-    done = write_prepared(tmp_path / "longer", tokenizer, [file], [], longer)
-    assert done.train.position.max() == 40_000
-    assert done.train.position.dtype == np.int32
-    small = write_prepared(tmp_path / "small", tokenizer, [file], [file], replace(options, length=2048))
-    assert small.train.position.dtype == np.int16
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer):

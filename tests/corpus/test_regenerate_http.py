@@ -1,29 +1,25 @@
-"""Servers that mean harm: answers without end, packed ones, redirects, and keys that must not leak."""
+"""Redirects, malformed addresses, and keys that must not leak."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.corpus.chat_server import FakeServer, Reply, completion
+from tests.corpus.chat_server import FakeServer, Reply
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus import regenerate_http
-from vocabforge.corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
-from vocabforge.corpus.regenerate_rows import Generation, Request
+from vocabforge.corpus.regenerate_http import ChatServer, Unusable, base_url
+from vocabforge.corpus.regenerate_rows import ChatRequest, GenerationSettings
 
 KEY = "sk-very-secret"
 
 
 def ask(url: str) -> Any:
-    generation = Generation(backend={"kind": "server"}, model="tiny")
+    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
     server = ChatServer(base_url(url), generation, key=KEY, timeout=30.0)
     try:
-        return server.complete(Request("00", ({"role": "user", "content": "hi"},), None, 0))
+        return server.complete(ChatRequest("00", ({"role": "user", "content": "hi"},), None, 0))
     finally:
         server.close()
 
@@ -35,34 +31,12 @@ def answering(reply: Callable[[dict[str, Any]], Reply]) -> FakeServer:
 def test_an_ordinary_answer_comes_whole() -> None:
     with FakeServer() as server:
         assert ask(server.url).message["content"]
-        assert server.headers[0]["Accept-Encoding"] == "identity"
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-
-
-def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regenerate_http, "_MOST_BYTES", 10_000)
-    long = answering(lambda body: (200, completion(body, content="x" * 20_000)))
-    with long as server, pytest.raises(TryAgain, match="longer than 10,000 bytes"):
-        ask(server.url)
-
-
-def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter(range(0, 10_000_000, 1000))
-    monkeypatch.setattr(regenerate_http, "time", SimpleNamespace(monotonic=lambda: float(next(times))))
-    with FakeServer() as server, pytest.raises(TryAgain, match="no whole answer in 30 s"):
-        ask(server.url)
-
-
-def test_packed_answers_are_not_unpacked() -> None:
-    bomb = gzip.compress(json.dumps({"choices": "x" * 10_000_000}).encode())
-    packed = answering(lambda body: (200, bomb, {"Content-Encoding": "gzip"}))
-    with packed as server, pytest.raises(TryAgain, match="not JSON"):
-        ask(server.url)
 
 
 def test_a_list_of_models_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChatServer, "_exchange", lambda *_: b"[" * 200_000)
-    generation = Generation(backend={"kind": "server"}, model="tiny")
+    generation = GenerationSettings(backend={"kind": "server"}, model="tiny")
     server = ChatServer("http://host", generation, key=None, timeout=1.0)
     assert server.models() is None
     server.close()

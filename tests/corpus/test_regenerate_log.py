@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.corpus.regenerate_log import AnswerLog, discard
-from vocabforge.corpus.regenerate_rows import Answer
+from vocabforge.corpus.regenerate_log import AnswerLog
+from vocabforge.corpus.regenerate_rows import ChatCompletion
 
 SETTINGS = {"generation": {"model": "tiny"}, "inputs": {}}
 
@@ -18,9 +17,9 @@ def key(number: int) -> str:
     return f"{number:064x}"
 
 
-def answer(number: int) -> Answer:
+def answer(number: int) -> ChatCompletion:
     message = {"role": "assistant", "content": f"größe {number} \n\u2028 🦊 \ud800"}
-    return Answer(message, "stop", number, None, number, (1, number) if number % 2 else None)
+    return ChatCompletion(message, "stop", number, None, number, (1, number) if number % 2 else None)
 
 
 def filled(folder, count: int = 5) -> bytes:
@@ -42,21 +41,6 @@ def test_answers_come_back(tmp_path):
         log.add(key(7), answer(7))
     with AnswerLog(tmp_path, SETTINGS) as log:
         assert log.get(key(7)) == answer(7)
-
-
-def test_cut_at_any_byte(tmp_path):
-    whole = filled(tmp_path)
-    ends = [at + 1 for at, byte in enumerate(whole) if byte == 10]
-    draw = random.Random(0)
-    for cut in [0, 1, *ends, *(end - 1 for end in ends), *draw.sample(range(len(whole)), 20)]:
-        (tmp_path / "answers.jsonl").write_bytes(whole[:cut])
-        kept = sum(end <= cut for end in ends)
-        with AnswerLog(tmp_path, SETTINGS) as log:
-            assert len(log) == kept
-            for number in range(5):
-                log.add(key(number), answer(number))
-                assert log.get(key(number)) == answer(number)
-        assert (tmp_path / "answers.jsonl").read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -106,7 +90,7 @@ def test_a_line_that_is_no_answer_is_damaged(tmp_path, capsys, message):
 
 def test_two_runs_and_other_settings_are_refused(tmp_path):
     filled(tmp_path)
-    with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another run writes"):
+    with AnswerLog(tmp_path, SETTINGS), pytest.raises(UsageError, match="another process is working"):
         AnswerLog(tmp_path, SETTINGS)
     with pytest.raises(UsageError, match=r'generation\.model: "tiny", now "big"'):
         AnswerLog(tmp_path, {**SETTINGS, "generation": {"model": "big"}})
@@ -119,16 +103,17 @@ def test_answers_without_settings_are_not_believed(tmp_path):
     (tmp_path / "settings.json").unlink()
     with AnswerLog(tmp_path, SETTINGS) as log:
         assert len(log) == 0
-    assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
+        assert json.loads((tmp_path / "settings.json").read_text()) == {"format": 1, **SETTINGS}
 
 
-def test_only_folders_of_ours_are_discarded(tmp_path):
+def test_fresh_discards_answers_and_nothing_else(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    discard(other)
-    assert other.exists()
-    discard(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="holds something else"):
+        AnswerLog(other, SETTINGS, fresh=True)
+    assert (other / "notes.txt").read_text() == "mine"
     filled(tmp_path / "run")
-    discard(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    with AnswerLog(tmp_path / "run", {"another": 1}, fresh=True) as log:
+        assert len(log) == 0
+    assert not (tmp_path / "run").exists(), "a journal without rows leaves nothing behind"

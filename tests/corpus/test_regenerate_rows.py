@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.regenerate_http import base_url, read_answer, request_body, wire_messages
 from vocabforge.corpus.regenerate_rows import (
-    Answer,
-    Conversation,
-    Generation,
+    ChatCompletion,
+    GenerationSettings,
     Policy,
+    PromptConversation,
     Walk,
     json_line,
     make_request,
     output_row,
 )
 
-GENERATION = Generation(backend={"kind": "server"}, model="tiny", temperature=0.5, seed=3)
+GENERATION = GenerationSettings(backend={"kind": "server"}, model="tiny", temperature=0.5, seed=3)
 
 
 def turns(text: str) -> list[dict]:
@@ -31,13 +31,13 @@ def turns(text: str) -> list[dict]:
     return [{"role": names[one], "content": f"{one}{at}"} for at, one in enumerate(text)]
 
 
-def told(text: str = "new", *, finish: str = "stop", **fields) -> Answer:
-    return Answer({"role": "assistant", "content": text, **fields}, finish, 1)
+def told(text: str = "new", *, finish: str = "stop", **fields) -> ChatCompletion:
+    return ChatCompletion({"role": "assistant", "content": text, **fields}, finish, 1)
 
 
 def walked(text: str, policy: Policy | None = None, answers=None) -> tuple[Walk, list[str]]:
     """The walk to its end, and what was asked each time."""
-    walk = Walk(Conversation(turns(text)), GENERATION, policy or Policy())
+    walk = Walk(PromptConversation(turns(text)), GENERATION, policy or Policy())
     asked = []
     while (request := walk.request()) is not None:
         asked.append(" ".join(message["content"] for message in request.messages))
@@ -72,7 +72,7 @@ def test_turns_are_replaced_in_order(given, asked, result):
 @given(st.text("uast", max_size=9), st.booleans())
 def test_open_turns_are_the_requests_to_come(text, first):
     policy = Policy(first_turn_only=first)
-    total = Walk(Conversation(turns(text)), GENERATION, policy).open_turns
+    total = Walk(PromptConversation(turns(text)), GENERATION, policy).open_turns
     walk, asked = walked(text, policy)
     assert len(asked) == total or (walk.ended == "tools" and len(asked) < total)
     assert [m["role"] for m in walk.messages].count("assistant") >= len(asked)
@@ -108,16 +108,16 @@ TOOL_ROW = [
 
 def test_tool_results_follow_the_same_calls_only():
     same = told("", tool_calls=[call("sky", '{"at":  "Bonn"}', id="1"), call("sea", "{}", id="2")])
-    walk = Walk(Conversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
+    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
     walk.add(same)
     assert [message.get("tool_call_id") for message in walk.messages] == [None, None, "2", "1"]
     assert walk.request() is not None
     for other in (told("no idea"), told("", tool_calls=[call("sky", {"at": "Rome"}), call("sea", {})])):
-        walk = Walk(Conversation(TOOL_ROW), GENERATION, Policy())
+        walk = Walk(PromptConversation(TOOL_ROW), GENERATION, Policy())
         walk.add(other)
         assert (walk.ended, walk.request(), len(walk.messages)) == ("tools", None, 2)
     # A call where the data set has none: what follows answers no call.
-    walk = Walk(Conversation(turns("uaua")), GENERATION, Policy())
+    walk = Walk(PromptConversation(turns("uaua")), GENERATION, Policy())
     walk.add(told("", tool_calls=[call("sky", {})]))
     assert walk.ended == "tools"
 
@@ -164,7 +164,7 @@ def test_a_request_depends_on_content_and_settings_alone():
 
 def test_thinking_is_kept_in_the_row_and_sent_only_on_request():
     for send in (False, True):
-        walk = Walk(Conversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
+        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
         walk.add(told(reasoning_content="hm"))
         assert ("reasoning_content" in walk.request().messages[1]) is send
         assert walk.messages[1]["reasoning_content"] == "hm"
@@ -186,7 +186,7 @@ def test_bodies_and_rows():
         "chat_template_kwargs": {"enable_thinking": False},
         "k": 1,
     }
-    walk = Walk(Conversation(turns("ua"), [{"name": "sky"}], "a.jsonl:7"), GENERATION, Policy())
+    walk = Walk(PromptConversation(turns("ua"), [{"name": "sky"}], "a.jsonl:7"), GENERATION, Policy())
     walk.add(replace(told(), response_ids=(5, 2), prompt_tokens=9))
     row = output_row(walk, GENERATION)
     assert list(row) == ["messages", "tools", "generation"]
@@ -228,14 +228,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("calls", MALFORMED)
 def test_malformed_calls_of_an_old_log_end_a_walk_and_crash_nothing(calls):
-    walk = Walk(Conversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
+    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION, Policy())
     walk.add(told("", tool_calls=calls))
     assert walk.ended == "tools"
 
 
 def test_cut_answers_are_marked_in_the_row_and_not_in_requests():
     for send in (False, True):
-        walk = Walk(Conversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
+        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send), Policy())
         walk.add(told(finish="length"))
         assert walk.request().messages[1] == {"role": "assistant", "content": "new"}
         walk.add(told())

@@ -167,7 +167,7 @@ def test_zst_cut_at_every_byte(tmp_path, monkeypatch):
     whole = zst(lines)
     file = tmp_path / "a.txt.zst"
     monkeypatch.setattr(reading, "BLOCK_BYTES", 64)
-    monkeypatch.setattr("vocabforge.corpus.zst._CHUNK", 5)
+    monkeypatch.setattr("vocabforge.corpus.reading._PACKED_BYTES", 5)
     good = {}
     for length in range(1, len(whole) + 1):
         file.write_bytes(whole[:length])

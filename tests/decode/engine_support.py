@@ -19,7 +19,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.policy_dynamic import DynamicPolicy
 from vocabforge.decode.proposer_eagle import EagleBackend
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation
 from vocabforge.decode.tree import DraftTree, TreeSettings
 from vocabforge.models.eagle3 import Eagle3Drafter
 from vocabforge.models.heads import DraftHead, FullHead, StaticHead

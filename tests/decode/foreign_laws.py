@@ -13,11 +13,11 @@ from tests.decode.enumeration import all_ways, exactly
 from tests.decode.foreign_support import SITUATIONS, WAYS, Situation, drafter_of, foreign_proposer, target_of
 from tests.decode.markov import MarkovTarget
 from vocabforge.decode import sampling
-from vocabforge.decode.chance import Chance
 from vocabforge.decode.draft import Draw
 from vocabforge.decode.foreign_text import DraftText
 from vocabforge.decode.proposers import DraftOptions, Proposer
 from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import Chance
 from vocabforge.decode.tree import DraftLaw, Law
 from vocabforge.vocab.bridge import Bridge
 

@@ -29,8 +29,8 @@ from tests.decode.foreign_checks import (
 from tests.decode.foreign_support import SITUATIONS, Situation
 from tests.decode.mutation import mistake
 from vocabforge.decode import verify_match
-from vocabforge.decode.row_tree import RowTree
 from vocabforge.decode.sampling import target_weights
+from vocabforge.decode.tree import RowTree
 from vocabforge.vocab.bridge import Bridge
 
 

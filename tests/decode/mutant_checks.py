@@ -19,11 +19,11 @@ from tests.decode.proof_support import (
     next_weights,
     proposer_for,
 )
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposer_ngram import NgramIndex
 from vocabforge.decode.proposers import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
+from vocabforge.decode.sampling import SeededChance
 
 
 def drawn() -> None:

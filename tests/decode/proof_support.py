@@ -27,15 +27,14 @@ from vocabforge.decode.proposers import (
     ProposerParts,
     make_proposer,
 )
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.verifiers import VERIFIERS
 from vocabforge.models.drafters import new_drafter
 from vocabforge.models.eagle1 import Eagle1Config
 from vocabforge.models.eagle3 import Eagle3Config
 from vocabforge.models.heads import HEADS, DraftHead, HeadBase, HeadOptions, HeadSizes
+from vocabforge.models.heads_router import Router
 from vocabforge.models.medusa import MedusaConfig
-from vocabforge.models.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
 

@@ -13,11 +13,10 @@ from torch import Tensor
 from tests.decode.chi_square import p_value
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.proof_support import TRANSFORMS, Case, reference_law
-from vocabforge.decode.chance import Chance, SeededChance
 from vocabforge.decode.draft import Draw
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import TokenHistory, target_weights
+from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, target_weights
 from vocabforge.decode.shapes import TreeShape
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verifiers import RowVerification, verify

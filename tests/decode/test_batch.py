@@ -10,8 +10,7 @@ import torch
 from tests.decode.engine_support import PROMPT, SHAPES, Pair, check_figures, knowing
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.models.kv_cache import causal_mask
 
 PROMPTS = [PROMPT, [60, 2], [(7 * i + 3) % 67 for i in range(31)], PROMPT[::-1], [5] * 9]

@@ -146,7 +146,7 @@ def test_one_pause_does_not_condemn_a_plan() -> None:
 
 def test_plans_never_measured_look_a_little_cheaper() -> None:
     given_costs = {PLAIN_PLAN: 1.0, Plan(2, 3): 1.2, Plan(4, 5): 1.4}
-    costs = CostEstimates(CHAINS, 4, 2.0, 0.1, given_costs)
+    costs = CostEstimates(CHAINS, window=4, clip=2.0, optimism=0.1, given=given_costs)
     assert costs.by_plan() == pytest.approx([1.0, 1.1 * 0.9, 1.2, 1.3 * 0.9, 1.4])
     costs.add(0, 77.0)
     assert costs.by_plan()[0] == 1.0

@@ -11,8 +11,8 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.build import labelled
 from vocabforge.decode.draft_vocabulary import DraftVocabulary, draft_vocabulary
 from vocabforge.models.heads import HeadBase, HeadOptions, build_head
+from vocabforge.models.heads_router import Router
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 
 ROWS, WIDTH = 96, 16
 RANKED = tuple(range(0, 80, 2))

@@ -27,8 +27,7 @@ from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode import caches
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import Request
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads import FullHead
 from vocabforge.models.kv_cache import causal_mask

@@ -22,16 +22,15 @@ from tests.decode.chi_square import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.support import DATA, needs_data
 from vocabforge.corpus.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import Draw
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import TokenHistory
+from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.tree import DraftLaw, DraftTree
 from vocabforge.decode.verifiers import RowVerification, verify
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
-from vocabforge.evaluate.whole_pass import next_logits
+from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.vocab.bridge import Bridge, make_bridge

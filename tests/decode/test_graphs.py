@@ -28,8 +28,7 @@ from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.graphs import GraphCapture, capture_passes
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.models.heads import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.target import HFTarget

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tests.support import tiny_target
 from vocabforge.core.errors import UsageError, VocabForgeError
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import Commit, Draw, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.policy_dynamic import DynamicPolicy
@@ -21,6 +20,7 @@ from vocabforge.decode.proposer_medusa import MedusaBackend, build
 from vocabforge.decode.proposer_model import ModelProposer
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.shapes import TreeShape, default_shape, from_paths
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.heads import DraftState, FullHead

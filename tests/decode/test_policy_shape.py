@@ -16,11 +16,11 @@ from torch import Tensor
 
 from tests.decode.enumeration import all_ways
 from vocabforge.decode import policy_shape
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.policy_dynamic import DynamicPolicy
 from vocabforge.decode.policy_shape import ShapePolicy, draw_children
 from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.shapes import TreeShape, chain, default_shape, from_paths
 from vocabforge.decode.tree import DraftLaw, DraftTree, TreeSettings, build_tree
 from vocabforge.models.heads import DraftState

@@ -15,8 +15,8 @@ from tests.decode.mutants import MUTANTS
 from tests.decode.mutation import mistake
 from tests.decode.proof_support import OWN, TRANSFORMS, Case, proposer_for, reference_law
 from tests.decode.sampling_support import CONFIGURATIONS, LENGTH, Configuration, Sampler
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.sampling import SeededChance
 
 pytestmark = pytest.mark.long
 

@@ -17,8 +17,7 @@ from tests.decode.mutation import mistake
 from tests.decode.proof_support import OWN
 from tests.support import DATA, needs_data
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.lean import LeanModel, load_target
@@ -178,7 +177,7 @@ def test_bf16_on_all_of_spec_bench(
 
 @needs_data
 def test_the_bf16_bound_sees_a_wrong_mask(pairs: dict[torch.dtype, Pair]) -> None:
-    with mistake("vocabforge.decode.masks", "(behind < 0)[:, None]", "(behind < -1)[:, None]"):
+    with mistake("vocabforge.decode.target_side", "(behind < 0)[:, None]", "(behind < -1)[:, None]"):
         found = divergences(pairs[torch.bfloat16], "eagle3", prompts_for(24), LENGTH)
     assert any(margin > bound for margin, bound in found)
 

@@ -15,8 +15,8 @@ from tests.decode.foreign_laws import check_drafting, draft, laws_of, new_drafti
 from tests.decode.foreign_mutants import MUTANTS
 from tests.decode.foreign_support import SITUATIONS, case_of, fits, foreign_proposer, target_of, wanted
 from tests.decode.proof_support import TRANSFORMS, exact_weights
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.sampling import SeededChance
 
 pytestmark = pytest.mark.long
 

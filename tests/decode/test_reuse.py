@@ -12,8 +12,7 @@ from vocabforge.decode.draft import PLAIN_PLAN, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposer_eagle import EagleBackend
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 
 OTHER = [60, 2, 33]
 

@@ -16,7 +16,6 @@ from tests.decode.slrs_support import Spells
 from tests.support import tiny_target
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode import proposer_slrs
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.draft import Draw, Plan
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.foreign_text import DraftText
@@ -24,6 +23,7 @@ from vocabforge.decode.proposer_foreign import target_levels
 from vocabforge.decode.proposer_slrs import SlrsProposer
 from vocabforge.decode.proposers import Counts, DraftOptions, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.heads import FullHead
 from vocabforge.models.kv_cache import KVCache

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.decode.slrs_support import END, World
-from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.slrs_psi import ChainLaws, Streams
 
 WORLDS = range(7)

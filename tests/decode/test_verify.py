@@ -27,8 +27,8 @@ from tests.decode.verify_support import (
 )
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.extension import resolve
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verifiers import VERIFIERS, RowVerification, verify
 
@@ -150,7 +150,7 @@ def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero(verifier
     logits = logits_of(0.5, 0.0, 0.0, 0.5).expand(1, 3, 4)
     row = RowVerification(PLAIN, Always(0.0), history(4))
     assert verify(tree, logits, [row], 1, verifier).tokens == [[0]]
-    with mistake("vocabforge.decode.chance", "* total < weight", "* total <= weight"):
+    with mistake("vocabforge.decode.sampling", "* total < weight", "* total <= weight"):
         assert verify(tree, logits, [row], 1, verifier).tokens[0][0] == 1
 
 

@@ -13,10 +13,9 @@ import torch
 from tests.decode.enumeration import AllBranches, all_ways
 from vocabforge.core.errors import MismatchError
 from vocabforge.decode import verify_lazy, verify_residual
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.row_tree import RowTree
-from vocabforge.decode.sampling import TokenHistory
+from vocabforge.decode.sampling import SeededChance, TokenHistory
+from vocabforge.decode.tree import RowTree
 from vocabforge.decode.verify_residual import RESIDUAL
 
 P = (4, 3, 0, 1, 2)  # tenths

@@ -24,9 +24,9 @@ from tests.decode.verify_support import (
     verify_one,
 )
 from vocabforge.decode import verify_residual, verify_sampling
-from vocabforge.decode.chance import Chance, SeededChance
 from vocabforge.decode.policy_shape import draw_children
 from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.sampling import Chance, SeededChance
 from vocabforge.decode.tree import DraftLaw, DraftTree
 
 MODULE = "vocabforge.decode.verify_residual"

@@ -13,9 +13,8 @@ import torch
 from tests.decode.mutation import mistake
 from tests.decode.verify_support import Always, history, logits_of
 from vocabforge.core.errors import MismatchError
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import draft_weights
+from vocabforge.decode.sampling import SeededChance, draft_weights
 from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
 from vocabforge.decode.verifiers import RowVerification, verify
 
@@ -42,7 +41,7 @@ def verdict_of(tree: DraftTree, logits: torch.Tensor, uniform: float) -> list[in
 def test_impossible_tokens_are_never_accepted_even_by_a_uniform_of_zero() -> None:
     tree, logits = one_node([1], law_of(0.5, 0.5, 0.0)), logits_of(0.25, 0.0, 0.75)
     assert verdict_of(tree, logits, 0.0) == [2]  # the residual of 0 is nothing
-    with mistake("vocabforge.decode.chance", "* total < weight", "* total <= weight"):
+    with mistake("vocabforge.decode.sampling", "* total < weight", "* total <= weight"):
         assert verdict_of(tree, logits, 0.0)[0] == 1
 
 

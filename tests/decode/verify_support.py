@@ -15,9 +15,8 @@ import torch
 from tests.decode.enumeration import AllBranches, Law, all_ways, fractions
 from tests.decode.toy_targets import Toy, tree_logits
 from vocabforge.decode import sampling, verify_match, verify_residual, verify_sampling
-from vocabforge.decode.chance import Chance, Weights
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import TokenHistory, draft_weights
+from vocabforge.decode.sampling import Chance, TokenHistory, Weights, draft_weights
 from vocabforge.decode.tree import DraftLaw, DraftTree, build_tree
 from vocabforge.decode.verifiers import RowVerification, Verdicts, verify
 
@@ -132,7 +131,7 @@ class Always:
     """A source whose uniform number is always the same."""
 
     def __init__(self, uniform: float) -> None:
-        from vocabforge.decode.chance import SeededChance
+        from vocabforge.decode.sampling import SeededChance
 
         self._chance = SeededChance(0)
         self._chance._uniform = lambda: uniform  # type: ignore[method-assign, assignment, misc]

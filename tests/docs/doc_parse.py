@@ -121,7 +121,7 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
     given = params.get("overrides") or params.get("settings") or params.get("stages") or ()
     items = [word for word in given if "=" in word]
     stray = [word for word in overrides_of(rest) if _OVERRIDE.match(word) and word not in items]
-    if stray and name in ("train-drafter", "train-router", "capture", "bench", "study", "revocab"):
+    if stray and name in ("train-drafter", "train-router", "capture", "bench", "study"):
         raise Wrong(f"not read as an override: {', '.join(stray)}")
     if name == "study":
         _check_study(params, items)
@@ -137,14 +137,14 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
 
     if name == "bench":
         from vocabforge.evaluate.bench_decoding_settings import DecodingBenchConfig
-        from vocabforge.evaluate.bench_kernels_parts import Options
+        from vocabforge.evaluate.bench_kernels_parts import KernelOptions
         from vocabforge.evaluate.bench_training import TrainingBenchConfig
 
         kinds = {
             "training": TrainingBenchConfig,
             "decoding": DecodingBenchConfig,
             "draft-heads": TrainConfig,
-            "kernels": Options,
+            "kernels": KernelOptions,
         }
         if params["name"] not in kinds:
             raise Wrong(f"bench {params['name']} takes no key=value settings")

@@ -91,19 +91,15 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "generate": ("--max-new-tokens", "6"),
     "tune": (
         *("--chain", "1,2", "--levels", "2", "--topk", "2", "--nodes", "6", "--max-new-tokens", "6"),
-        *("--limit", "4", "--measure-budget", "1", "--budget", "1"),
+        *("--limit", "4", "--budget", "2"),
     ),
     "export": (),
-    "revocab": (
-        *("--depth", "2", "--topk", "2", "--total-nodes", "6"),
-        *("--limit", "2", "--max-new-tokens", "6"),
-    ),
+    "revocab": (),
 }
 
 # Sizes that no option sets.
 CONSTANTS: dict[str, int] = {
     "vocabforge.cli.export_fallback.NEW_TOKENS": 3,
-    "vocabforge.tune.checking.ROUNDS": 1,
 }
 
 
@@ -148,11 +144,6 @@ KEPT: tuple[Kept, ...] = (
         "measures in processes of its own; no test of truth",
     ),
     Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
-    Kept(
-        "docs/guides/revocab.md",
-        "vocabforge revocab --drafter small/",
-        "heals for minutes; test_revocab_cli.py",
-    ),
     Kept("docs/performance.md", "vocabforge bench decoding", "minutes, development data"),
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),

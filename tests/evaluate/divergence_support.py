@@ -22,7 +22,7 @@ from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.compare import compare_outputs
 from vocabforge.evaluate.divergence import judge
 from vocabforge.evaluate.results import DivergenceRow
-from vocabforge.evaluate.rounding import Place
+from vocabforge.evaluate.rounding import OutputPosition
 from vocabforge.evaluate.settings import RunSettings
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel
@@ -96,7 +96,7 @@ def parting(plain: MethodRows, position: int, got: int | None, turn: int = 0) ->
     )
 
 
-def place_of(plain: MethodRows, position: int, tokenizer: TextTokenizer, turn: int = 0) -> Place:
+def place_of(plain: MethodRows, position: int, tokenizer: TextTokenizer, turn: int = 0) -> OutputPosition:
     """The place of a divergence by the template's own words."""
     choice = plain.details[0]["choices"][0]
     text = "<s>"
@@ -105,7 +105,7 @@ def place_of(plain: MethodRows, position: int, tokenizer: TextTokenizer, turn: i
         if number < turn:
             text += f"<|assistant|> {plain.answers[0]['choices'][0]['turns'][number]} </s>"
     prompt = tokenizer.encode(text + "<|assistant|>")
-    return Place(tuple(prompt), tuple(choice["token_ids"][turn][:position]))
+    return OutputPosition(tuple(prompt), tuple(choice["token_ids"][turn][:position]))
 
 
 def full_pass(target: LeanModel, text: Sequence[int]) -> Tensor:

@@ -2,12 +2,70 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from typing import Any
 
-from tests.evaluate import doctor_changes as change
-from tests.evaluate.doctor_changes import Change, drop, edit, inner, put
+import torch
+from torch import Tensor
+
 from tests.export.readers_support import LAYERS, V
-from vocabforge.export.layer_ids import LAYER_IDS as LIST
+from vocabforge.export.layer_ids import LAYER_IDS
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def shift(by: int) -> Change:
+    def edit(body: dict[str, Any]) -> None:
+        body["eagle_config"][LAYER_IDS] = [layer + by for layer in LAYERS]
+
+    return edit
+
+
+def put(**fields: Any) -> Change:
+    return lambda body: body.update(fields)
+
+
+def drop(*names: str) -> Change:
+    return lambda body: [body.pop(name) for name in names]
+
+
+def inner(**fields: Any) -> Change:
+    return lambda body: body["eagle_config"].update(fields)
+
+
+def layer(**fields: Any) -> Change:
+    return lambda body: body["transformer_layer_config"].update(fields)
+
+
+def rename(old: str, new: str) -> Change:
+    return lambda tensors: tensors.update({new: tensors.pop(old)})
+
+
+def edit(name: str, function: Callable[[Tensor], Tensor]) -> Change:
+    return lambda tensors: tensors.update({name: function(tensors[name])})
+
+
+def uncounted(body: dict[str, Any]) -> None:
+    del body["transformer_layer_config"]["num_aux_hidden_states"]
+
+
+def shuffled(rows: Tensor) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))]
+
+
+def as_ids(d2t: Tensor) -> Tensor:
+    return d2t + torch.arange(len(d2t))
+
+
+def of_other_tokens(d2t: Tensor) -> Tensor:
+    return (torch.arange(len(d2t)) > 20) * 9 + 7
+
+
+GATE, DOWN = "midlayer.mlp.gate_proj.weight", "midlayer.mlp.down_proj.weight"
+HIDDEN_NORM = "midlayer.hidden_norm.weight"
+ROPE = {"rope_theta": 500000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+
 
 Fault = tuple[str, str, Change, str, str]
 
@@ -23,22 +81,34 @@ FAULTS: dict[str, Fault] = {
         "config",
         {
             "inputs where SGLang wants outputs": (
-                change.shift(1),
+                shift(1),
                 "SGLang: layers by acceptance: failed",
                 "[1, 3, 4]",
             ),
-            "one layer too low": (change.shift(-1), "SGLang: layers by acceptance: failed", "[1, 3, 4]"),
+            "one layer too low": (shift(-1), "SGLang: layers by acceptance: failed", "[1, 3, 4]"),
             "outputs alone, which vLLM takes as inputs": (
-                drop(LIST),
+                drop(LAYER_IDS),
                 "vLLM: layers by acceptance: failed",
                 "[1, 3, 4]",
             ),
-            "outputs at the top": (put(**{LIST: list(LAYERS)}), "vLLM: target layers: failed", "[0, 2, 3]"),
-            "the last layer for SGLang": (inner(**{LIST: [1, 3, 7]}), "SGLang: target layers: failed", "[7]"),
-            "layers out of order": (inner(**{LIST: [3, 1, 4]}), "SGLang: target layers: failed", "ascending"),
-            "a layer twice": (inner(**{LIST: [1, 3, 3]}), "SGLang: target layers: failed", "twice"),
+            "outputs at the top": (
+                put(**{LAYER_IDS: list(LAYERS)}),
+                "vLLM: target layers: failed",
+                "[0, 2, 3]",
+            ),
+            "the last layer for SGLang": (
+                inner(**{LAYER_IDS: [1, 3, 7]}),
+                "SGLang: target layers: failed",
+                "[7]",
+            ),
+            "layers out of order": (
+                inner(**{LAYER_IDS: [3, 1, 4]}),
+                "SGLang: target layers: failed",
+                "ascending",
+            ),
+            "a layer twice": (inner(**{LAYER_IDS: [1, 3, 3]}), "SGLang: target layers: failed", "twice"),
             "a layer too many": (
-                inner(**{LIST: [1, 3, 4, 5]}),
+                inner(**{LAYER_IDS: [1, 3, 4, 5]}),
                 "SGLang: target layers: failed",
                 "fc is made for 3",
             ),
@@ -48,12 +118,12 @@ FAULTS: dict[str, Fault] = {
                 "use_aux_hidden_state",
             ),
             "another base of RoPE": (
-                put(**change.ROPE),
+                put(**ROPE),
                 "SGLang: configuration: warning",
                 "base 500,000, the target's",
             ),
             "RoPE stretched": (
-                put(rope_scaling=change.LINEAR),
+                put(rope_scaling=LINEAR),
                 "vLLM: configuration: warning",
                 "RoPE linear",
             ),
@@ -121,7 +191,7 @@ FAULTS: dict[str, Fault] = {
         "config",
         {
             "outputs in speculators": (
-                put(**{LIST: list(LAYERS)}),
+                put(**{LAYER_IDS: list(LAYERS)}),
                 "speculators: layers by acceptance: failed",
                 "[1, 3, 4]",
             ),
@@ -141,7 +211,7 @@ FAULTS: dict[str, Fault] = {
                 "vLLM refuses",
             ),
             "a layer of another type": (
-                change.layer(model_type="gemma"),
+                layer(model_type="gemma"),
                 "vLLM: configuration: failed",
                 "gemma",
             ),
@@ -152,7 +222,7 @@ FAULTS: dict[str, Fault] = {
         "config",
         {
             "four layers without their count": (
-                change.uncounted,
+                uncounted,
                 "vLLM: target layers: failed",
                 "fc is made for 3",
             ),
@@ -162,14 +232,14 @@ FAULTS: dict[str, Fault] = {
         "sglang",
         "tensors",
         {
-            "d2t as ids": (edit("d2t", change.as_ids), "SGLang: draft tokens: failed", "ids, not offsets"),
+            "d2t as ids": (edit("d2t", as_ids), "SGLang: draft tokens: failed", "ids, not offsets"),
             "d2t as ids, for vLLM": (
-                edit("d2t", change.as_ids),
+                edit("d2t", as_ids),
                 "vLLM: draft tokens: failed",
                 "ids, not offsets",
             ),
             "d2t shifted": (edit("d2t", lambda d: d + 1), "servers: head rows: failed", "one lower"),
-            "d2t of another map": (edit("d2t", change.of_other_tokens), "servers: head rows: failed", ""),
+            "d2t of another map": (edit("d2t", of_other_tokens), "servers: head rows: failed", ""),
             "d2t constant": (
                 edit("d2t", lambda d: -torch.arange(40)),
                 "SGLang: draft tokens: failed",
@@ -178,7 +248,7 @@ FAULTS: dict[str, Fault] = {
             "d2t in floats": (edit("d2t", lambda d: d.float()), "vLLM: draft tokens: failed", "float32"),
             "no d2t": (drop("d2t"), "SGLang: draft tokens: failed", "ids 0 to 39"),
             "rows of the head in another order": (
-                edit("lm_head.weight", change.shuffled),
+                edit("lm_head.weight", shuffled),
                 "servers: head rows: failed",
                 "other tokens",
             ),
@@ -187,14 +257,14 @@ FAULTS: dict[str, Fault] = {
                 "servers: head rows: failed",
                 "one lower",
             ),
-            "transposed": (edit(change.GATE, lambda w: w.T), "SGLang: tensors: failed", "expected [40, 32]"),
+            "transposed": (edit(GATE, lambda w: w.T), "SGLang: tensors: failed", "expected [40, 32]"),
             "missing, for SGLang": (
-                drop(change.HIDDEN_NORM),
+                drop(HIDDEN_NORM),
                 "SGLang: tensors: failed",
                 "hidden_norm.weight: left as memory held",
             ),
             "missing, for vLLM": (
-                drop(change.HIDDEN_NORM),
+                drop(HIDDEN_NORM),
                 "vLLM: tensors: failed",
                 "hidden_norm.weight: left as memory held",
             ),
@@ -214,12 +284,12 @@ FAULTS: dict[str, Fault] = {
                 "does not start: extra",
             ),
             "a misspelt name": (
-                change.rename("norm.weight", "final_norm.weight"),
+                rename("norm.weight", "final_norm.weight"),
                 "SGLang: tensors: failed",
                 "final_norm.weight",
             ),
             "the prefix model. for vLLM": (
-                change.rename("fc.weight", "model.fc.weight"),
+                rename("fc.weight", "model.fc.weight"),
                 "vLLM: tensors: failed",
                 "model.fc.weight",
             ),
@@ -229,7 +299,7 @@ FAULTS: dict[str, Fault] = {
                 "more rows than draft_vocab_size",
             ),
             "several dtypes": (
-                edit(change.DOWN, lambda w: w.half()),
+                edit(DOWN, lambda w: w.half()),
                 "SGLang: dtype: warning",
                 "float16, float32",
             ),

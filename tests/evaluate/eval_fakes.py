@@ -7,18 +7,20 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
-from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.evaluate.asking import Asking
 from vocabforge.evaluate.benchmarks import Benchmark, Question
+from vocabforge.evaluate.journal import EvaluationJournal
 from vocabforge.evaluate.prompts import resolve_format
-from vocabforge.evaluate.runner import Outcome, run_methods
+from vocabforge.evaluate.results import FailureRow
+from vocabforge.evaluate.runner import run_identity, run_methods
 from vocabforge.evaluate.settings import RunSettings
 
 BOS, EOS, USER, ASSISTANT, FIRST_WORD, WORDS = 1, 2, 3, 4, 5, 40
@@ -143,6 +145,13 @@ class FakeMethod:
     lossless: bool = True
 
 
+class Outcome(NamedTuple):
+    """Questions left out, and how often the run was resumed."""
+
+    failures: list[FailureRow]
+    resumed: int
+
+
 def make_benchmark(rows: Sequence[tuple[int, str, tuple[str, ...]]]) -> Benchmark:
     questions = tuple(Question(number, category, turns) for number, category, turns in rows)
     return Benchmark("tiny", Path("tiny.jsonl"), "0" * 64, 32, questions)
@@ -171,16 +180,15 @@ def run_fakes(
     """``run_methods`` of fakes: the rows go to ``folder/work``, the journal is ``folder/out.partial``."""
     tokenizer = make_tokenizer(folder / "tokenizer", chat=chat)
     options = {"warmup": 0, "prompt_format": resolve_format(tokenizer, "auto"), **settings}
-    return run_methods(
+    questions, asking = (
         make_benchmark(rows).questions,
-        methods,
         Asking(tokenizer, RunSettings(32, **options), synchronise),
-        folder / "work",
-        folder / "out.partial",
-        identity=identity or {},
-        model_ids={method.name: method.name[0] for method in methods},
-        fresh=fresh,
     )
+    model_ids = {method.name: method.name[0] for method in methods}
+    whole = {**run_identity(questions, methods, asking, model_ids), **(identity or {})}
+    with EvaluationJournal(folder / "out.partial", whole, fresh=fresh) as journal:
+        failures = run_methods(questions, methods, asking, folder / "work", journal, model_ids)
+        return Outcome(failures, journal.resumed)
 
 
 def plain_and_tree(**tree: object) -> list[FakeMethod]:

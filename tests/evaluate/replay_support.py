@@ -18,15 +18,14 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.policy_shape import ShapePolicy
 from vocabforge.decode.proposer_eagle import EagleBackend
 from vocabforge.decode.proposer_model import ModelProposer
-from vocabforge.decode.request import Request, SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.decode.shapes import TreeShape
 from vocabforge.evaluate.replay_types import Continuation
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads import HEADS, DraftHead, HeadOptions, HeadSizes, base_of, build_head
+from vocabforge.models.heads_router import Router
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22

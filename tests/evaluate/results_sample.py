@@ -22,7 +22,7 @@ from vocabforge.evaluate.results import (
     Settings,
     Summary,
     Target,
-    Vocabulary,
+    VocabularyFacts,
 )
 
 CATEGORIES = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
@@ -102,7 +102,7 @@ def sample_results(
                 name=name,
                 description=f"{name}, a tree of depth 5 with 60 nodes" if index else "plain decoding",
                 head=head,
-                vocabulary=None if kind is None else Vocabulary(kind=kind, size=size, of=OF),
+                vocabulary=None if kind is None else VocabularyFacts(kind=kind, size=size, of=OF),
                 answers=_files("answers", name, runs),
                 details=_files("details", name, runs),
                 summary=summary,

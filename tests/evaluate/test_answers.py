@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation
 from vocabforge.evaluate.answers import (
-    Turn,
+    AnsweredTurn,
     answer_row,
     detail_row,
     new_answer_id,
@@ -36,7 +36,7 @@ DETAIL_LITERAL = (
 )
 
 
-def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: float) -> Turn:
+def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: float) -> AnsweredTurn:
     generation = Generation(
         token_ids=list(tokens),
         accept_lengths=lengths,
@@ -49,7 +49,7 @@ def turn(text: str, tokens: tuple[int, ...], lengths: list[int], wall_time: floa
         accepted_by_depth=[1],
         drafted_by_depth=[6],
     )
-    return Turn(text, tokens, 5, wall_time, generation)
+    return AnsweredTurn(text, tokens, 5, wall_time, generation)
 
 
 TURNS = [turn('café "x"', (7, 8, 2), [2, 1], 0.5), turn("b", (2,), [1], 0.25)]
@@ -85,12 +85,12 @@ def test_answer_ids_look_like_short_uuids() -> None:
     ("line", "expected"),
     [
         ('{"question_id": 1', "not valid JSON"),
-        ("[]", "lacks keys"),
+        ("[]", "valid dictionary"),
         ('{"question_id": 1, "category": "qa"}', "answer_id"),
         (LITERAL.decode().replace('"new_tokens": [3, 1], ', "").strip(), "new_tokens"),
-        (LITERAL.decode().replace("[3, 1]", '[3, "1"]').strip(), "whole numbers"),
-        (LITERAL.decode().replace("[3, 1]", "[3, true]").strip(), "whole numbers"),
-        (LITERAL.decode().replace('"wall_time": [', '"wall_time": [NaN, ').strip(), "finite numbers"),
+        (LITERAL.decode().replace("[3, 1]", '[3, "1"]').strip(), "valid integer"),
+        (LITERAL.decode().replace("[3, 1]", "[3, true]").strip(), "valid integer"),
+        (LITERAL.decode().replace('"wall_time": [', '"wall_time": [NaN, ').strip(), "finite number"),
         ("[" * 100_000, "cannot be read"),
         (f'{{"question_id": {"1" * 5000}}}', "cannot be read"),
     ],

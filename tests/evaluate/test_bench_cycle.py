@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 import torch
 
-from vocabforge.evaluate import bench_cycle, bench_cycle_draft
+from vocabforge.evaluate import bench_cycle
 from vocabforge.evaluate.bench_cycle_models import Pair, head_settings, label_of, lean_config, random_pair
-from vocabforge.evaluate.bench_kernels_parts import Journal, Options
-from vocabforge.evaluate.bench_kernels_timing import Ceilings, Protocol
-from vocabforge.evaluate.op_benches.types import LLAMA3_8B, QWEN3_8B, SMALL, Shape
+from vocabforge.evaluate.bench_kernels_parts import FigureJournal, KernelOptions, planned, run_part
+from vocabforge.evaluate.bench_kernels_timing import DeviceCeilings, Protocol
+from vocabforge.evaluate.op_benches.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.eagle3_layers import MidLayer, RMSNorm
 from vocabforge.models.lean import LeanModel
@@ -27,7 +27,7 @@ def tiny() -> Pair:
     return random_pair(TINY, CPU, torch.bfloat16)
 
 
-def on_paper(shape: Shape) -> Pair:
+def on_paper(shape: ModelShape) -> Pair:
     """The real sizes, without memory for them."""
     config = lean_config(shape)
     target = LeanModel(config, dtype=torch.bfloat16, device="meta")
@@ -46,7 +46,7 @@ def on_paper(shape: Shape) -> Pair:
     ("shape", "parameters"),
     [(LLAMA3_8B, 8_030_261_248 - 128_256 * 4096), (QWEN3_8B, 8_190_735_360 - 151_936 * 4096)],
 )
-def test_plain_decoding_reads_the_model_and_its_cache(shape: Shape, parameters: int) -> None:
+def test_plain_decoding_reads_the_model_and_its_cache(shape: ModelShape, parameters: int) -> None:
     cached = 2 * shape.layers * 8 * 128 * shape.prefix
     if shape.qk_norm:  # held once a head
         parameters += shape.layers * (32 + 8 - 2) * 128
@@ -94,7 +94,7 @@ def test_the_whole_cycle_is_one_pass(tiny: Pair) -> None:
 
 def test_a_breakdown_adds_up(tiny: Pair) -> None:
     protocol = Protocol(CPU, 1e-4, least=1, most=1)
-    row = bench_cycle_draft.breakdown(tiny, head_settings(TINY)[2], protocol)
+    row = bench_cycle.breakdown(tiny, head_settings(TINY)[2], protocol)
     assert sum(row["parts"].values()) == pytest.approx(row["without_us"])
     assert list(row["parts"]) == ["layer", "head", "softmax and top-k", "tree", "launch gaps"]
     assert row["parts"]["layer"] > 0
@@ -110,12 +110,9 @@ def test_tokens_a_second_follow_from_accepted_lengths() -> None:
 
 
 def test_nothing_begins_after_the_deadline() -> None:
-    options = Options("cpu", ("small",), (1,), ceilings=Ceilings(1e9, 1e9, 1e-6))
-    for part, names in (
-        (bench_cycle.cycle_part, bench_cycle.cycle_names(options)),
-        (bench_cycle_draft.drafting_part, bench_cycle_draft.drafting_names(options)),
-    ):
-        journal = Journal(deadline=0.0)
-        part(options, journal)
+    options = KernelOptions("cpu", ("small",), (1,), ceilings=DeviceCeilings(1e9, 1e9, 1e-6))
+    for part, names in planned(options).items():
+        journal = FigureJournal(deadline=0.0)
+        run_part(part, options, journal)
         assert journal.rows == {}
         assert set(journal.open) == set(names)

@@ -18,12 +18,11 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_decoding import bench_decoding
+from vocabforge.evaluate.bench_decoding import bench_decoding, remarks
 from vocabforge.evaluate.bench_decoding_modes import Done, OurRun
 from vocabforge.evaluate.bench_decoding_settings import PROMPTS
-from vocabforge.evaluate.bench_decoding_table import remarks
-from vocabforge.evaluate.prompts import Conversation, resolve_format
-from vocabforge.evaluate.whole_pass import next_logits
+from vocabforge.evaluate.prompts import PromptBuilder, resolve_format
+from vocabforge.evaluate.rounding import next_logits
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.lean import load_target
@@ -142,7 +141,7 @@ def test_ratios_are_of_the_same_round(folders: list[str], monkeypatch: pytest.Mo
     """A clock that only generation moves: VocabForge needs 1 second a prompt, transformers 4."""
     import time
 
-    from vocabforge.evaluate.bench_decoding_theirs import TheirRun
+    from vocabforge.evaluate.bench_decoding_modes import TheirRun
 
     now = [0.0]
 
@@ -184,7 +183,7 @@ def test_a_wrong_token_is_reported_with_its_margin(
     (row,) = bench_decoding([*folders, *SMALL, "modes=[plain]"], repeats=1)["modes"]
     folder = Path(folders[0].removeprefix("target="))
     model, tokenizer = load_target(folder), load_tokenizer(folder)
-    ids = Conversation(tokenizer, resolve_format(tokenizer, "auto")).ask(PROMPTS[0])
+    ids = PromptBuilder(tokenizer, resolve_format(tokenizer, "auto")).ask(PROMPTS[0])
     with torch.inference_mode():
         for _ in range(3):
             ids.append(int(next_logits(model, ids).argmax()))

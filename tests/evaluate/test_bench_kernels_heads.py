@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from vocabforge.evaluate.bench_kernels_check import check_case
+from vocabforge.evaluate.bench_kernels_ops import check_case
 from vocabforge.evaluate.op_benches import heads
-from vocabforge.evaluate.op_benches.heads_law import law_of
+from vocabforge.evaluate.op_benches.heads import law_of
 from vocabforge.evaluate.op_benches.types import LLAMA3_8B, SMALL, OpCase
 
 CPU = torch.device("cpu")

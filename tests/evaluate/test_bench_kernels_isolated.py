@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
-from vocabforge.evaluate.bench_kernels_isolated import main, run_isolated
-from vocabforge.evaluate.bench_kernels_parts import Journal, Options, read_journal
-from vocabforge.evaluate.bench_kernels_timing import Ceilings
+from vocabforge.evaluate.bench_kernels_parts import (
+    FigureJournal,
+    KernelOptions,
+    main,
+    read_journal,
+    run_isolated,
+)
+from vocabforge.evaluate.bench_kernels_timing import DeviceCeilings
 
 # Measures a, b, c; does something at b the first time that it gets there.
 CHILD = """
@@ -47,34 +52,36 @@ def child(action: str) -> Any:
 
 
 def test_all_goes_well(tmp_path: Path) -> None:
-    found = run_isolated("ops", Options(), tmp_path, child("nothing"))
+    found = run_isolated("ops", KernelOptions(), tmp_path, child("nothing"))
     assert list(found.rows) == ["a", "b", "c"]
     assert found.open == {}
 
 
 def test_a_figure_that_kills_its_process_costs_itself_only(tmp_path: Path) -> None:
-    found = run_isolated("ops", Options(), tmp_path, child("die"))
+    found = run_isolated("ops", KernelOptions(), tmp_path, child("die"))
     assert list(found.rows) == ["a", "c"]
     assert list(found.open) == ["b"]
     assert "ended with 7: illegal memory access" in found.open["b"]
 
 
 def test_a_figure_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.evaluate.bench_kernels_isolated._GRACE", 0.2)
-    found = run_isolated("ops", Options(budget=0.5), tmp_path, child("hang"))
+    monkeypatch.setattr("vocabforge.evaluate.bench_kernels_parts._GRACE", 0.2)
+    found = run_isolated("ops", KernelOptions(budget=0.5), tmp_path, child("hang"))
     assert list(found.rows) == ["a"]
     assert "not done after" in found.open["b"]
 
 
 def test_a_process_that_dies_between_figures_is_not_started_again(tmp_path: Path) -> None:
-    found = run_isolated("ops", Options(), tmp_path, child("at the end"))
+    found = run_isolated("ops", KernelOptions(), tmp_path, child("at the end"))
     assert list(found.rows) == ["a", "b", "c"]
     assert "no more" in found.open["ops: start"]
     assert (tmp_path / "ops.log").read_text().count("no more") == 1
 
 
 def test_the_process_itself(tmp_path: Path) -> None:
-    options = Options("cpu", ("small",), (1,), ("silu_mul",), "auto", 1e-4, 30.0, Ceilings(1e9, 1e9, 1e-6))
+    options = KernelOptions(
+        "cpu", ("small",), (1,), ("silu_mul",), "auto", 1e-4, 30.0, DeviceCeilings(1e9, 1e9, 1e-6)
+    )
     journal, settings = tmp_path / "ops.jsonl", tmp_path / "ops.json"
     settings.write_text(json.dumps({**options.to_dict(), "began": 0.0}))
     main(["ops", str(journal), str(settings)])  # began long ago: no time is left
@@ -94,7 +101,7 @@ def test_the_process_itself(tmp_path: Path) -> None:
 
 class TestJournal:
     def test_a_failing_figure_is_open_and_the_next_follows(self, tmp_path: Path) -> None:
-        journal = Journal(tmp_path / "j")
+        journal = FigureJournal(tmp_path / "j")
 
         def fail() -> dict[str, Any]:
             raise ValueError("no")
@@ -105,7 +112,7 @@ class TestJournal:
         assert (found.rows, found.open, at) == ({"b": {"us": 1.0}}, {"a": "ValueError: no"}, None)
 
     def test_a_lost_device_ends_the_process(self, tmp_path: Path) -> None:
-        journal = Journal(tmp_path / "j")
+        journal = FigureJournal(tmp_path / "j")
 
         def fail() -> dict[str, Any]:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -120,5 +127,5 @@ class TestJournal:
         assert (list(found.rows), at) == (["a"], None)
 
     def test_options_survive_json(self) -> None:
-        options = Options(rows=(1, 60), ceilings=Ceilings(1.0, 2.0, 3.0, {"copied_bytes": 4}))
-        assert Options.from_dict(json.loads(json.dumps(options.to_dict()))) == options
+        options = KernelOptions(rows=(1, 60), ceilings=DeviceCeilings(1.0, 2.0, 3.0, {"copied_bytes": 4}))
+        assert KernelOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options

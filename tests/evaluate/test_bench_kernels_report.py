@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from vocabforge.cli.bench import HeadOptions, RoundOptions, bench
+from vocabforge.cli.bench import HeadBenchArguments, RoundOptions, bench
 from vocabforge.core.errors import UsageError
 from vocabforge.evaluate import bench_kernels
-from vocabforge.evaluate.bench_kernels_goals import goals
-from vocabforge.evaluate.bench_kernels_parts import Journal, Options
+from vocabforge.evaluate.bench_kernels import goals
+from vocabforge.evaluate.bench_kernels_parts import FigureJournal, KernelOptions
 from vocabforge.evaluate.bench_kernels_table import head_lines, markdown
 
 
@@ -101,7 +101,7 @@ def test_heads_stand_beside_the_static_one_of_the_same_place() -> None:
 class TestRun:
     def test_what_was_not_measured_is_open_and_says_why(self) -> None:
         name = bench_kernels.planned(bench_kernels.REAL)["heads"][0]
-        journal = Journal(rows={name: {"problems": {}}})
+        journal = FigureJournal(rows={name: {"problems": {}}})
         found = bench_kernels.open_figures({"heads": journal}, None)
         assert name not in found["heads"]
         assert set(found["heads"].values()) == {"not reached"}
@@ -112,7 +112,7 @@ class TestRun:
 
     def test_a_wrong_figure_is_open_and_a_failure(self) -> None:
         name = bench_kernels.planned(bench_kernels.REAL)["heads"][0]
-        journal = Journal(
+        journal = FigureJournal(
             rows={name: {"problems": {"bfloat16": "NaN"}}}, open={"x": "no time left", "y": "died"}
         )
         assert name in bench_kernels.open_figures({"heads": journal}, None)["heads"]
@@ -121,23 +121,23 @@ class TestRun:
     def test_real_means_a_gpu_real_sizes_and_compiled_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
         library: dict[str, Any] | None = {"variant": "native"}
         monkeypatch.setattr(bench_kernels, "library_facts", lambda: library)
-        assert bench_kernels.why_not_real(Options()) is None
-        assert "no GPU" in str(bench_kernels.why_not_real(Options("cpu")))
-        assert "small" in str(bench_kernels.why_not_real(Options("cuda", ("small",))))
-        assert "kernels" in str(bench_kernels.why_not_real(Options(backend="auto")))
+        assert bench_kernels.why_not_real(KernelOptions()) is None
+        assert "no GPU" in str(bench_kernels.why_not_real(KernelOptions("cpu")))
+        assert "small" in str(bench_kernels.why_not_real(KernelOptions("cuda", ("small",))))
+        assert "kernels" in str(bench_kernels.why_not_real(KernelOptions(backend="auto")))
         library = {"variant": "cpu"}
-        assert "kernels" in str(bench_kernels.why_not_real(Options()))
+        assert "kernels" in str(bench_kernels.why_not_real(KernelOptions()))
         library = None
-        assert "kernels" in str(bench_kernels.why_not_real(Options()))
+        assert "kernels" in str(bench_kernels.why_not_real(KernelOptions()))
 
     @pytest.mark.parametrize(
         ("setting", "told"),
         [
             ("shape=small", "did you mean shapes"),
-            ("shapes=nothing", "there are no such shapes"),
+            ("shapes=nothing", "there is no shape of this name"),
             ("rows=ten", "cannot be read"),
             ("ops=indexed_logit", "did you mean indexed_logits"),
-            ("parts=all", "no such part"),
+            ("parts=all", "there is no part of this name"),
             ("device", "there is no such setting"),
         ],
     )
@@ -148,9 +148,9 @@ class TestRun:
     def test_time_that_a_part_leaves_is_for_the_others(self) -> None:
         given: list[float] = []
 
-        def run(part: str, options: Options) -> Journal:
+        def run(part: str, options: KernelOptions) -> FigureJournal:
             given.append(options.budget)
-            return Journal()
+            return FigureJournal()
 
         bench_kernels.measure(replace(bench_kernels.SMALL, budget=100.0), ("drafting", "cycle"), run)
         assert given[0] == pytest.approx(40.0, abs=1)
@@ -174,7 +174,7 @@ class TestRun:
 
     def test_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         settings = ["device=cpu", "parts=ops", "ops=silu_mul"]
-        bench("kernels", RoundOptions(repeats=1), HeadOptions(), settings)
+        bench("kernels", RoundOptions(repeats=1), HeadBenchArguments(), settings)
         printed = capsys.readouterr().out
         assert "| silu_mul R=" in printed
         assert "heads: " in printed

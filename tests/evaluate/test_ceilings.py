@@ -15,12 +15,14 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate import ceilings as module
 from vocabforge.evaluate.ceilings import (
     CeilingMeter,
+    SampleSettings,
     argmax_inside,
     measure_ceilings,
+    measure_target,
     oracle_mass,
+    sample_windows,
     static_mass,
 )
-from vocabforge.evaluate.target_ceilings import SampleSettings, measure_target, sample_windows
 from vocabforge.models.lean import load_target
 from vocabforge.vocab.coverage import coverage_at, rank_all
 from vocabforge.vocab.subset import make_subset

@@ -17,8 +17,7 @@ from tests.evaluate.comparison_support import LENGTH, Made, results_of, write_ru
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.evaluate.comparison.checks import machines
 from vocabforge.evaluate.comparison.compare import compare_runs
-from vocabforge.evaluate.comparison.figures import MethodColumns, difference, verdict_of
-from vocabforge.evaluate.comparison.quality import share_difference
+from vocabforge.evaluate.comparison.figures import difference, share_difference, verdict_of
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import EvaluationRun, open_runs
 from vocabforge.evaluate.intervals import columns_of_mean
@@ -149,8 +148,8 @@ def test_verdicts(figure: str, low: float | None, high: float | None, said: str)
     assert verdict_of(figure, Figure(value=value, low=low, high=high)) == said
 
 
-def _columns(speeds: np.ndarray) -> MethodColumns:
-    return MethodColumns({"tokens_per_s": columns_of_mean(speeds)})
+def _columns(speeds: np.ndarray) -> dict[str, np.ndarray]:
+    return {"tokens_per_s": columns_of_mean(speeds)}
 
 
 @pytest.mark.usefixtures("all_draws")
@@ -162,7 +161,7 @@ def test_pairing_removes_what_questions_have_of_their_own_and_unpaired_draws_are
     for paired in (True, False):
         found = difference(first, second, "tokens_per_s", paired=paired)
         assert found.value == pytest.approx(
-            first.columns["tokens_per_s"][..., 0].mean() - second.columns["tokens_per_s"][..., 0].mean()
+            first["tokens_per_s"][..., 0].mean() - second["tokens_per_s"][..., 0].mean()
         )
         assert found.low is not None
         assert found.high is not None
@@ -184,18 +183,6 @@ def test_where_nothing_differs_a_difference_is_shown_about_once_in_twenty() -> N
             != "no difference shown"
         )
     assert 2 <= shown <= 22, "of 200; 10 are expected"
-
-
-def test_the_difference_turns_its_sign_with_the_reference(compared: Compare) -> None:
-    made = (Made(), Made(methods={"plain": (1,), "eagle3": (4, 3)}, settings={"repeats": 3}))
-    there = compared(*made)
-    back = compared(*made, reference="B:eagle3")
-    for figure in ("accepted_length", "speedup"):
-        one = there.differences_of("overall")["B:eagle3", figure].difference
-        two = back.differences_of("overall")["A:eagle3", figure].difference
-        assert one is not None
-        assert two is not None
-        assert (one.value, one.low, one.high) == pytest.approx((-two.value, -two.high, -two.low))
 
 
 REFUSED = {
@@ -332,13 +319,6 @@ def test_a_machine_that_was_not_equally_fast_is_reported(compared: Compare) -> N
     assert "equally fast" in found.differences_of("rag")["B:eagle3", "tokens_per_s"].reason
 
 
-def test_an_equally_fast_machine_raises_no_warning(compared: Compare) -> None:
-    found = compared(Made(), Made(scramble=0, machine=1.0000001))
-    assert found.runs[1].drift_verdict == "no difference shown"
-    assert found.warnings == [line for line in found.warnings if "fault" in line]
-    assert "no difference shown" in verdicts(found, "B:eagle3")["tokens_per_s"]
-
-
 def test_figures_count_only_what_every_run_answered(compared: Compare) -> None:
     whole = compared(Made(questions=38), Made(questions=38))
     found = compared(Made(questions=40, left_out=[39]), Made(questions=40, left_out=[40]))
@@ -374,7 +354,7 @@ def test_greedy_outputs_of_two_runs_are_compared_by_token_id(compared: Compare) 
     assert (row.question_id, row.turn, row.position) == (7, 0, 5)
     assert (row.expected, row.got) == (54, 55)
     assert by_name["A:plain", "C:plain"].identical == 40
-    (line,) = (line for line in found.warnings if "does not say what" in line)
+    (line,) = (line for line in found.warnings if "differs from" in line)
     assert "B:plain" in line
     assert "first at question 7, turn 1, token 6" in line
 

@@ -11,7 +11,7 @@ from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benc
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.comparison.compare import compare_runs
-from vocabforge.evaluate.comparison.quality import read_verdicts
+from vocabforge.evaluate.comparison.figures import read_verdicts
 from vocabforge.evaluate.comparison.results import RunComparison
 from vocabforge.evaluate.comparison.runs import open_runs
 from vocabforge.evaluate.environment import describe_environment

@@ -10,10 +10,16 @@ import pytest
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.evaluate.coverage_report import coverage_charts, report_files, text_colour
+from vocabforge.evaluate.coverage_report import (
+    coverage_charts,
+    coverage_table,
+    report_files,
+    summary_lines,
+    text_look,
+    vocabulary_table,
+)
 from vocabforge.evaluate.coverage_results import measure_coverage
-from vocabforge.evaluate.coverage_terminal import coverage_table, summary_lines, vocabulary_table
-from vocabforge.vocab.mixing import Part, mix_tables
+from vocabforge.vocab.domains import TablePart, mix_tables
 from vocabforge.vocab.subset import make_subset
 
 COUNTS = [0, 50, 30, 10, 5, 3, 1, 1, 0, 0]
@@ -25,8 +31,8 @@ def study(**changes):
     )
     heldout = make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
     subset = make_subset(table.counts, 4, [0], fingerprint="f", schedule=(4, 4, 2))
-    settings = {"heldout": [Part("test", heldout)], "vocabs": {"r4": subset}, **changes}
-    return measure_coverage(Part("counts", table), settings["heldout"], settings["vocabs"])
+    settings = {"heldout": [TablePart("test", heldout)], "vocabs": {"r4": subset}, **changes}
+    return measure_coverage(TablePart("counts", table), settings["heldout"], settings["vocabs"])
 
 
 def files_of(results):
@@ -67,8 +73,8 @@ def test_page_and_charts():
 
 
 def test_page_of_a_mixture_without_anything_else():
-    parts = [Part("x", make_table([0, 3, 1])), Part("y", make_table([2, 1, 0], sources={"y": "2"}))]
-    results = measure_coverage(Part("mix", mix_tables(parts)))
+    parts = [TablePart("x", make_table([0, 3, 1])), TablePart("y", make_table([2, 1, 0], sources={"y": "2"}))]
+    results = measure_coverage(TablePart("mix", mix_tables(parts)))
     assert results["texts"][0]["unseen_estimate"] is None
     text = files_of(results)["coverage.html"]
     assert "weighted mixture" in text
@@ -91,7 +97,7 @@ def test_page_with_ceilings():
     }  # fmt: skip
     files = files_of(results)
     text = files["coverage.html"]
-    assert "12.50%" in text
+    assert "25.00 / 50.00 / 12.50" in text
     assert "2 of them padding" in text
     assert "plots/ceiling-1.svg" in files
     assert any("2 padded rows" in line for line in summary_lines(results))
@@ -99,35 +105,38 @@ def test_page_with_ceilings():
 
 def test_terminal_tables():
     results = study()
-    assert coverage_table(results).row_count == len(results["sizes"])
-    assert vocabulary_table(results).row_count == 2
+    assert len(coverage_table(results).rows) == len(results["sizes"])
+    assert [row[0] for row in vocabulary_table(results).rows] == [
+        "r4",
+        *(f"  draft step {n}" for n in range(3)),
+    ]
 
 
 def test_curves_of_many_texts_can_be_told_apart():
-    looks = [(text_colour(index) % 7, text_colour(index) // 7) for index in range(20)]
+    looks = [(text_look(index) % 7, text_look(index) // 7) for index in range(20)]
     assert len(set(looks)) == 20
     domains = {f"d{number}": [0, 1, 1] for number in range(9)}
     table = make_table(np.sum(list(domains.values()), axis=0), domains)
-    (chart, *_) = coverage_charts(measure_coverage(Part("many", table)))
-    assert len({(colour % 7, hint) for colour, _, hint in chart.legend}) == 10
+    (chart, *_) = coverage_charts(measure_coverage(TablePart("many", table)))
+    assert len({look for look, _ in chart.legend}) == 10
 
 
 def test_refusals():
     empty = make_table([0] * 10)
     with pytest.raises(DataError, match="no tokens"):
-        measure_coverage(Part("empty", empty))
+        measure_coverage(TablePart("empty", empty))
     with pytest.raises(DataError, match="no tokens"):
-        study(heldout=[Part("empty", empty)])
+        study(heldout=[TablePart("empty", empty)])
     with pytest.raises(MismatchError, match="different tokenizers"):
-        study(heldout=[Part("other", make_table(COUNTS, fingerprint="g"))])
+        study(heldout=[TablePart("other", make_table(COUNTS, fingerprint="g"))])
     with pytest.raises(MismatchError, match="different tokenizers"):
         study(vocabs={"v": make_subset(np.array(COUNTS), 3, [], fingerprint="g")})
     with pytest.raises(UsageError, match="one name"):
-        study(heldout=[Part("a", make_table(COUNTS))])
+        study(heldout=[TablePart("a", make_table(COUNTS))])
 
 
 def test_a_chart_of_what_is_missed_when_nothing_is():
-    from vocabforge.evaluate.plots import Line, line_chart
+    from vocabforge.evaluate.plots import Trace, trace_lines
 
-    line = Line([1, 2, 4], [0.0, 0.0, 0.0], 0, "all")
-    assert "<svg" in line_chart("missed", ("size", "outside"), [line], log_y=True)
+    line = Trace(0, [1, 2, 4], [0.0, 0.0, 0.0])
+    assert "<svg" in trace_lines("missed", ("size", "outside"), [line], log_x=True, log_y=True)

@@ -24,7 +24,7 @@ from tests.evaluate.divergence_support import (
 )
 from tests.evaluate.eval_fakes import EOS, make_tokenizer
 from vocabforge.corpus.tokenizer import TextTokenizer
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation
 from vocabforge.evaluate import divergence
 from vocabforge.evaluate.divergence import TOLERANCE
 from vocabforge.evaluate.rounding import Evidence

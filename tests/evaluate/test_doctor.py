@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.doctor import environment
 from vocabforge.evaluate.doctor.checks import Finding, Report
-from vocabforge.evaluate.doctor.machine import free_memory, usable_cores
+from vocabforge.evaluate.doctor.environment import free_memory, usable_cores
 
 
 def raising(error: BaseException):
@@ -162,26 +163,6 @@ def test_slow_bf16_is_a_warning() -> None:
     assert environment.judge_bf16(0.001, 0.0008).state == "ok"
 
 
-def test_a_measurement_is_bounded_in_time_and_leaves_the_first_run_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(environment.time, "perf_counter", lambda: now[0])
-
-    def runs(seconds: list[float], budget: float, most: int) -> tuple[float, int]:
-        left = iter(seconds)
-
-        def run() -> None:
-            now[0] += next(left)
-
-        shortest = environment.shortest(run, budget, most=most)
-        return shortest, len(seconds) - len(list(left))
-
-    assert runs([0.25, 1.0, 0.5, 8.0], 60, 3) == (0.5, 3)  # the first is not counted
-    assert runs([4.0, 1.0], 2.0, 20) == (4.0, 1)  # unless it takes all the time there is
-    assert runs([0.5, 1.0, 0.75, 0.25], 2.0, 20) == (0.75, 3)
-
-
 def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["transformers>=5.0,<6", "faiss-cpu>=1.9; extra == 'cpu'"]
     monkeypatch.setattr(environment, "requires", lambda _: asked)
@@ -197,3 +178,28 @@ def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(environment, "version", absent)
     assert environment.check_package("transformers").state == "failed"
     assert environment.check_faiss().state == "skipped"
+
+
+def torch_with(device: tuple[int, int] | None) -> Any:
+    return SimpleNamespace(
+        cuda=SimpleNamespace(is_available=lambda: device is not None, get_device_capability=lambda: device)
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "device", "state", "words"),
+    [
+        (None, None, "skipped", "not built"),
+        (None, (9, 0), "warning", "in PyTorch"),
+        ({"variant": "cpu", "architectures": []}, None, "ok", "built for the CPU"),
+        ({"variant": "cpu", "architectures": []}, (9, 0), "warning", "the CPU alone"),
+        ({"variant": "native", "architectures": ["80", "90a"]}, (9, 0), "ok", "which the device runs"),
+        ({"variant": "native", "architectures": ["80", "90a"]}, (12, 0), "ok", "sm_80, sm_90a"),
+        ({"variant": "native", "architectures": ["80", "90a"]}, (7, 5), "warning", "the device is sm_75"),
+    ],
+)
+def test_kernels(monkeypatch: pytest.MonkeyPatch, facts: Any, device: Any, state: str, words: str) -> None:
+    monkeypatch.setattr("vocabforge.ops.backend.library_facts", lambda: facts)
+    finding = environment.check_kernels(torch_with(device))
+    assert (finding.state, words in finding.found) == (state, True)
+    assert (finding.remedy is not None) == (state == "warning")

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.evaluate.doctor_changes import GATE, edit
-from tests.evaluate.doctor_faults import FAULTS
+from tests.evaluate.doctor_faults import FAULTS, GATE, edit
 from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.evaluate.doctor import servers
-from vocabforge.evaluate.doctor.checks import Report, Row
-from vocabforge.evaluate.doctor.servers import ServerOptions, check_servers
-from vocabforge.evaluate.doctor.servers_layers import clearly_better
+from vocabforge.evaluate.doctor.checks import CheckRow, Report
+from vocabforge.evaluate.doctor.servers import ServerCheckOptions, check_servers
+from vocabforge.evaluate.doctor.servers_head import clearly_better
 from vocabforge.export.formats import load_drafter
 
 SGLANG, VLLM, SPECULATORS, FRSPEC = (
@@ -57,7 +56,7 @@ class World:
             for name, (drafter, layout, fields) in made.items()
         }
 
-    def examine(self, path: Path, *, ends: tuple[int, ...] = (), **options: Any) -> dict[str, Row]:
+    def examine(self, path: Path, *, ends: tuple[int, ...] = (), **options: Any) -> dict[str, CheckRow]:
         report = Report()
         tokenizer: Any = SimpleNamespace(eos_ids=ends) if ends else None
         facts = dataclasses.replace(self.tiny.facts, tokenizer=tokenizer)
@@ -65,7 +64,7 @@ class World:
             drafter = load_drafter(path, self.tiny.shared, self.tiny.path)[0]
         except VocabForgeError:
             drafter = None
-        check_servers(report, path, facts, drafter, ServerOptions(prompts=[[1]], **options))
+        check_servers(report, path, facts, drafter, ServerCheckOptions(prompts=[[1]], **options))
         return {f"{row.group}: {row.check}": row for row in report.rows}
 
 
@@ -185,14 +184,14 @@ def test_every_key_is_told(world: World) -> None:
 def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: Path) -> None:
     report = Report()
     native = SimpleNamespace(kind="eagle3", label="EAGLE-3")
-    check_servers(report, tmp_path, world.tiny.facts, native, ServerOptions())  # type: ignore[arg-type]
+    check_servers(report, tmp_path, world.tiny.facts, native, ServerCheckOptions())  # type: ignore[arg-type]
     assert "speculators-eagle3" in report.rows[0].found
     check_servers(
         report,
         tmp_path,
         world.tiny.facts,
         SimpleNamespace(kind="medusa", label="Medusa"),
-        ServerOptions(),  # type: ignore[arg-type]
+        ServerCheckOptions(),  # type: ignore[arg-type]
     )
     assert "no server" in report.rows[1].found
 

@@ -15,12 +15,16 @@ from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.draft_vocabulary import DraftVocabulary
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.answers import write_rows
-from vocabforge.evaluate.assembling import build_results
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import (
+    Evaluation,
+    OutputOptions,
+    Provenance,
+    build_results,
+    evaluate_methods,
+)
 from vocabforge.evaluate.results import Results, read_results
-from vocabforge.evaluate.runner import Outcome
 from vocabforge.evaluate.settings import RunSettings
 
 
@@ -46,7 +50,9 @@ def make(
     )
 
 
-def evaluate(folder: Path, *extra: FakeMethod, handling: Handling | None = None, **options: Any) -> Results:
+def evaluate(
+    folder: Path, *extra: FakeMethod, handling: OutputOptions | None = None, **options: Any
+) -> Results:
     return evaluate_methods(folder / "out", make(folder, *extra, **options), handling)
 
 
@@ -71,13 +77,13 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     assert (results.resumed, results.failures) == (0, [])
     with pytest.raises(UsageError, match="exists already"):
         evaluate(tmp_path)
-    evaluate(tmp_path, handling=Handling(overwrite=True))
+    evaluate(tmp_path, handling=OutputOptions(overwrite=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tokenizer"]
 
 
 def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> None:
     settings = RunSettings(32, SamplingParams(0.8), warmup=0, seeds=(3, 5), repeats=2)
-    results = evaluate(tmp_path, settings=settings, handling=Handling(dialect="fr-spec"))
+    results = evaluate(tmp_path, settings=settings, handling=OutputOptions(dialect="fr-spec"))
     method = results.methods[1]
     assert method.answers == [f"answers/run_{number}/eagle3.jsonl" for number in (1, 2, 3, 4)]
     assert [(run.run, run.seed, run.repeat) for run in method.summary.runs] == [
@@ -151,7 +157,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_answers(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial", "tokenizer"]
     with pytest.raises(ArtifactError):
         open_artifact(tmp_path / "out")
-    with pytest.raises(UsageError, match="measures something else") as caught:
+    with pytest.raises(UsageError, match="has other settings or inputs") as caught:
         evaluate(tmp_path, slow, target="cd" * 32)
     assert "target" in str(caught.value.render())
     results = evaluate(tmp_path, slow)
@@ -167,7 +173,7 @@ def test_a_fresh_run_drops_what_an_interrupted_one_left(tmp_path: Path) -> None:
         evaluate(tmp_path, slow)
     before = (tmp_path / "out.partial" / "rows.jsonl").read_text("utf-8").count('"answer"')
     assert before > 0
-    results = evaluate(tmp_path, slow, target="cd" * 32, handling=Handling(fresh=True))
+    results = evaluate(tmp_path, slow, target="cd" * 32, handling=OutputOptions(fresh=True))
     assert results.resumed == 0
 
 
@@ -198,7 +204,7 @@ def test_every_figure_is_made_from_the_files(tmp_path: Path) -> None:
     rows[0]["choices"][0]["accept_lengths"] = [9, 9]
     rows[0]["choices"][0]["wall_time"] = [2 * time for time in rows[0]["choices"][0]["wall_time"]]
     write_rows(file, rows)
-    again = build_results(tmp_path / "out", evaluation, Outcome([], 0), allow_code=False)
+    again = build_results(tmp_path / "out", evaluation, [])
     steps = [length for row in rows for length in row["choices"][0]["accept_lengths"]]
     found, former = again.methods[1].summary.overall, before.methods[1].summary.overall
     assert found.accepted_length.value == sum(steps) / len(steps) != former.accepted_length.value

@@ -23,15 +23,12 @@ from tests.evaluate.eval_fakes import (
     run_fakes,
 )
 from tests.support import ROOT
-from vocabforge.core.differences import differences
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.core.lock import only_writer
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate import journal as module
-from vocabforge.evaluate import tour
-from vocabforge.evaluate.journal import HEADER, Journal, Kept, Key, open_journal
-from vocabforge.evaluate.journal import ROWS as ROWS_FILE
+from vocabforge.evaluate import runner
+from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
 
+HEADER, ROWS_FILE = EvaluationJournal.header, EvaluationJournal.rows_file
 Told = dict[tuple[str, int], dict]
 SAMPLED = {"sampling": SamplingParams(0.8), "seeds": (7, 8)}
 
@@ -152,7 +149,7 @@ def test_another_runs_journal_is_refused_with_every_difference(tmp_path: Path, w
     leave(tmp_path, whole, data)
     methods = [*plain_and_tree(), FakeMethod("new", FakeGenerator())]
     methods[1].description = "other trees"
-    with pytest.raises(UsageError, match="measures something else") as caught:
+    with pytest.raises(UsageError, match="has other settings or inputs") as caught:
         run_fakes(
             tmp_path, methods, rows=ROWS[:3], warmup=2, identity={"target": "b" * 64}, repeats=2, **SAMPLED
         )
@@ -200,7 +197,7 @@ def test_other_prompts_are_refused(tmp_path: Path, change: str, monkeypatch) -> 
             return tokenizer
 
         monkeypatch.setattr("tests.evaluate.eval_fakes.make_tokenizer", changed)
-    with pytest.raises(UsageError, match="measures something else"):
+    with pytest.raises(UsageError, match="has other settings or inputs"):
         run_fakes(tmp_path, plain_and_tree(), **options)
 
 
@@ -213,8 +210,7 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
     # Killed in its warm-up, it could not clear up.
     (tmp_path / "out.partial").mkdir()
-    header = {"kind": module.MARK, "format": module.FORMAT, "identity": {"other": 1}}
-    (tmp_path / "out.partial" / HEADER).write_text(json.dumps(header))
+    (tmp_path / "out.partial" / HEADER).write_text('{"other": 1}')
     (tmp_path / "out.partial" / ROWS_FILE).write_text('{"started": 1.0}\n')
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 0
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 1
@@ -261,7 +257,7 @@ def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
     leave(tmp_path, whole, b"".join(data.splitlines(keepends=True)[:8]))  # question 9, and 3 in its first run
     bars = []
 
-    class Bar(tour.ProgressBar):
+    class Bar(runner.ProgressBar):
         def __init__(self, *given, **named) -> None:
             super().__init__(*given, **named)
             self.notes: list[str | None] = []
@@ -271,7 +267,7 @@ def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
             super().update(advance, note)
             self.notes.append(note)
 
-    monkeypatch.setattr(tour, "ProgressBar", Bar)
+    monkeypatch.setattr(runner, "ProgressBar", Bar)
     run_fakes(tmp_path, pair(), **SAMPLED)
     (bar,) = bars
     assert (bar.total, bar.unit, bar._initial, bar._done) == (16, "answers", 7, 16)
@@ -279,8 +275,8 @@ def test_going_on_is_said_and_the_bar_and_its_note_are_restored(
     assert bar.notes[1].startswith("tree 2.00 tokens/step ")
     assert bar.notes[-1].endswith("x, 1 left out")
     text = capsys.readouterr().err
-    assert f"7 of 16 answers are kept from {tmp_path / 'out.partial'}" in text
-    assert "warm-up is done again" not in text  # there is none in this run
+    assert f"7 of 16 answers are in {tmp_path / 'out.partial'}" in text
+    assert "warm-up is repeated" not in text  # there is none in this run
 
 
 def test_the_warm_up_is_done_again_and_not_when_all_is_measured(tmp_path: Path, capsys) -> None:
@@ -292,7 +288,7 @@ def test_the_warm_up_is_done_again_and_not_when_all_is_measured(tmp_path: Path, 
         run_fakes(tmp_path, plain_and_tree(before=stop), warmup=2)
     methods = plain_and_tree()
     run_fakes(tmp_path, methods, warmup=2)
-    assert "the warm-up is done again" in capsys.readouterr().err
+    assert "the warm-up is repeated" in capsys.readouterr().err
     first = methods[1].generator.prompts[0]
     assert methods[1].generator.prompts[:2] == [first, first]
     methods = plain_and_tree()
@@ -309,38 +305,25 @@ def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"holds something else[^$]*thesis.tex"):
             run_fakes(tmp_path, plain_and_tree(), fresh=fresh)
     assert sorted(path.name for path in folder.iterdir()) == sorted([HEADER, "thesis.tex"])
-    Journal.remove(folder)
-    assert (folder / "thesis.tex").read_text() == "years"
     (folder / "thesis.tex").unlink()
-    for content in ("{}", '{"kind": "unfinished evaluation", "format": 99, "identity": {}}', "{"):
-        (folder / HEADER).write_text(content)
-        with pytest.raises(DataError, match="--fresh"):
-            run_fakes(tmp_path, plain_and_tree())
+    (folder / HEADER).write_text("{")
+    with pytest.raises(DataError):
+        run_fakes(tmp_path, plain_and_tree())
     assert run_fakes(tmp_path, plain_and_tree(), fresh=True).failures == []
 
 
-def test_it_is_removed_when_told_unless_somebody_works_in_it(tmp_path: Path) -> None:
+def test_rows_are_read_back_and_removed_when_told(tmp_path: Path) -> None:
     folder = tmp_path / "a.partial"
-    with open_journal(folder, {}) as journal:
-        journal.add(Key(1, 5, "plain"), Kept({"choices": [1]}, {"choices": [2]}))
-        assert journal.get(Key(1, 5, "plain")) == Kept({"choices": [1]}, {"choices": [2]})
-        with pytest.raises(KeyError):
-            journal.get(Key(2, 5, "plain"))
-    with only_writer(folder):
-        Journal.remove(folder)
-        assert (folder / ROWS_FILE).is_file()
-    Journal.remove(folder)
+    for _ in range(2):
+        with EvaluationJournal(folder, {}) as journal:
+            journal.add(Key(1, 5, "plain"), Kept({"choices": [{}]}, {"choices": [{}]}))
+            assert journal.get(Key(1, 5, "plain")) == Kept({"choices": [{}]}, {"choices": [{}]})
+            with pytest.raises(KeyError):
+                journal.get(Key(2, 5, "plain"))
+        assert folder.is_dir()
+    with EvaluationJournal(folder, {}) as journal:
+        journal.remove()
     assert list(tmp_path.iterdir()) == []
-    Journal.remove(folder)
-
-
-def test_differences_name_every_leaf() -> None:
-    old = {"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x"}
-    assert differences(old, {"a": {"b": 1, "c": [1, 3]}, "e": "y" * 200}) == [
-        "a.c: [1, 2], now [1, 3]",
-        f'e: "x", now "{"y" * 76}...',
-    ]
-    assert differences(old, old) == []
 
 
 @pytest.mark.parametrize("file", [HEADER, ROWS_FILE])
@@ -351,7 +334,7 @@ def test_a_device_by_a_journals_name_is_not_read(tmp_path: Path, file: str) -> N
     for fresh in (False, True):
         with (
             pytest.raises(UsageError, match="holds something else") as raised,
-            open_journal(folder, {}, fresh=fresh),
+            EvaluationJournal(folder, {}, fresh=fresh),
         ):
             pass
         assert file in str(raised.value)
@@ -370,10 +353,10 @@ def test_lines_that_are_json_and_no_rows_are_measured_again(
     tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"question_id": 1, "choices": [{}]}
-    with open_journal(tmp_path / "out.partial", {}) as journal:
+    with EvaluationJournal(tmp_path / "out.partial", {}) as journal:
         journal.add(Key(1, 1, "plain"), Kept(row, row))
     with open(tmp_path / "out.partial" / ROWS_FILE, "a") as rows:
         rows.write(line + "\n")
-    with open_journal(tmp_path / "out.partial", {}) as journal:
+    with EvaluationJournal(tmp_path / "out.partial", {}) as journal:
         assert len(journal) == 1
     assert "1 damaged lines" in capsys.readouterr().err

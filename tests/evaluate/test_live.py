@@ -16,13 +16,11 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.live import LiveAcceptance, live_acceptance
-from vocabforge.evaluate.live_copy import for_decoding
+from vocabforge.evaluate.live import LiveAcceptance, for_decoding, live_acceptance
 from vocabforge.evaluate.live_prompts import LivePrompts, read_prompts
 from vocabforge.models.drafters import DRAFTERS, drafter_sizes, new_drafter
 from vocabforge.models.heads import exact_head
-from vocabforge.models.lean import load_target
-from vocabforge.models.lean_shared import share_target
+from vocabforge.models.lean import load_target, share_target
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget, read_target_config
 from vocabforge.models.target_head import TargetHead

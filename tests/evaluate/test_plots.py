@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import pytest
-
-from vocabforge.evaluate.page import SHAPES, _swatch
-from vocabforge.evaluate.plots import METHOD_COLOURS, method_colour, method_dash, method_marker
-from vocabforge.evaluate.report_plots import (
+from vocabforge.evaluate.page import _swatch
+from vocabforge.evaluate.plots import (
+    MARKERS,
+    METHOD_COLOURS,
     Bar,
     Trace,
-    _side_by_side,
     bar_rows,
-    histogram_rows,
-    size_points,
+    method_colour,
+    method_dash,
+    method_marker,
     stacked_rows,
     trace_lines,
 )
@@ -31,7 +30,9 @@ def test_more_than_seven_methods_look_different() -> None:
     assert len(looks) == METHOD_COLOURS * 7
     dashes = {(method_colour(index), str(method_dash(index))) for index in range(METHOD_COLOURS * 4)}
     assert len(dashes) == METHOD_COLOURS * 4
-    assert len({str(_swatch(index)) for index in range(METHOD_COLOURS * SHAPES)}) == METHOD_COLOURS * SHAPES
+    assert len(
+        {str(_swatch(index)) for index in range(METHOD_COLOURS * len(MARKERS))}
+    ) == METHOD_COLOURS * len(MARKERS)
 
 
 def test_bars_are_as_long_as_their_values() -> None:
@@ -57,43 +58,28 @@ def test_shares_are_written_where_they_fit() -> None:
     assert "0%" not in texts(svg)
 
 
-def test_histograms_say_small_shares() -> None:
-    counted = {"1": 1, "2": 399, "4": 600}
-    svg = histogram_rows("h", "tokens", [(Bar(1, "m", "mean 3.2", 3.2), counted)])
-    assert {"<1", "40", "60", "mean 3.2"} <= set(texts(svg))
-    many = {str(length): 1 for length in range(1, 31)}
-    assert "3" not in texts(histogram_rows("h", "tokens", [(Bar(1, "m", "", 3.2), many)]))
-    assert texts(histogram_rows("h", "tokens", [(Bar(1, "m", "mean –", None), {})])) == [
-        "1",
-        "tokens",
-        "m",
-        "mean –",
-    ]
-
-
 def test_lines_and_points_with_values_missing() -> None:
     svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])], level=100.0)
     assert {"1", "2", "3", "run"} <= set(texts(svg))
     assert "nan" not in svg
-    alone = trace_lines("r", ("run", "%"), [Trace(8, [1], [50.0])], whole=True)
+    alone = trace_lines("r", ("run", "%"), [Trace(8, [1], [50.0])], bottom=0, top=102)
     assert {"1", "100"} <= set(texts(alone))
     points = [
-        Bar(1, "a", "", 40.0, 38.0, 42.0, 128_256.0),
-        Bar(2, "b", "", 50.0, x=1024.0),
-        Bar(3, "c", "", None, x=64.0),
+        Trace(1, [128_256.0], [40.0], low=38.0, high=42.0),
+        Trace(2, [1024.0], [50.0]),
+        Trace(3, [64.0], [None]),
     ]
-    shown = texts(size_points("v", "tokens per second", points, level=30.0))
-    assert {"64", "1k", "128k"} <= set(shown) | {"128k", "1k"}
-    assert [tick for tick in shown if tick.endswith("k")]
+    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True, level=30.0)
+    assert {"64", "1k"} <= set(texts(shown))
+    assert "nan" not in shown
 
 
-def test_drafters_of_one_vocabulary_stand_side_by_side_and_a_line_joins_each() -> None:
-    points = [Bar(place, "m", "", 40.0 + place, x=x) for place, x in enumerate((1024.0, 512.0, 1024.0))]
-    assert _side_by_side(points) == pytest.approx([1024 / 1.07**0.5, 512, 1024 * 1.07**0.5])
-    apart = size_points("v", "y", points)
-    joined = size_points("v", "y", points, lines=[[0, 1]])
-    assert joined.count("<path") == apart.count("<path") + 1
-    assert "nan" not in size_points("v", "y", [*points, Bar(3, "m", "", None, x=64.0)], lines=[[0, 3], [3]])
+def test_differences_are_drawn_as_dots_on_their_intervals() -> None:
+    svg = bar_rows("x", "label", [Bar(3, "a", "+0.50", 0.5, 0.1, 0.9), Bar(5, "b", "+1.00", 1.0)], dots=True)
+    assert {"+0.50", "+1.00", "a", "b"} <= set(texts(svg))
+    assert "var(--m3)" in svg
+    assert "var(--m5)" in svg
+    assert "var(--m4)" not in svg
 
 
 def test_names_are_no_formulas() -> None:
@@ -103,6 +89,5 @@ def test_names_are_no_formulas() -> None:
 def test_an_interval_that_leaves_the_value_out_is_drawn_all_the_same() -> None:
     """A bootstrap's percentiles need not hold the estimate."""
     assert "<svg" in bar_rows("b", "x", [Bar(0, "a", "40", 40.0, 41.0, 42.0)])
-    assert "<svg" in size_points(
-        "v", "y", [Bar(1, "a", "", 40.0, 38.0, 39.0, 2.0), Bar(2, "b", "", 1.0, x=1.0)]
-    )
+    points = [Trace(1, [2.0], [40.0], low=38.0, high=39.0), Trace(2, [1.0], [1.0])]
+    assert "<svg" in trace_lines("v", ("x", "y"), points, log_x=True)

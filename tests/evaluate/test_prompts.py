@@ -27,7 +27,7 @@ from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.prompts import (
-    Conversation,
+    PromptBuilder,
     check_system,
     longest_conversation,
     resolve_format,
@@ -71,7 +71,7 @@ def test_the_system_message_begins_every_turns_prompt(tmp_path: Path) -> None:
 
 def test_raw_leaves_the_benchmarks_system_message_out_and_refuses_the_users(tmp_path: Path) -> None:
     base = make_tokenizer(tmp_path, chat=False)
-    assert Conversation(base, "raw", "w9 w9").ask("w1") == [BOS, FIRST_WORD + 1]
+    assert PromptBuilder(base, "raw", "w9 w9").ask("w1") == [BOS, FIRST_WORD + 1]
     check_system(base, "raw", None, [CODE])
     check_system(base, "raw", "", [CODE])
     with pytest.raises(UsageError, match=r"no place for a system message[^$]*--prompt-format chat"):
@@ -111,7 +111,7 @@ def test_the_longest_conversation_holds_every_prompt_and_answer(tmp_path: Path, 
     tokenizer = make_tokenizer(tmp_path, chat=chat)
     form = resolve_format(tokenizer, "auto")
     most = longest_conversation(question, tokenizer, form, None, 8)
-    talk = Conversation(tokenizer, form)
+    talk = PromptBuilder(tokenizer, form)
     words = [FIRST_WORD] * 8  # to the limit
     for text in question.turns:
         prompt = talk.ask(text)
@@ -131,7 +131,7 @@ def test_conversations_of_a_published_model_equal_those_of_its_library(tmp_path:
     theirs = PreTrainedTokenizerFast(tokenizer_object=ours.backend, chat_template=ours.chat_template)
     for system in (None, "Answer in one word."):
         check_system(ours, resolve_format(ours, "auto"), system)
-        talk = Conversation(ours, "chat", system)
+        talk = PromptBuilder(ours, "chat", system)
         messages = [{"role": "system", "content": system}] if system else []
         turns = [
             ("Name a colour.\n", "<think>\nred?\n</think>\n\nRed é <b>"),

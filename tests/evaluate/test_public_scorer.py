@@ -23,7 +23,7 @@ from vocabforge.decode.build_options import BuildOptions
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.environment import describe_environment
-from vocabforge.evaluate.evaluation import Evaluation, Handling, Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from vocabforge.evaluate.settings import RunSettings
 
 MT_BENCH = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
@@ -145,7 +145,7 @@ def make(target: Path, folder: Path, settings: RunSettings) -> Made:
     )
     with pytest.MonkeyPatch.context() as patch:  # drawing the charts takes longer than the run
         patch.setattr("vocabforge.evaluate.evaluation.render_report", lambda results: "")
-        evaluate_methods(folder / "out", evaluation, Handling(dialect="fr-spec"))
+        evaluate_methods(folder / "out", evaluation, OutputOptions(dialect="fr-spec"))
     results = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     assert results["answered"] == len(QUESTIONS)
     assert [failure["question_id"] for failure in results["failures"]] == [TOO_LONG.question_id]

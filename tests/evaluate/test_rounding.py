@@ -13,7 +13,7 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.target_side import TargetSide
 from vocabforge.evaluate import rounding
-from vocabforge.evaluate.rounding import Place, ask_target
+from vocabforge.evaluate.rounding import OutputPosition, ask_target
 
 GREEDY = SamplingParams()
 PROMPT = (1, 3, 9, 31, 17, 8, 44, 4)
@@ -22,7 +22,7 @@ COMMON = (12, 12, 7, 30, 22, 8, 19, 41, 6, 6, 13)
 
 def ask(target: Any, prompt: Sequence[int] = PROMPT, common: Sequence[int] = COMMON, **sampling: Any) -> Any:
     with torch.inference_mode():
-        return ask_target(target, Place(tuple(prompt), tuple(common)), SamplingParams(**sampling))
+        return ask_target(target, OutputPosition(tuple(prompt), tuple(common)), SamplingParams(**sampling))
 
 
 @pytest.mark.parametrize("window", [None, 6])
@@ -49,15 +49,15 @@ def test_the_first_way_is_exactly_what_plain_decoding_computes(
 
 def test_every_way_reads_the_same_tokens() -> None:
     for count in (0, 1, 2, 7, 8, 9, 11):
-        place = Place(PROMPT, COMMON[:count])
+        place = OutputPosition(PROMPT, COMMON[:count])
         ways = rounding._ways(place)
         assert ways[0] == (PROMPT, *((token,) for token in COMMON[:count]))
         assert len(set(ways)) == len(ways) == (3 if count else 2)
         for way in ways:
             assert sum(way, ()) == PROMPT + COMMON[:count]
             assert all(way)
-    assert rounding._ways(Place((1,), ())) == [((1,),)]
-    assert max(map(len, rounding._ways(Place(PROMPT, COMMON))[2][1:])) == rounding.BLOCK
+    assert rounding._ways(OutputPosition((1,), ())) == [((1,),)]
+    assert max(map(len, rounding._ways(OutputPosition(PROMPT, COMMON))[2][1:])) == rounding.BLOCK
 
 
 @pytest.mark.parametrize("window", [None, 6])

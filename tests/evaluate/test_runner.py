@@ -244,7 +244,7 @@ def test_what_ends_the_process_is_no_failure(tmp_path: Path, error: type[BaseExc
 
     with pytest.raises(error):
         run_fakes(tmp_path, plain_and_tree(before=fail))
-    assert f"is kept in {tmp_path / 'out.partial'}: run the same command again" in capsys.readouterr().err
+    assert f"are in {tmp_path / 'out.partial'}: run the same command again" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
     outcome = run_fakes(tmp_path, plain_and_tree())
     assert (outcome.failures, outcome.resumed) == ([], 1)

@@ -19,7 +19,6 @@ from vocabforge.core.errors import DataError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.evaluate.live import live_acceptance
-from vocabforge.evaluate.training_plots import Curve, progress_chart, spread
 from vocabforge.evaluate.training_report import render_training, write_report
 from vocabforge.evaluate.training_results import columns, read_run, thinned
 from vocabforge.train.config import TrainConfig
@@ -202,12 +201,3 @@ def test_long_series_are_thinned_to_means() -> None:
     assert short["loss"][0] == pytest.approx(5.5)
     assert short["lr"] == [None] * 100
     assert thinned(series, 1000) is series
-
-
-def test_labels_at_the_ends_are_moved_apart_as_little_as_possible() -> None:
-    assert spread([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert spread([0.5, 0.5, 0.56], 0.1) == pytest.approx([0.42, 0.52, 0.62])
-    svg = progress_chart("x", "%", [Curve([1, 2], [1.0, None], 1, end="7")], marks=[2])
-    assert ">7</text>" in svg
-    assert "var(--m1)" in svg

@@ -15,8 +15,8 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import tree_proposer
 from vocabforge.decode.tree import TreeSettings
+from vocabforge.evaluate.bench_decoding_modes import widen_drafter, widen_target
 from vocabforge.evaluate.bench_decoding_settings import DecodingBenchConfig, modes_of
-from vocabforge.evaluate.widen import widen_drafter, widen_target
 from vocabforge.models.kv_cache import KVCache, causal_mask
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.target import HFTarget

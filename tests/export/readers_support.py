@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.support import tiny_target
-from vocabforge.evaluate.doctor.servers_probe import Text, probe
+from vocabforge.evaluate.doctor.servers_probe import ProbedText, probe
 from vocabforge.evaluate.doctor.target import TargetFacts
 from vocabforge.export.formats import layout_of
+from vocabforge.export.layer_ids import LAYER_IDS
 from vocabforge.export.layout import Export
-from vocabforge.export.readers.types import TargetSide
+from vocabforge.export.readers.types import ServedTarget
 from vocabforge.models.drafter_io import TargetTensors
 from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.eagle3 import Eagle3Config, Eagle3Drafter
@@ -39,17 +40,17 @@ class Tiny:
     path: Path
     model: LeanModel
     shared: TargetTensors
-    probed: dict[int, list[Text]] = field(default_factory=dict)
+    probed: dict[int, list[ProbedText]] = field(default_factory=dict)
 
     @property
     def facts(self) -> TargetFacts:
         return TargetFacts(self.path, self.model, None)
 
     @property
-    def side(self) -> TargetSide:
-        return TargetSide(read_target_config(self.path), 8, self.shared.embedding, self.shared.head)
+    def side(self) -> ServedTarget:
+        return ServedTarget(read_target_config(self.path), 8, self.shared.embedding, self.shared.head)
 
-    def texts(self, new: int = 40) -> list[Text]:
+    def texts(self, new: int = 40) -> list[ProbedText]:
         """All prompts continued, with the states of every layer; made once."""
         if new not in self.probed:
             self.probed[new] = probe(self.model, PROMPTS, new, range(8))
@@ -160,3 +161,31 @@ def changed(
         tensors(stored)
         save_file({name: tensor.contiguous() for name, tensor in stored.items()}, file)
     return folder
+
+
+def _inner(body: Mapping[str, Any]) -> Any:
+    return (body.get("eagle_config") or {}).get(LAYER_IDS)
+
+
+def _default(num_layers: int) -> tuple[int, ...]:
+    return (1, num_layers // 2 - 1, num_layers - 4)
+
+
+def sglang_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """The outputs that SGLang hands to the drafter, ascending, each once.
+
+    The last layer's output is no layer's input: it is not captured, whatever the list says.
+    """
+    layers = _inner(body) or _default(num_layers)
+    return tuple(sorted({layer for layer in layers if layer < num_layers - 1}))
+
+
+def vllm_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
+    """The outputs that vLLM hands to the drafter, ascending, each once; -1 is the input embedding.
+
+    Args:
+        body: of the serving or of the speculators layout.
+    """
+    listed = body.get(LAYER_IDS) or _inner(body)
+    layers = [layer - 1 for layer in listed] if listed else _default(num_layers)
+    return tuple(sorted({layer for layer in layers if -1 <= layer < num_layers}))

@@ -14,14 +14,13 @@ import yaml
 
 from tests.export.test_eagle_layout import eagle1, subset
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.export.card import CardFacts, Measured, model_card
-from vocabforge.export.card_commands import readers
+from vocabforge.export.card import CardFacts, MeasuredMethod, model_card, readers
 from vocabforge.export.formats import FORMATS
-from vocabforge.export.prune import prune_head
-from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
+from vocabforge.export.revocab import prune_head
+from vocabforge.models.drafter_io import TargetTensors
 from vocabforge.models.target import HFTarget, read_target_config
 
-ROW = Measured(
+ROW = MeasuredMethod(
     benchmark="spec-bench, 480 questions",
     decoding="EAGLE-3, 60 nodes on 6 levels, greedy",
     vocabulary="6 of 61 (static)",
@@ -48,11 +47,6 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_target(tmp_path_factory.mktemp("some") / "tiny-61")
-
-
-@pytest.fixture(scope="module")
-def shared(folder: Path) -> TargetTensors:
-    return load_target_tensors(folder)
 
 
 @pytest.fixture(scope="module")

@@ -12,31 +12,21 @@ from safetensors.torch import load_file, save_file
 
 from tests.contracts.drafter_support import make_drafter
 from tests.export.test_eagle_layout import eagle1, export_of, subset
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 from vocabforge.export.checked import random_logits, rounded, write_checked
 from vocabforge.export.eagle import Eagle, FrSpec
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.native import Native
-from vocabforge.export.prune import prune_head
+from vocabforge.export.revocab import prune_head
 from vocabforge.export.serving import SglangEagle3
 from vocabforge.export.speculators import SpeculatorsEagle3
-from vocabforge.models.drafter_io import TargetTensors, load_target_tensors
+from vocabforge.models.drafter_io import TargetTensors
 from vocabforge.models.target import HFTarget
 
 LAYERS = 5
 FINE, COARSE = 1e-5, 5e-3
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def shared(folder: Path) -> TargetTensors:
-    return load_target_tensors(folder)
 
 
 def drafter_of(layout: Any, folder: Path, shared: TargetTensors) -> Any:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.contracts.drafter_support import make_drafter
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.decode.build import is_draft_model, kind_of
@@ -20,8 +20,8 @@ from vocabforge.export.eagle import Eagle, FrSpec
 from vocabforge.export.eagle_folder import ranked_ids
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.layout import Export
-from vocabforge.export.prune import prune_head, with_head
-from vocabforge.models.drafter_io import TargetTensors, load_target_tensors, save_drafter
+from vocabforge.export.revocab import prune_head, with_head
+from vocabforge.models.drafter_io import TargetTensors, save_drafter
 from vocabforge.models.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.rope import RopeSettings
 from vocabforge.models.target import HFTarget, read_target_config
@@ -41,16 +41,6 @@ NAMES = {
     "layers.0.mlp.down_proj.weight": (32, 40),
     "layers.0.post_attention_layernorm.weight": (32,),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def shared(folder: Path) -> TargetTensors:
-    return load_target_tensors(folder)
 
 
 def eagle1(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.server_captures import sglang_captures, vllm_captures
+from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.export.layer_ids import (
     LAYER_IDS,

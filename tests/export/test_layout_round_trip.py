@@ -21,7 +21,7 @@ from tests.export.eagle3_cases import (
     shared_of,
     write,
 )
-from tests.export.server_captures import sglang_captures, vllm_captures
+from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import MismatchError
 from vocabforge.export.config_fields import decoder_fields
 from vocabforge.export.layout import Export

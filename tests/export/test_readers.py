@@ -11,8 +11,18 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from tests.export.readers_support import IDS, LAYERS, Tiny, changed, eagle1, eagle3, make_tiny, write
-from tests.export.server_captures import sglang_captures, vllm_captures
+from tests.export.readers_support import (
+    IDS,
+    LAYERS,
+    Tiny,
+    changed,
+    eagle1,
+    eagle3,
+    make_tiny,
+    sglang_captures,
+    vllm_captures,
+    write,
+)
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.export.layer_ids import LAYER_IDS
 from vocabforge.export.readers.forward import Past, ServedDrafter, rotate, rotation
@@ -107,7 +117,7 @@ def test_what_each_shares_of_the_target(tiny: Tiny, tmp_path: Path) -> None:
     path = write(tiny, eagle3(tiny, rows=None), "sglang-eagle3", tmp_path / "x")
     for name in ("sglang", "vllm"):
         served = read(tiny, name, path)
-        shared = {gap.parameter for gap in served.gaps if gap.source == "target"}
+        shared = {name for name, source in served.gaps.items() if source == "target"}
         assert shared == {"model.embed_tokens.weight", "lm_head.weight"}
         assert not served.own_head
 
@@ -232,7 +242,7 @@ def test_folders_that_cannot_be_opened(good: Path, tmp_path: Path) -> None:
     twice = changed(good, tmp_path / "twice")
     for count in (3, 4):
         torch.save(list(range(count)), twice / f"freq_{count}.pt")
-    with pytest.raises(DataError, match="several token maps"):
+    with pytest.raises(DataError, match="several lists"):
         open_folder(twice)
     pickled = changed(good, tmp_path / "pickled")
     (pickled / "freq_3.pt").write_bytes(b"nonsense")

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
-from vocabforge.evaluate.doctor.servers_probe import Text
+from vocabforge.evaluate.doctor.servers_probe import ProbedText
 from vocabforge.export.formats import load_drafter
 from vocabforge.export.readers.forward import Past
-from vocabforge.export.readers.speculators import Speculators
+from vocabforge.export.readers.speculators import SpeculatorsReader
 from vocabforge.export.readers.table import open_folder
 from vocabforge.models.kv_cache import KVCache, causal_mask
 
@@ -76,7 +76,7 @@ def our_logits(drafter: Any, features: Tensor, ids: Tensor, row: int) -> list[Te
 
 @torch.no_grad()
 def reader_logits(tiny: Tiny, path: Path, features: Tensor, ids: Tensor, row: int) -> list[Tensor]:
-    served = Speculators.read(open_folder(path), tiny.side)
+    served = SpeculatorsReader.read(open_folder(path), tiny.side)
     model = served.drafter
     assert model is not None, served.problems
     past, states, fed = Past(), model.fuse(features[: row + 1]), ids[: row + 1]
@@ -89,7 +89,7 @@ def reader_logits(tiny: Tiny, path: Path, features: Tensor, ids: Tensor, row: in
     return found
 
 
-def text_of(tiny: Tiny) -> Text:
+def text_of(tiny: Tiny) -> ProbedText:
     return tiny.texts()[0]
 
 

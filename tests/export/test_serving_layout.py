@@ -48,16 +48,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
-
-
 def make(target: HFTarget, reduced: bool) -> Eagle3Drafter:
     return tiny_drafter(target, own_head=R if reduced else None, target_ids=IDS if reduced else None)
 

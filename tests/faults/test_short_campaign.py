@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.figures import table
 from tests.faults.judging import Trial
 from tests.support import ROOT
 
@@ -43,17 +42,3 @@ def test_every_struck_command_ends_in_a_clear_error_or_goes_on_to_the_identical_
         "export",
         "eval",
     }
-
-
-def test_a_wrong_trial_is_counted_and_fails_the_campaign() -> None:
-    """The figures are those of the trials, a wrong one stands in its column."""
-    trials = [
-        Trial("export", "kill -9", "operation 1", "middle", "identical"),
-        Trial("export", "kill -9", "operation 2", "middle", "WRONG", "half-written"),
-    ]
-    text = table(trials, 3.0)
-    row = next(line for line in text.splitlines() if "export" in line)
-    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
-        *("kill -9", "export", "2", "0", "2", "0", "1", "0", "1", "0")
-    ]
-    assert text.endswith("2 trials, 1 wrong, 3 s in all")

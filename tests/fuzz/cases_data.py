@@ -9,7 +9,7 @@ SPEC, HUMAN, GSM, CHAT, ANY = (
     "questions spec-bench", "questions human-eval", "questions gsm8k", "questions chat", "questions of a format to be told"
 )  # fmt: skip
 MAP, COUNTS, TREE, LATENCY = "FR-Spec list", "counts as text", "tree", "latency table"
-RESULTS, COMPARE, TABLE, RUN = "results", "comparison of evaluations", "hf-bench table", "training run"
+RESULTS, COMPARE, RUN = "results", "comparison of evaluations", "training run"
 JOURNAL, ANSWERS, ACCEPTED, REPLY = (
     "journal",
     "answers of regenerate",
@@ -123,10 +123,6 @@ LISTS: list[tuple[str, str, Change, str]] = [
     (LATENCY, "another version", put("schema_version", 99), "another version"),
     (LATENCY, "a version of truth", put("schema_version", True), "harmless: true is 1"),
     (LATENCY, "a key twice", twice("schema_version", 2), "stands twice"),
-    (TABLE, "another header", swap("target", "goal"), "hf-bench"),
-    (TABLE, "no byte", whole(""), "empty"),
-    (TABLE, "a NUL byte", more(b"\x00,1\n"), ""),
-    (TABLE, "a field of a megabyte", more('"' + "x" * (1 << 20) + '"\n'), ""),
 ]  # fmt: skip
 
 LOGS: list[tuple[str, str, Change, str]] = [
@@ -138,7 +134,7 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (COMPARE, "a path that leaves the folder", put("methods.0.answers", ["../../eval-b/answers/plain.jsonl"], "results.json"), ""),
     (COMPARE, "an absolute path", put("methods.0.answers", ["/dev/zero"], "results.json"), ""),
     (COMPARE, "an answer of no category", row(0, "category", None, PLAIN), "category of an answer row"),
-    (COMPARE, "an answer without a choice", row(0, "choices", [], PLAIN), "no choice"),
+    (COMPARE, "an answer without a choice", row(0, "choices", [], PLAIN), "choices of an answer row"),
     (COMPARE, "an answer's key twice", swap('"question_id": ', '"question_id": 99, "question_id": ', PLAIN), "stands twice"),
     (COMPARE, "a question of a list", row(0, "question_id", [1], PLAIN), "question_id"),
     (COMPARE, "a row of a number", more("3\n", PLAIN), ""),
@@ -149,9 +145,9 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (RUN, "deep brackets", swap("{", deep(100_000) + "\n{", "metrics.jsonl"), "JSON"),
     (RUN, "settings of a list", whole("[]", "config.json"), "config.json"),
     (RUN, "settings of steps of a text", put("optim", "x", "config.json"), "config.json"),
-    (JOURNAL, "another kind", put("kind", "x", "run.json"), "another version"),
-    (JOURNAL, "a list", whole("[]", "run.json"), "another version"),
-    (JOURNAL, "settings of another run", put("identity", {"a": 2}, "run.json"), "something else"),
+    (JOURNAL, "another kind", put("kind", "x", "run.json"), "other settings or inputs"),
+    (JOURNAL, "a list", whole("[]", "run.json"), "other settings or inputs"),
+    (JOURNAL, "settings of another run", put("a", 2, "run.json"), "other settings or inputs"),
     (ANSWERS, "settings of a list", whole("[]", "settings.json"), "other settings"),
     (ANSWERS, "settings cut short", half("settings.json"), "not valid JSON"),
     (ACCEPTED, "another key", put("key", "x", KEPT), "belongs to"),

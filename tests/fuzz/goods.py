@@ -17,13 +17,12 @@ from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
 from tests.support import ROOT
 from tests.tune.support import make_table
-from vocabforge.core.artifact import MANIFEST
+from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
-from vocabforge.core.manifest import content_hash, record_hash
 from vocabforge.core.metrics_log import MetricsLog
 from vocabforge.corpus.regenerate_log import AnswerLog
-from vocabforge.corpus.regenerate_rows import Answer
-from vocabforge.evaluate.journal import Journal, Kept, Key
+from vocabforge.corpus.regenerate_rows import ChatCompletion
+from vocabforge.evaluate.journal import EvaluationJournal, Kept, Key
 from vocabforge.models.target import HFTarget
 from vocabforge.tune.acceptance import AcceptanceStore, PromptRow
 from vocabforge.tune.table import write_latency
@@ -168,11 +167,11 @@ def _runs(folder: Path) -> None:
     (run / "config.json").write_text(
         json.dumps({"optim": {"steps": 3}, "target": "t", "drafter": {}}), "utf-8"
     )
-    journal = Journal(folder / "journal", {"a": 1})
+    journal = EvaluationJournal(folder / "journal", {"a": 1})
     journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:
-        answers.add(KEY, Answer({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
+        answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
     row = PromptRow(prompt_tokens=3, new_tokens=4, cycles=2, committed=4)
     AcceptanceStore(folder / "acceptance").write(KEY, {"a": 1}, {"q": row})
     write_run(folder / "eval-a", Made(questions=4))

@@ -119,11 +119,11 @@ def _drafter(path: Path, goods: Path) -> Any:
 def _served(path: Path, goods: Path) -> Any:
     """The folder as servers read it: what they break on is a finding, never an exception."""
     from vocabforge.export.readers.table import READERS, open_folder, read_as, reader_of
-    from vocabforge.export.readers.types import TargetSide
+    from vocabforge.export.readers.types import ServedTarget
     from vocabforge.models.target import read_target_config
 
     shared = _shared(goods / "model")
-    side = TargetSide(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
+    side = ServedTarget(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
     folder = open_folder(path)
     return [read_as(name, folder, side) for name in READERS if reader_of(name).matches(folder)]
 
@@ -186,7 +186,7 @@ def _benchmark(path: Path, _: Path) -> Any:
 
 def _format(name: str) -> Read:
     def read(path: Path, _: Path) -> Any:
-        from vocabforge.evaluate.benchmarks.formats import read_format
+        from vocabforge.evaluate.benchmarks.table import read_format
 
         return read_format(name, path)
 
@@ -208,10 +208,10 @@ def _map(path: Path, goods: Path) -> Any:
 
 
 def _journal(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.journal import open_journal
+    from vocabforge.evaluate.journal import EvaluationJournal
 
-    with open_journal(path, {"a": 1}) as journal:
-        return [journal.get(key) for key in list(journal._places)]
+    with EvaluationJournal(path, {"a": 1}) as journal:
+        return [journal.get(key) for key in list(journal.places)]
 
 
 def _answers_log(path: Path, _: Path) -> Any:
@@ -309,9 +309,6 @@ READERS: dict[str, Reader] = {
     "latency table": Reader("latency.json", _loaded("vocabforge.tune.table:read_latency")),
     "results": Reader("eval-a", _loaded("vocabforge.evaluate.results:read_results"), ("results.json",)),
     "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
-    "hf-bench table": Reader(
-        "evaluation/hf-bench.csv", _loaded("vocabforge.evaluate.hf_bench:read_hf_bench")
-    ),
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),
     "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),

@@ -15,30 +15,17 @@ from tests.fuzz.cases import CASES, HARMLESS
 from tests.fuzz.goods import copy_good, reseal
 from tests.fuzz.readers import READERS
 from tests.fuzz.watch import Outcome, watched
-from vocabforge.cli.inspection import VIEWS
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.corpus.conversation import parse_conversation, read_tools
 from vocabforge.corpus.regenerate_http import read_answer
 from vocabforge.decode.shapes import from_paths
-from vocabforge.evaluate.benchmarks.formats import FORMATS as QUESTIONS
-from vocabforge.evaluate.benchmarks.read_spec_bench import question_of
-from vocabforge.export.formats import FORMATS
+from vocabforge.evaluate.benchmarks.read_chats import question_of
 from vocabforge.models.lean_config import LeanConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks a child under limits")
 
 SEED, EACH = 11, 1
 CANARY = Path("/tmp/vocabforge-fuzz-was-here")
-
-
-def test_the_table_is_wide_and_has_every_reader() -> None:
-    assert len({(case.reader, case.name) for case in CASES}) == len(CASES) >= 200
-    # The two logs pass over what is damaged, a text of any UTF-8 is a text: they have rows of their own.
-    assert {case.reader for case in CASES} == set(READERS)
-    assert {f"inspect {kind}" for kind in VIEWS} <= set(READERS)
-    assert {f"questions {name}" for name in QUESTIONS} <= set(READERS)
-    layouts = {"drafter native"} | {f"drafter {name}" for name in FORMATS if name != "native"}
-    assert layouts <= set(READERS)
 
 
 def test_good_examples_are_read(goods: Path, tmp_path: Path) -> None:
@@ -83,40 +70,6 @@ def test_inputs_spoilt_by_chance(goods: Path, tmp_path: Path) -> None:
     }
     assert wrong == {}
     assert sum(end.verdict == "rejected" for _, end in found) > len(found) / 3
-
-
-def test_the_watchdog_sees_what_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fuzz.watch.CPU_S", 0.2)
-
-    def endless() -> None:
-        while True:
-            pass
-
-    def leaves_a_file() -> None:
-        (tmp_path / ".out.tmp-1").write_text("x")
-        raise VocabForgeError("a clear error")
-
-    def removes_it() -> None:
-        (tmp_path / ".out.tmp-1").unlink()
-        raise VocabForgeError("a clear error")
-
-    def clear() -> None:
-        raise VocabForgeError("a clear error")
-
-    tasks = [
-        endless,
-        lambda: bytearray(1 << 50),
-        lambda: {}["x"],
-        leaves_a_file,
-        removes_it,
-        clear,
-        lambda: None,
-    ]
-    found = list(watched([(tmp_path, task) for task in tasks]))
-    assert [one.verdict for one in found] == ["wrong"] * 5 + ["rejected", "accepted"]
-    for one, words in zip(found, ("processor time", "MemoryError", "KeyError")):
-        assert words in one.said
-    assert found[3].left == found[4].left == (".out.tmp-1",)
 
 
 ANYTHING = st.recursive(

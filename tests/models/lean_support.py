@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from vocabforge.models.families import FAMILIES
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean import LeanModel
+from vocabforge.models.lean_config import FAMILIES
 
 VOCAB = 67
 LLAMA3 = {

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from tests.contracts.drafter_support import KINDS, make_drafter
-from tests.support import tiny_target
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.models.drafter_io import native_sizes, save_drafter
@@ -18,16 +17,6 @@ from vocabforge.models.drafters import check_wishes, drafter_sizes, new_drafter
 from vocabforge.models.target import HFTarget, read_target_config
 from vocabforge.train.config import DrafterConfig
 from vocabforge.train.ttt import unroll
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 @torch.no_grad()

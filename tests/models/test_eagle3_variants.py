@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from tests.contracts.drafter_support import chain_logits, commit_rows, make_drafter, sizes_for
 from tests.decode.graph_support import requests, same_as_eager
-from tests.support import tiny_target
 from tests.train.ttt_reference import Document, capture, documents, pack, rotate
 from vocabforge.core.errors import ConfigError
 from vocabforge.decode.proposers import DraftOptions, ProposerParts, make_proposer
@@ -41,16 +40,6 @@ def combinations() -> list[Flags]:
 
 def named(flags: Flags) -> str:
     return " ".join(name for name, on in flags.items() if on) or "published"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> HFTarget:
-    return HFTarget.load(folder)
 
 
 def variant(folder: Path, target: HFTarget, flags: Flags, head: str = "target") -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError
-from vocabforge.models.families import FAMILIES
-from vocabforge.models.lean_config import LeanConfig
+from vocabforge.models.lean_config import FAMILIES, LeanConfig
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -24,11 +24,6 @@ from vocabforge.models.target import (
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
 def row(documents: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Documents packed by hand: ids, positions and document numbers (1, T)."""
     ids, positions, numbers = [], [], []

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support import ROOT, tiny_target
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.models.document_passes import Span, document_mask, document_spans, plan_passes
+from vocabforge.models.document_passes import DocumentSpan, document_mask, document_spans, plan_passes
 from vocabforge.models.target import HFTarget, check_row_length
 from vocabforge.models.target_head import TargetHead
 from vocabforge.models.target_load import dtype_of
@@ -102,15 +102,22 @@ def test_positions_that_do_not_restart_are_refused(folder: Path) -> None:
 def test_spans_and_passes_by_hand() -> None:
     document = torch.tensor([[1, 1, 2, 0, 0], [0, 0, 0, 0, 0], [1, 2, 2, 2, 2]])
     spans = document_spans(document)
-    assert spans == [Span(0, 0, 2), Span(0, 2, 3), Span(2, 0, 1), Span(2, 1, 5)]
+    assert spans == [
+        DocumentSpan(0, 0, 2),
+        DocumentSpan(0, 2, 3),
+        DocumentSpan(2, 0, 1),
+        DocumentSpan(2, 1, 5),
+    ]
     passes = list(plan_passes(spans))
-    assert passes == [[Span(2, 1, 5), Span(0, 0, 2), Span(0, 2, 3), Span(2, 0, 1)]]
+    assert passes == [
+        [DocumentSpan(2, 1, 5), DocumentSpan(0, 0, 2), DocumentSpan(0, 2, 3), DocumentSpan(2, 0, 1)]
+    ]
 
 
 def test_passes_are_bounded_in_tokens_and_padding() -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = [*torch.randint(1, 900, (200,), generator=generator).tolist(), 5000]
-    spans = [Span(row, 0, size) for row, size in enumerate(sizes)]
+    spans = [DocumentSpan(row, 0, size) for row, size in enumerate(sizes)]
     passes = list(plan_passes(spans, 4096))
     assert sorted(span.row for group in passes for span in group) == list(range(len(sizes)))
     for group in passes:

@@ -13,11 +13,10 @@ from torch import Tensor
 from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.models import ttt_attention as ttt_attention_module
-from vocabforge.models import ttt_causal, ttt_flex
+from vocabforge.models import ttt_documents, ttt_flex
 from vocabforge.models.document_passes import document_mask
 from vocabforge.models.ttt_attention import EAGER_LENGTH, TTTState, choose_attention, ttt_attention
-from vocabforge.models.ttt_documents import Documents
-from vocabforge.models.ttt_merged import merge, merged_attention
+from vocabforge.models.ttt_documents import Documents, merge, merged_attention
 
 
 @dataclass
@@ -72,9 +71,9 @@ def packed(*rows: list[tuple[int, int]]) -> Tensor:
 def causal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to compute the causal part, with blocks so small that rows span several."""
     if request.param == "blocks":
-        monkeypatch.setattr(ttt_causal, "has_cpu_kernel", lambda: False)
-        monkeypatch.setattr(ttt_causal, "_QUERIES", 5)
-        monkeypatch.setattr(ttt_causal, "_KEYS", 7)
+        monkeypatch.setattr(ttt_documents, "has_cpu_kernel", lambda: False)
+        monkeypatch.setattr(ttt_documents, "_QUERIES", 5)
+        monkeypatch.setattr(ttt_documents, "_KEYS", 7)
     return str(request.param)
 
 
@@ -165,8 +164,8 @@ def test_a_value_that_is_not_finite_stays_visible() -> None:
 
 def test_no_score_matrix_is_held(causal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At T = 2,048 nothing of (T, T) is made, and what is kept grows with T alone."""
-    monkeypatch.setattr(ttt_causal, "_QUERIES", 64)
-    monkeypatch.setattr(ttt_causal, "_KEYS", 128)
+    monkeypatch.setattr(ttt_documents, "_QUERIES", 64)
+    monkeypatch.setattr(ttt_documents, "_KEYS", 128)
     length, heads, steps = 2048, 2, 3
     small = 16 * length * heads * 8 * 4  # a handful of (B, h, T, D) tensors
     with TensorMemory() as memory:
@@ -317,7 +316,7 @@ def test_on_cuda(attention: str, steps: int) -> None:
 
 
 def test_the_kernel_is_what_it_is_relied_on_for() -> None:
-    ttt_causal.has_cpu_kernel.cache_clear()
-    assert ttt_causal.has_cpu_kernel(), (
+    ttt_documents.has_cpu_kernel.cache_clear()
+    assert ttt_documents.has_cpu_kernel(), (
         "this torch lost the CPU flash kernel: blocks are used, which are slower"
     )

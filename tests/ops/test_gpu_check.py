@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from vocabforge.evaluate.bench_kernels import REAL, planned
-from vocabforge.evaluate.bench_kernels_machine import sources_hash
+from vocabforge.evaluate.bench_kernels import REAL, planned, sources_hash
 from vocabforge.evaluate.op_benches import OP_BENCHES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vocabforge.decode.chance import SeededChance
+from vocabforge.decode.sampling import SeededChance
 from vocabforge.ops.masses import draw_by_height, mass_heights, mass_parts, mass_value
 from vocabforge.ops.philox import philox_uniform
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from tests.decode.chi_square import p_value
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.chance import SeededChance
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import TokenHistory, target_weights
+from vocabforge.decode.sampling import SeededChance, TokenHistory, target_weights
 from vocabforge.ops.target_sample import target_sample, target_weights_of
 
 INF, NAN = float("inf"), float("nan")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.masks import block_mask, near_mask
+from vocabforge.decode.target_side import block_mask, near_mask
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.ops.tree_attention import HEAD_SIZES, tree_attention
 

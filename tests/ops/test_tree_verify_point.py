@@ -16,10 +16,9 @@ from tests.decode.chi_square import p_value
 from tests.decode.enumeration import AllBranches, all_ways, exactly, fractions
 from tests.ops.trees_support import random_parents
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.chance import Chance, SeededChance
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.row_tree import RowTree, Walk, children_of, walk_down
-from vocabforge.decode.sampling import TokenHistory
+from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory
+from vocabforge.decode.tree import RowTree, Walk, children_of, walk_down
 from vocabforge.decode.verify_sampling import choose_point_mass
 from vocabforge.ops.tree_verify_point import PointVerdict, tree_verify_point, walk_point
 

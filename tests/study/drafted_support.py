@@ -19,9 +19,9 @@ from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import HeadOwner, drafter_digest, save_head
 from vocabforge.models.heads import HEADS, HeadSizes
+from vocabforge.models.heads_router import Router
 from vocabforge.models.lean import load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.study import answers, replaying
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout

@@ -20,7 +20,7 @@ from vocabforge.study.methods import StudyMethod, methods
 from vocabforge.study.report import Replays, ReportInputs
 from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.times import StudyTimes, trees_of
-from vocabforge.tune.records import AXES, Part, Point, Shapes
+from vocabforge.tune.records import AXES, MeasuredPart, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting
 from vocabforge.vocab.subset import VocabSubset, save_subset
@@ -206,13 +206,13 @@ def made_up_times(config: StudyConfig, ways: Sequence[StudyMethod]) -> StudyTime
 def made_up_latency(heads: Sequence[HeadSetting]) -> LatencyTable:
     """A latency table of a small model: a head's time grows with what it scores."""
 
-    def part(name: str, family: str, seconds: float, **slopes: float) -> Part:
+    def part(name: str, family: str, seconds: float, **slopes: float) -> MeasuredPart:
         low = dict.fromkeys(AXES[name], 1)
         points = [Point(at=low, seconds=seconds, low=seconds, high=seconds, count=9)]
         for axis, slope in slopes.items():
             more = seconds + slope * 200_000
             points.append(Point(at={**low, axis: 200_001}, seconds=more, low=0.97 * more, high=more, count=9))
-        return Part(name=name, family=family, points=tuple(points))
+        return MeasuredPart(name=name, family=family, points=tuple(points))
 
     parts = [part("plain", "", 2.4e-3), part("start", "", 1e-4)]
     parts += [part("prefill", family, 1e-3) for family in ("plain", "drafting")]

@@ -17,7 +17,7 @@ from vocabforge.corpus.conversation import parse_conversation
 from vocabforge.corpus.regenerate_log import AnswerLog
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate.prompts import Conversation
+from vocabforge.evaluate.prompts import PromptBuilder
 from vocabforge.models.lean import load_target
 from vocabforge.study import answers
 from vocabforge.study.answers import GAP, fit_prompt, spread_by_source, training_prompts
@@ -82,7 +82,7 @@ def test_answers_are_plain_decodings(layout: StudyLayout) -> None:
                 seed=one.seed,
             )
             assert list(one.continuation.tokens) == alone.token_ids
-    assert list(found[0].continuation.prompt) == Conversation(tokenizer, "chat").ask("What is 1?")
+    assert list(found[0].continuation.prompt) == PromptBuilder(tokenizer, "chat").ask("What is 1?")
     assert len({one.seed for one in found}) == len(found)
 
 

@@ -14,11 +14,10 @@ from pydantic import ValidationError
 from tests.study.drafted_support import SEED, drafted_config, with_planted
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.result import Generation
+from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.evaluate.rounding import Place
+from vocabforge.evaluate.rounding import OutputPosition
 from vocabforge.models.lean import load_target
 from vocabforge.study import check
 from vocabforge.study.answers import StudyAnswer, Which, load_answers
@@ -180,7 +179,7 @@ def test_near_ties_are_told_from_faults(layout: StudyLayout) -> None:
     alone = decoder.generate(prompt, max_new_tokens=2, stop_ids=(), temperature=0).token_ids
     best = alone[1]
     model.lm_head_weight.data[best + 1] = model.lm_head_weight[best]
-    place = Place(prompt, (alone[0],))
+    place = OutputPosition(prompt, (alone[0],))
     greedy = SamplingParams()
     found = judge(model, place, (best, best + 1), greedy, ())
     assert found["judgement"] == "near-tied"
@@ -196,7 +195,7 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     model, prompt = load_target(layout.target), (40, 41, 42)
     seed = 5
     drawn = Decoder(model).generate(prompt, max_new_tokens=2, stop_ids=(), temperature=1, seed=seed).token_ids
-    place, sampling = Place(prompt, (drawn[0],)), SamplingParams(1.0, seed=seed)
+    place, sampling = OutputPosition(prompt, (drawn[0],)), SamplingParams(1.0, seed=seed)
     assert judge(model, place, (drawn[1], drawn[1]), sampling, ())["judgement"] == "near-tied"
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
     found = [judge(model, place, (drawn[1], token), sampling, ())["judgement"] for token in other]

@@ -107,7 +107,6 @@ def test_settings_of_the_runs(study: tuple[StudyConfig, StudyLayout]) -> None:
         for name in ("full", "runs/rankers", "runs/router-8")
     )
     assert full["drafter"]["head"] == "own"
-    assert full["memory"]["candidates"] == 120
     assert full["optim"]["steps"] == 4
     assert alone["optim"]["steps"] == 2
     assert router["optim"]["batch_size"] == 2

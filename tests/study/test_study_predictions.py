@@ -11,7 +11,7 @@ from vocabforge.study.predictions import Length, predictions
 from vocabforge.study.results import MACHINE, ROOFLINE
 from vocabforge.study.roofline import RooflineSizes, head_bytes
 from vocabforge.study.times import StudyTimes
-from vocabforge.tune.records import AXES, Part, Point, Shapes
+from vocabforge.tune.records import AXES, MeasuredPart, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
 from vocabforge.tune.types import HeadSetting, TreeSetting
 
@@ -22,10 +22,10 @@ CHAIN, TREE = TreeSetting.chain(3), TreeSetting(topk=4, depth=2, total=12)
 CONFIG = TimesConfig(shape_hidden=640, shape_rows=2000, bandwidth=1e9, layer_us=100.0, target_us=1000.0)
 
 
-def part(name: str, family: str, seconds: float, off: float = 0.0) -> Part:
+def part(name: str, family: str, seconds: float, off: float = 0.0) -> MeasuredPart:
     at = dict.fromkeys(AXES[name], 1)
     low, high = seconds * (1 - off), seconds * (1 + off)
-    return Part(
+    return MeasuredPart(
         name=name, family=family, points=(Point(at=at, seconds=seconds, low=low, high=high, count=3),)
     )
 

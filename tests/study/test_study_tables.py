@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from vocabforge.evaluate.results_figures import Figure
+from vocabforge.evaluate.results import Figure
 from vocabforge.study.plots import looks, main_methods, main_shape
 from vocabforge.study.results import Cell, StudyResults
 from vocabforge.study.tables import (

@@ -15,7 +15,7 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study import target as stage
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.train.tiny_tokenizer import make_tokenizer
+from vocabforge.train.tiny_target import make_tokenizer
 
 SOURCES = [
     {"name": "talks", "kind": "sample"},

@@ -18,7 +18,7 @@ from vocabforge.study.answers import COUNTS
 from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.vocab.clusters import load_clusters
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import load_subset
 from vocabforge.vocab.table import load_counts, save_counts
 

@@ -18,7 +18,7 @@ from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study.answers import COUNTS
 from vocabforge.study.config import StudyConfig
 from vocabforge.study.layout import StudyLayout
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.table import FrequencyTable, save_counts
 
 V, ROWS = 261, 270  # the tokenizer's tokens, and the embedding's rows

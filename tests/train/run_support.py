@@ -17,8 +17,8 @@ import yaml
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
 from vocabforge.train import loop
+from vocabforge.train.loop import Window
 from vocabforge.train.trainer import Trainer
-from vocabforge.train.window import Window
 
 WORDS = [
     "the",

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_drafter, tiny_target
-from vocabforge.capture.online import OnlineCapture
+from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.corpus.packing import PackedRows, StreamPacker, TrainingSequence
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
+from vocabforge.models.device import choose_device
 from vocabforge.models.target import HFTarget
+from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare, to_tensors, with_prepared, write_heldout_prompts
-from vocabforge.train.data_config import DataConfig
+from vocabforge.train.setup import start_from_target
 from vocabforge.train.ttt import shift_left, unroll
 
 STEPS = 4
@@ -43,7 +45,7 @@ class _Rows:
 
 def packed(sequences: list[TrainingSequence]) -> PackedRows:
     sink = _Rows()
-    packer = StreamPacker(LENGTH, sink, open_rows=2)
+    packer = StreamPacker(LENGTH, sink.write, open_rows=2)
     for sequence in sequences:
         packer.add(sequence.ids, sequence.loss_mask)
     packer.finish()
@@ -176,3 +178,34 @@ def test_prepared_data_by_path(
     (other / "tokenizer.json").write_text(text)
     with pytest.raises(MismatchError, match="different tokenizers"):
         prepare(section(prepared=str(path)), load_tokenizer(other))
+
+
+@pytest.mark.parametrize("gain", [0.01, 1.0, 7.0])
+def test_scales_follow_the_target(tmp_path: Path, gain: float) -> None:
+    target = HFTarget.load(tiny_target(tmp_path))
+    with torch.no_grad():
+        target.backbone.norm.weight.mul_(gain)
+    ids = torch.arange(40).reshape(2, 20)
+    document = torch.ones_like(ids)
+    document[1, 15:] = 0  # padding must not count
+    rows = RowBatch(ids, ids > 0, document, torch.arange(20).expand(2, 20))
+    batch = OnlineCapture(target, 0)(rows, [0, 1])
+    chosen = torch.tensor([1, 4, 9, 30])
+    drafter = tiny_drafter(target, own_head=4, target_ids=chosen)
+    drafter.requires_grad_(True)
+    with torch.no_grad():
+        drafter.lm_head.weight.zero_()
+    start_from_target(drafter, batch)
+    real = document != 0
+    assert float(drafter.fuse(batch.features[real]).pow(2).mean().sqrt()) == pytest.approx(1.0, rel=1e-4)
+    expected = batch.hidden[real].pow(2).mean(0).sqrt()
+    torch.testing.assert_close(drafter.norm.weight.detach(), expected)
+    torch.testing.assert_close(drafter.lm_head.weight.detach(), target.head_weight[chosen])
+
+
+def test_a_cpu_launch_keeps_auto_off_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    assert choose_device("auto").type == "cuda"
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert choose_device("auto").type == "cpu"

@@ -22,11 +22,9 @@ from vocabforge.models.heads import (
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
 from vocabforge.train import head_report as module
-from vocabforge.train.draft_states import drafting_rows
-from vocabforge.train.head_report import head_report, router_schedules
-from vocabforge.train.head_report_table import report_table
+from vocabforge.train.draft_states import average_precision, drafting_rows, router_labels
+from vocabforge.train.head_report import head_report, report_table, router_schedules
 from vocabforge.train.metrics import expected_accepted_length
-from vocabforge.train.router_labels import average_precision, router_labels
 from vocabforge.train.ttt import shift_left
 
 STEPS, LENGTH, VOCAB = 3, 24, 61

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.cli.cli_support import invoke
 from tests.contracts.drafter_support import make_drafter
-from tests.train.run_support import make_place, write_config
+from tests.train.run_support import write_config
 from tests.train.test_distributed import curve, launch
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
@@ -35,11 +35,6 @@ WRITTEN = {
 }
 FOREIGN = [name for name in FORMATS if name != "native"]
 TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 @pytest.fixture(autouse=True)

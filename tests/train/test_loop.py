@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from tests.support import ROOT
-from tests.train.run_support import make_place, settings, signalled, write_config
+from tests.train.run_support import settings, signalled, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
@@ -33,11 +33,6 @@ from vocabforge.train.data import batch_rows
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def trainer(place: Path, output: str, **sections: dict[str, Any]) -> Trainer:

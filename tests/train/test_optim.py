@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.optim import learning_rate, make_optimizer, set_learning_rate
+from vocabforge.train.optim import (
+    MasterAdamW,
+    clip_global_norm,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 
 
 def test_schedule_warms_up_linearly_and_ends_at_the_floor() -> None:
@@ -44,3 +53,152 @@ def test_only_matrices_decay_and_frozen_parameters_are_left_out() -> None:
     assert changed == [True, False, False, False, False]  # matrix, bias, norm's two vectors, frozen matrix
     assert torch.allclose(model[0].weight, before[0] * (1 - 0.01 * 0.5))
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 4)).to(dtype)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int = 1) -> list[float]:
+    """Losses of a small regression; inputs are fp32, products run in the weights' type."""
+    g = torch.Generator().manual_seed(seed)
+    dtype = next(model.parameters()).dtype
+    truth = torch.randn(8, 4, generator=torch.Generator().manual_seed(99))
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(64, 8, generator=g)
+        loss = (model(x.to(dtype)).float() - (x @ truth).tanh()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()])
+
+
+def masters(model: nn.Module, optimizer: MasterAdamW) -> Tensor:
+    return torch.cat([optimizer.state[p]["master"].flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_masters_follow_fp32_where_bf16_alone_stands_still(lower: bool) -> None:
+    """``lower``: the optimiser casts the parameters; otherwise they are bf16 before it is made."""
+    settings = {"lr": 2e-5, "betas": (0.9, 0.95)}
+    exact, kept, plain = net(), net(), net(torch.bfloat16)
+    start = weights(exact)
+    if not lower:  # as they are after the cast, so that the runs start at the same place
+        exact, kept = net().bfloat16().float(), net(torch.bfloat16)
+        start = weights(exact)
+    train(exact, torch.optim.AdamW(exact.parameters(), weight_decay=0.0, **settings), 200)
+    optimizer = MasterAdamW(kept.parameters(), lower=torch.bfloat16 if lower else None, **settings)
+    train(kept, optimizer, 200)
+    train(plain, torch.optim.AdamW(plain.parameters(), weight_decay=0.0, **settings), 200)
+    moved = float((weights(exact) - start).norm())
+    assert float((masters(kept, optimizer) - weights(exact)).norm()) < 0.2 * moved
+    stuck = (weights(plain) == start.bfloat16().float()).float().mean()
+    assert float(stuck) > 0.5, "updates of 2e-5 vanish in bf16"
+    assert all(p.dtype == torch.bfloat16 for p in kept.parameters())
+    assert torch.equal(weights(kept), masters(kept, optimizer).bfloat16().float())
+
+
+def test_fp32_parameters_are_updated_exactly_as_by_torch() -> None:
+    ours, theirs = net(), net()
+    groups: Callable[[nn.Module], list[dict[str, Any]]] = lambda m: [  # noqa: E731
+        {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in m.parameters() if p.dim() == 1]},
+    ]
+    train(ours, MasterAdamW(groups(ours), lr=1e-2), 20)
+    train(theirs, torch.optim.AdamW(groups(theirs), lr=1e-2, weight_decay=0.0), 20)
+    assert torch.equal(weights(ours), weights(theirs))
+
+
+def test_lowering_keeps_the_exact_weights_as_masters() -> None:
+    model = net()
+    before = weights(model)
+    optimizer = MasterAdamW(model.parameters(), lr=0.0, lower=torch.bfloat16)
+    assert torch.equal(masters(model, optimizer), before)
+    train(model, optimizer, 1)
+    assert torch.equal(masters(model, optimizer), before)
+
+
+@pytest.mark.parametrize("how", ["state_dict", "entries"])
+def test_a_resumed_run_repeats_the_interrupted_one_bit_for_bit(how: str) -> None:
+    model = net()
+    optimizer = MasterAdamW(model.parameters(), lr=1e-3, lower=torch.bfloat16)
+    train(model, optimizer, 5)
+    saved_weights, saved = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    assert all(
+        entry[key].dtype == torch.float32
+        for entry in saved["state"].values()
+        for key in ("master", "exp_avg", "exp_avg_sq")
+    )
+    entries = [{k: v.clone() for k, v in optimizer.state[p].items()} for p in model.parameters()]
+    losses = train(model, optimizer, 5, seed=2)
+
+    again = net(torch.bfloat16)
+    again.load_state_dict(saved_weights)
+    resumed = MasterAdamW(again.parameters(), lr=1e-3)
+    if how == "state_dict":
+        resumed.load_state_dict(saved)
+    else:  # as a checkpoint does that stores single tensors
+        for parameter, entry in zip(again.parameters(), entries):
+            resumed.state[parameter] = entry
+    assert train(again, resumed, 5, seed=2) == losses
+    assert torch.equal(masters(again, resumed), masters(model, optimizer))
+
+
+def test_loading_does_not_share_memory_with_what_was_loaded() -> None:
+    model = net()
+    optimizer = MasterAdamW(model.parameters(), lr=1e-2, lower=torch.bfloat16)
+    train(model, optimizer, 2)
+    saved = optimizer.state_dict()
+    before = [entry["master"].clone() for entry in saved["state"].values()]
+    other = net(torch.bfloat16)
+    resumed = MasterAdamW(other.parameters(), lr=1e-2)
+    resumed.load_state_dict(saved)
+    train(other, resumed, 2)
+    assert all(torch.equal(a, e["master"]) for a, e in zip(before, saved["state"].values()))
+
+
+@pytest.mark.parametrize("lower", [None, torch.bfloat16])
+def test_gradients_add_up_in_fp32_when_asked(lower: torch.dtype | None) -> None:
+    model = nn.Linear(4, 1, bias=False).to(torch.float32 if lower else torch.bfloat16)
+    MasterAdamW(model.parameters(), lower=lower, fp32_gradients=True)
+    x = torch.tensor([[1.0, 1e-3, 0.0, 0.0]], dtype=torch.bfloat16)
+    (model(x) * 256).sum().backward()
+    for _ in range(4):
+        (model(x) * 0.5).sum().backward()  # a half vanishes beside 256 in bf16
+    assert model.weight.grad is not None
+    assert model.weight.grad.dtype == torch.float32
+    assert float(model.weight.grad[0, 0]) == 258.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_clipping_uses_one_fp32_norm(dtype: torch.dtype) -> None:
+    model = net(dtype)
+    for index, p in enumerate(model.parameters()):
+        p.grad = torch.full_like(p, 0.3 + index)
+    exact = torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).norm()
+    norm = clip_global_norm(model.parameters(), 0.5)
+    assert norm.dtype == torch.float32
+    torch.testing.assert_close(norm, exact, rtol=1e-6, atol=0)
+    after = torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).norm()
+    assert float(after) == pytest.approx(0.5, rel=1e-2 if dtype == torch.bfloat16 else 1e-4)
+    before = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    clip_global_norm(model.parameters(), 10.0)
+    assert all(torch.equal(a, p.grad) for a, p in zip(before, model.parameters())), (
+        "below the limit: untouched"
+    )
+
+
+def test_a_gradient_that_is_not_finite_shows_in_the_norm() -> None:
+    model = net()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    next(model.parameters()).grad[0, 0] = torch.nan  # type: ignore[index]
+    assert not torch.isfinite(clip_global_norm(model.parameters(), 1.0))
+    assert float(clip_global_norm([], 1.0)) == 0.0

@@ -28,11 +28,16 @@ from vocabforge.models.fingerprint import target_fingerprint
 from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.head_rows import open_head
 from vocabforge.models.target import HFTarget
+from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare
-from vocabforge.train.data_config import DataConfig
-from vocabforge.train.draft_states import drafting_rows
+from vocabforge.train.draft_states import (
+    average_precision,
+    best_columns,
+    drafting_rows,
+    router_labels,
+    router_loss,
+)
 from vocabforge.train.router_config import RouterTrainConfig
-from vocabforge.train.router_labels import average_precision, best_columns, router_labels, router_loss
 from vocabforge.train.router_setup import build_router_trainer, plan
 from vocabforge.train.ttt import shift_left, unroll
 from vocabforge.vocab.clusters import make_clusters, save_clusters

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.train.run_support import make_place, settings, write_config
+from tests.train.run_support import settings, write_config
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
@@ -23,11 +23,6 @@ from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def trainer(place: Path, name: str, **sections: dict[str, Any]) -> Trainer:

@@ -9,25 +9,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support import tiny_drafter, tiny_target
+from tests.support import tiny_drafter
 from tests.train.test_vocab_loss import FUSED, NAIVE, SmallChunks, case
 from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack
 from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import MismatchError
 from vocabforge.models.target import HFTarget
-from vocabforge.train.candidates import Candidates, CandidateSampler
+from vocabforge.study.candidates import CandidateSampler
+from vocabforge.train.candidates import Candidates
 from vocabforge.train.config import HeadsConfig
 from vocabforge.train.draft_heads import make_heads
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import rows_by_step
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
+from vocabforge.train.vocab_loss_terms import LossInputs
 
 VOCAB = 61
 
 
 def sampled(seed: int, rows: int, positions: int, vocab: int, **changes: Any) -> dict[str, Any]:
-    """Random arguments of ``Inputs`` with offsets."""
+    """Random arguments of ``LossInputs`` with offsets."""
     made = case(seed, rows, positions, vocab, **changes)
     offset = torch.rand(vocab, generator=torch.Generator().manual_seed(seed + 1)) * 6
     return {**made, "offset": torch.where(offset < 2, 0.0, offset)}
@@ -35,7 +36,7 @@ def sampled(seed: int, rows: int, positions: int, vocab: int, **changes: Any) ->
 
 def run(arguments: dict[str, Any], options: LossOptions) -> tuple[RowLoss, Tensor, Tensor]:
     draft, head = (arguments[name].clone().requires_grad_() for name in ("draft", "draft_head"))
-    found = vocab_loss(Inputs(**{**arguments, "draft": draft, "draft_head": head}), options)
+    found = vocab_loss(LossInputs(**{**arguments, "draft": draft, "draft_head": head}), options)
     found.total.backward()
     return found, draft.grad, head.grad
 
@@ -80,7 +81,7 @@ def test_gradients_in_float64(reduced: int | None) -> None:
     draft, head = x.pop("draft").requires_grad_(), x.pop("draft_head").requires_grad_()
 
     def total(d: Tensor, h: Tensor) -> Tensor:
-        return vocab_loss(Inputs(draft=d, draft_head=h, **x), FUSED).total
+        return vocab_loss(LossInputs(draft=d, draft_head=h, **x), FUSED).total
 
     assert torch.autograd.gradcheck(total, (draft, head))
 
@@ -88,7 +89,7 @@ def test_gradients_in_float64(reduced: int | None) -> None:
 def test_a_wrong_number_of_offsets_is_named() -> None:
     x = sampled(0, 5, 3, 20)
     with pytest.raises(MismatchError, match=r"(?s)do not go together.*19 offsets, 20 target tokens"):
-        vocab_loss(Inputs(**{**x, "offset": x["offset"][1:]}), NAIVE)
+        vocab_loss(LossInputs(**{**x, "offset": x["offset"][1:]}), NAIVE)
 
 
 def test_the_expected_loss_and_gradient_are_near_the_exact_ones() -> None:
@@ -120,16 +121,11 @@ def one(x: dict[str, Any], some: Candidates | None) -> tuple[Tensor, Tensor]:
     draft = x["draft"].clone().requires_grad_()
     heads = {name: x[name] if some is None else x[name][some.ids] for name in ("draft_head", "target_head")}
     total = vocab_loss(
-        Inputs(**{**x, **heads, "draft": draft, "offset": None if some is None else some.offset}), NAIVE
+        LossInputs(**{**x, **heads, "draft": draft, "offset": None if some is None else some.offset}), NAIVE
     ).total
     total.backward()
     assert draft.grad is not None
     return total.detach(), draft.grad
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
-    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from vocabforge.core.distributed import Group, joined
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.train.batches import divide
 from vocabforge.train.config import OptimConfig
+from vocabforge.train.data import divide
 from vocabforge.train.strategy import wanted_strategy
 
 

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from vocabforge.core.artifact import Artifact, open_artifact
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
+from vocabforge.core.artifact import Artifact
+from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat import render_with_mask
 from vocabforge.corpus.dataset import TrainingSequence, pack
 from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.tiny_target import TinyTargetConfig, train_tiny_target
-from vocabforge.train.tiny_target_loss import batch_loss
-from vocabforge.train.tiny_target_rows import Rows, batches
-from vocabforge.train.tiny_tokenizer import END, make_tokenizer
+from vocabforge.train.tiny_target import END, train_tiny_target
+from vocabforge.train.tiny_target_config import TinyTargetConfig
+from vocabforge.train.tiny_target_train import TextRows, batch_loss, batches
 
 VOCAB = 512
 
@@ -78,11 +77,6 @@ def test_tokenizer_round_trips_every_text(tokenizer: TextTokenizer, texts: Path)
 
 def test_digits_are_single_tokens(tokenizer: TextTokenizer) -> None:
     assert len(tokenizer.encode("1234567")) == 7
-
-
-def test_tokenizer_does_not_depend_on_the_run(texts: Path, tokenizer: TextTokenizer, tmp_path: Path) -> None:
-    said = [m["content"] for c in conversations(texts / "train.jsonl") for m in c]
-    assert make_tokenizer(said, VOCAB, tmp_path).fingerprint == tokenizer.fingerprint
 
 
 def test_chat_template_is_prefix_stable(tokenizer: TextTokenizer, texts: Path) -> None:
@@ -147,7 +141,7 @@ def test_loss_counts_assistant_tokens_of_one_document(target: Artifact, tokenize
     sequences = [TrainingSequence(*render_with_mask(tokenizer, messages)) for messages in (first, second)]
 
     def loss(chosen: list[TrainingSequence]) -> tuple[float, int]:
-        rows = Rows(pack(chosen, 128, pad_id=0), "assistant")
+        rows = TextRows(pack(chosen, 128, pad_id=0), "assistant")
         with torch.no_grad():
             value, count = batch_loss(model, rows.batch(torch.arange(len(rows))))
         return float(value), count
@@ -183,20 +177,3 @@ def test_errors_leave_nothing_behind(config: TinyTargetConfig, tmp_path: Path) -
     with pytest.raises(DataError):
         train_tiny_target(config.model_copy(update={"train": tmp_path / "none.jsonl"}), tmp_path / "c")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl"]
-
-
-def test_output_is_not_replaced_unasked(target: Artifact, config: TinyTargetConfig) -> None:
-    with pytest.raises(UsageError, match="exists already"):
-        train_tiny_target(config, target.path)
-    open_artifact(target.path, "target")
-
-
-def test_a_changed_weight_file_is_noticed(config: TinyTargetConfig, tmp_path: Path) -> None:
-    short = config.model_copy(update={"optim": OptimConfig(steps=1, batch_size=1)})
-    made = train_tiny_target(short, tmp_path / "target")
-    weights = made.file("model.safetensors")
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(bytes(data))
-    with pytest.raises(ArtifactError, match="another content"):
-        open_artifact(made.path, "target")

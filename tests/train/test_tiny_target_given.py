@@ -7,6 +7,7 @@ import lzma
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,20 @@ from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.corpus.chat import render_with_mask
 from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.train import tiny_target, tiny_target_run
+from vocabforge.train import tiny_target
 from vocabforge.train.config import OptimConfig
-from vocabforge.train.tiny_target import finished_target, target_inputs, train_tiny_target
+from vocabforge.train.tiny_target import (
+    END,
+    PAD,
+    build_model,
+    copy_tokenizer,
+    finished_target,
+    make_tokenizer,
+    target_inputs,
+    train_tiny_target,
+)
 from vocabforge.train.tiny_target_config import TinyTargetConfig
-from vocabforge.train.tiny_target_model import build_model, copy_tokenizer
-from vocabforge.train.tiny_target_rows import Rows, packed_rows, prepared_rows
-from vocabforge.train.tiny_tokenizer import END, PAD, make_tokenizer
+from vocabforge.train.tiny_target_train import MakeStep, packed_rows, plain_step, prepared_rows
 
 ROWS, STEPS = 640, 12
 
@@ -58,7 +66,6 @@ def config(place: Path) -> TinyTargetConfig:
         num_kv_heads=1,
         sequence_length=64,
         loss_on="all",
-        candidates=120,
         checkpoint_every=4,
         optim=OptimConfig(steps=STEPS, batch_size=2, lr=1e-2, clip=1.0, fused=True),
         threads=1,
@@ -135,43 +142,42 @@ def test_figures_are_logged(target: Artifact) -> None:
     assert all(row["grad_norm"] > 0 for row in log)
 
 
-def test_nothing_is_left_beside_a_finished_target(target: Artifact) -> None:
-    assert [path.name for path in target.path.parent.iterdir()] == ["target"]
-
-
 class Killed(Exception):
     pass
-
-
-def stop_in(monkeypatch: pytest.MonkeyPatch, step: int, what: Any) -> None:
-    """Let the step of this number do something else."""
-    take = tiny_target_run._Sampled.__call__
-
-    def instead(self: Any, number: int, batch: Any) -> Any:
-        if number == step:
-            what()
-        return take(self, number, batch)
-
-    monkeypatch.setattr(tiny_target_run._Sampled, "__call__", instead)
 
 
 def fail() -> None:
     raise Killed
 
 
+def with_event(at: int, event: Callable[[], None]) -> MakeStep:
+    """Ordinary steps; before the one of this number something happens."""
+
+    def make(*arguments: Any) -> Any:
+        take = plain_step(*arguments)
+
+        def step(number: int, batch: Any) -> Any:
+            if number == at:
+                event()
+            return take(number, batch)
+
+        return step
+
+    return make
+
+
 @pytest.mark.parametrize("step", [2, 6, 11])
 def test_a_killed_run_goes_on_to_the_same_weights(
-    target: Artifact, config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    target: Artifact, config: TinyTargetConfig, tmp_path: Path, step: int, capsys: Any
 ) -> None:
     """Killed before the first checkpoint, between two, behind the last; twice, to kill a resumed run, too."""
     for at in (step, min(step + 3, STEPS - 1)):
-        with monkeypatch.context() as patch:
-            stop_in(patch, at, fail)
-            with pytest.raises(Killed):
-                train_tiny_target(config, tmp_path / "target")
+        with pytest.raises(Killed):
+            train_tiny_target(config, tmp_path / "target", make_step=with_event(at, fail))
         assert not (tmp_path / "target").exists()
         torch.rand(7)  # whatever others do with the global random numbers
     again = train_tiny_target(config, tmp_path / "target")
+    assert "were found and are used again" in capsys.readouterr().err
     assert again.content_hash == target.content_hash  # weights, log and figures
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
@@ -183,32 +189,18 @@ def test_a_run_killed_behind_its_last_step_is_only_measured_again(
         patch.setattr(tiny_target, "heldout_loss", lambda *_: fail())
         with pytest.raises(Killed):
             train_tiny_target(config, tmp_path / "target")
-    stop_in(monkeypatch, 0, fail)
-    stop_in(monkeypatch, STEPS - 1, fail)
-    assert train_tiny_target(config, tmp_path / "target").content_hash == target.content_hash
-
-
-def test_rows_are_made_once(
-    config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    with monkeypatch.context() as patch:
-        stop_in(patch, 1, fail)
-        with pytest.raises(Killed):
-            train_tiny_target(config, tmp_path / "target")
-    capsys.readouterr()
-    train_tiny_target(config, tmp_path / "target")
-    assert "were found and are used again" in capsys.readouterr().err
+    made = train_tiny_target(config, tmp_path / "target", make_step=with_event(STEPS - 1, fail))
+    assert made.content_hash == target.content_hash
 
 
 def test_a_run_asked_to_stop_says_how_it_goes_on(
-    target: Artifact, config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    target: Artifact, config: TinyTargetConfig, tmp_path: Path, capsys: Any
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_in(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            train_tiny_target(config, tmp_path / "target")
+    interrupted = with_event(5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny_target(config, tmp_path / "target", make_step=interrupted)
     said = capsys.readouterr().err
-    assert "Stopped at step 6; the same command goes on from there." in said
+    assert "Stopped at step 6; the same command resumes from there." in said
     assert [p.name for p in (tmp_path / "target.checkpoints" / "steps").iterdir()] == [
         "step-00000004",
         "step-00000006",
@@ -219,29 +211,27 @@ def test_a_run_asked_to_stop_says_how_it_goes_on(
 
 
 def test_a_run_begun_with_other_settings_is_not_gone_on_with(
-    config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: TinyTargetConfig, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_in(patch, 6, fail)
-        with pytest.raises(Killed):
-            train_tiny_target(config, tmp_path / "target")
-    with pytest.raises(MismatchError, match="candidates") as caught:
-        train_tiny_target(config.model_copy(update={"candidates": 130}), tmp_path / "target")
+    with pytest.raises(Killed):
+        train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
+    with pytest.raises(MismatchError, match="init_std") as caught:
+        train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
     assert str(tmp_path / "target.checkpoints") in str(caught.value.remedy)
 
 
-def test_a_loss_that_is_not_finite_is_named_and_not_kept(
-    config: TinyTargetConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take = tiny_target_run._Sampled.__call__
+def test_a_loss_that_is_not_finite_is_named_and_not_kept(config: TinyTargetConfig, tmp_path: Path) -> None:
+    def spoilt(*arguments: Any) -> Any:
+        take = plain_step(*arguments)
 
-    def spoilt(self: Any, number: int, batch: Any) -> Any:
-        loss, norm = take(self, number, batch)
-        return (loss * float("nan") if number == 7 else loss), norm
+        def step(number: int, batch: Any) -> Any:
+            loss, norm = take(number, batch)
+            return (loss * float("nan") if number == 7 else loss), norm
 
-    monkeypatch.setattr(tiny_target_run._Sampled, "__call__", spoilt)
+        return step
+
     with pytest.raises(DataError, match="nan at step 8"):
-        train_tiny_target(config, tmp_path / "target")
+        train_tiny_target(config, tmp_path / "target", make_step=spoilt)
     steps = tmp_path / "target.checkpoints" / "steps"
     assert [path.name for path in steps.iterdir()] == ["step-00000004"]
 
@@ -254,7 +244,7 @@ def test_a_finished_target_is_known_by_inputs_and_settings(
     assert found.content_hash == target.content_hash
     for same in ({"threads": 2}, {"checkpoint_every": 3}, {"device": "auto"}):
         assert finished_target(config.model_copy(update=same), target.path) is not None
-    for other in ({"candidates": 121}, {"seed": 1}, {"heldout": place / "heldout.jsonl"}):
+    for other in ({"init_std": 0.1}, {"seed": 1}, {"heldout": place / "heldout.jsonl"}):
         assert finished_target(config.model_copy(update=other), target.path) is None
     moved = shutil.copyfile(place / "train.jsonl", tmp_path / "moved.jsonl")
     assert finished_target(config.model_copy(update={"train": moved}), target.path) is not None
@@ -266,10 +256,9 @@ def test_a_finished_target_is_known_by_inputs_and_settings(
 def test_prepared_rows_hold_every_token(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:
     """What a row is too short for goes on in another one; what cannot be learnt from is left out."""
     tokenizer = load_tokenizer(place / "tokenizer")
-    train, heldout = place / "train.jsonl", config.heldout_files
-    rows = prepared_rows(tmp_path, tokenizer, train, heldout, 64)
-    cut = packed_rows(tokenizer, train, 64, 0, strict=True)
-    assert Rows(rows, "all").tokens > Rows(cut, "all").tokens
+    rows = prepared_rows(tmp_path, tokenizer, config)
+    cut = packed_rows(tokenizer, config.train, config.sequence_length, 0)
+    assert (rows.document > 0).sum() > (cut.document > 0).sum()
 
 
 def test_conversations_that_a_given_template_refuses_are_left_out(

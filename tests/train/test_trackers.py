@@ -1,69 +1,67 @@
-"""Trackers: what they are sent, across a resume too, and that none can break or slow a run."""
+"""Trackers: what they are sent, across a resume too, and that none can break a run."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-import torch
+from accelerate import tracking
 
 from vocabforge.core.errors import UsageError
 from vocabforge.core.metrics_log import MetricsLog
-from vocabforge.train import tracker_table
-from vocabforge.train.tracker_table import TRACKERS, TrackedRun, TrackerRow, check_trackers
-from vocabforge.train.trackers import Trackers, flat_config, numeric
+from vocabforge.train.trackers import Trackers, check_trackers, flat_config, numeric
 
 CONFIG = {"optim": {"lr": 1e-4, "betas": [0.9, 0.95]}, "target": "models/x", "seed": 3, "cache": None}
 
 
-class Recorder:
-    """A tracker that keeps what it is sent, and can be told to fail or to wait."""
+class Recorder(tracking.GeneralTracker):
+    """A tracker that keeps what it is sent, and can be told to fail."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, dict[str, float]]] = []
-        self.runs: list[TrackedRun] = []
-        self.configs: list[dict[str, Any]] = []
-        self.failing: set[str] = set()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.finished = 0
+    name = "recorder"
+    requires_logging_directory = False
+    tracker = None
+    rows: ClassVar[list[tuple[int, dict[str, float]]]] = []
+    configs: ClassVar[list[dict[str, Any]]] = []
+    failing = ""
+    finished = 0
 
-    def start(self, run: TrackedRun) -> tuple[Recorder, dict[str, Any]]:
-        self.runs.append(run)
-        if "start" in self.failing:
+    def __init__(self, project: str) -> None:
+        super().__init__()
+
+    def start(self) -> None:
+        if self.failing == "start":
             raise ConnectionError("no route\nto the server")
-        return self, {"id": run.known.get("id", "first")}
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self.configs.append(values)
 
-    def log(self, values: dict[str, float], step: int) -> None:
-        self.gate.wait(20)
-        if "log" in self.failing:
+    def log(self, values: dict[str, float], step: int | None = None, **_: Any) -> None:
+        if self.failing == "log":
             raise RuntimeError(f"broken at {step}")
+        assert step is not None
         self.rows.append((step, values))
 
     def finish(self) -> None:
-        self.finished += 1
+        type(self).finished += 1
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setitem(TRACKERS, "recorder", TrackerRow(("json",), "recorder", made.start))
+def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
+    made = type("Recorder", (Recorder,), {"rows": [], "configs": []})
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "recorder", made)
+    installed = tracking.get_available_trackers()
+    monkeypatch.setattr(tracking, "get_available_trackers", lambda: [*installed, "recorder"])
     return made
 
 
 def run_steps(folder: Path, name: str, start: int, end: int) -> None:
     """Steps ``start + 1`` to ``end`` of a run, as the trainer logs them."""
     log = MetricsLog(folder / "metrics.jsonl", keep_until=start)
-    with Trackers.open([name], folder, CONFIG, resume_step=start, removed=log.removed) as trackers:
+    with Trackers([name], folder, CONFIG, resume_step=start, removed=log.removed) as trackers:
         log.listener = trackers.log
         for step in range(start + 1, end + 1):
             log.write(kind="train", step=step, loss=float(step), accuracy=[0.5, 0.25])
@@ -71,7 +69,9 @@ def run_steps(folder: Path, name: str, start: int, end: int) -> None:
                 log.write(kind="live", step=step, heads={"ranker": {"share_of_full": 0.9}}, drafter="x")
 
 
-def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(tmp_path: Path, recorder: Recorder) -> None:
+def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(
+    tmp_path: Path, recorder: type[Recorder]
+) -> None:
     run_steps(tmp_path, "recorder", 0, 7)
     run_steps(tmp_path, "recorder", 5, 9)  # the checkpoint was of step 5: 6 and 7 are done again
     train = [(step, row) for step, row in recorder.rows if "train/loss" in row]
@@ -81,46 +81,31 @@ def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(tmp_path: Path, rec
         (4, {"live/heads/ranker/share_of_full": 0.9}),
         (8, {"live/heads/ranker/share_of_full": 0.9}),
     ]
-    assert [run.known for run in recorder.runs] == [{}, {"id": "first"}]
-    assert [run.resume_step for run in recorder.runs] == [0, 5]
     assert recorder.configs == [flat_config(CONFIG)], "hyperparameters are saved once a run"
     assert recorder.finished == 2
-    assert json.loads((tmp_path / "trackers.json").read_text()) == {"recorder": {"id": "first"}}
+    assert json.loads((tmp_path / "trackers.json").read_text()) == {"recorder": {"started": True}}
 
 
 @pytest.mark.parametrize("where", ["start", "log"])
-def test_a_broken_tracker_is_told_of_once_and_training_goes_on(
-    tmp_path: Path, recorder: Recorder, capsys: pytest.CaptureFixture[str], where: str
+def test_a_broken_tracker_is_named_once_and_training_continues(
+    tmp_path: Path, recorder: type[Recorder], capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
-    recorder.failing = {where}
+    recorder.failing = where
     run_steps(tmp_path, "recorder", 0, 6)
     said = capsys.readouterr().err
     assert said.count("The tracker recorder") == 1
-    assert "Training goes on" in said
+    assert "Training continues" in said
     assert ("ConnectionError: no route" in said) == (where == "start")
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
 
 
-def test_a_slow_tracker_does_not_hold_the_run_up(tmp_path: Path, recorder: Recorder) -> None:
-    recorder.gate.clear()
-    state = torch.get_rng_state()
-    trackers = Trackers.open(["recorder"], tmp_path, CONFIG)
-    for step in range(1, 50):  # would stand still here if a row waited for its tracker
-        trackers.log({"step": step, "loss": 1.0, "name": "text", "none": None})
-    assert recorder.rows == []
-    recorder.gate.set()
-    trackers.close()
-    assert recorder.rows == [(step, {"loss": 1.0}) for step in range(1, 50)]
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_other_ranks_track_nothing(
-    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recorder: type[Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    with Trackers.open(["recorder"], tmp_path, CONFIG) as trackers:
+    with Trackers(["recorder"], tmp_path, CONFIG) as trackers:
         trackers.log({"step": 1, "loss": 1.0})
-    assert recorder.runs == []
+    assert recorder.rows == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,25 +114,13 @@ def test_names_and_missing_packages(
 ) -> None:
     with pytest.raises(UsageError, match="did you mean wandb"):
         check_trackers(["wanbd"])
-    find = importlib.util.find_spec
-    absent = {"tensorboard", "tensorboardX", "wandb", "mlflow"}
-    monkeypatch.setattr(
-        tracker_table.importlib.util,  # type: ignore[attr-defined]
-        "find_spec",
-        lambda name, *rest: None if name in absent else find(name, *rest),
-    )
+    monkeypatch.setattr(tracking, "get_available_trackers", list)
     assert check_trackers(["tensorboard"]) == ()
     assert "pip install tensorboardX" in capsys.readouterr().err
     for name in ("wandb", "mlflow"):
         with pytest.raises(UsageError, match=f"pip install {name}"):
             check_trackers(["tensorboard", name])
-    absent.clear()
-    absent.add("tensorboard")
-    monkeypatch.setattr(
-        tracker_table.importlib.util,  # type: ignore[attr-defined]
-        "find_spec",
-        lambda name, *rest: None if name in absent else object(),
-    )
+    monkeypatch.setattr(tracking, "get_available_trackers", lambda: ["tensorboard", "wandb"])
     assert check_trackers(["tensorboard", "wandb", "tensorboard"]) == ("tensorboard", "wandb")
 
 

@@ -9,16 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.run_support import make_place, settings, signalled
+from tests.train.run_support import settings, signalled
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.metrics_log import read_jsonl_log
 from vocabforge.models.drafter_io import TargetTensors, load_native, load_target_tensors
-from vocabforge.train.basis import step_settings
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
-from vocabforge.train.setup import build_trainer
+from vocabforge.train.setup import build_trainer, step_settings
 
 pytestmark = pytest.mark.long
 
@@ -39,11 +38,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "heads": {"heads": {"ranker": {"shortlist": 16}, "low_rank": {"weight": 0.5, "init": "random"}}},
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory.mktemp("place"))
 
 
 def run(place: Path, name: str, stop_at: int | None = None, **sections: dict[str, Any]) -> Path:
@@ -141,6 +135,17 @@ def test_what_cannot_be_trained_is_refused(place: Path) -> None:
             settings(place, "x", memory={"weights": "bf16"}, run={"mixed_precision": "no"}),
             source="test",
         )
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "off"), [("drafter", "copying", False), ("memory", "candidates", None)]
+)
+def test_removed_keys_say_so_and_may_be_off(place: Path, section: str, key: str, off: Any) -> None:
+    body = settings(place, "gone", **{section: {key: 64}})
+    with pytest.raises(ConfigError, match=rf"{section}\.{key} was removed"):
+        parse_config(TrainConfig, body, source="test")
+    body = settings(place, "gone", **{section: {key: off}})
+    assert parse_config(TrainConfig, body, source="test").output == place / "gone"
 
 
 def test_the_kinds_have_their_published_weights(place: Path) -> None:

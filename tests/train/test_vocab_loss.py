@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.evaluate.tensor_memory import TensorMemory
 from vocabforge.train.vocab_loss import LossOptions, RowLoss, vocab_loss
-from vocabforge.train.vocab_loss_fused import Inputs
-from vocabforge.train.vocab_loss_plan import Costs, make_plan
+from vocabforge.train.vocab_loss_terms import LossCosts, LossInputs, make_plan
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
 
@@ -60,7 +59,7 @@ def run(
     """Result, gradient of the draft states, gradient of the draft head."""
     draft = arguments["draft"].clone().requires_grad_()
     head = arguments["draft_head"].clone().requires_grad_()
-    result = vocab_loss(Inputs(**{**arguments, "draft": draft, "draft_head": head}), options)
+    result = vocab_loss(LossInputs(**{**arguments, "draft": draft, "draft_head": head}), options)
     (result.total * upstream).backward()
     assert draft.grad is not None
     assert head.grad is not None
@@ -152,7 +151,7 @@ def test_gradients_in_float64(reduced: int | None) -> None:
     draft, head = x.pop("draft").requires_grad_(), x.pop("draft_head").requires_grad_()
 
     def total(d: Tensor, h: Tensor) -> Tensor:
-        return vocab_loss(Inputs(d, h, **x), FUSED).total
+        return vocab_loss(LossInputs(d, h, **x), FUSED).total
 
     assert torch.autograd.gradcheck(total, (draft, head))
 
@@ -216,7 +215,7 @@ def test_no_rows_is_a_zero_with_a_graph() -> None:
 def test_frozen_head_gets_no_gradient_and_costs_none() -> None:
     x = case(6, 30, 8, 40)
     x["draft"].requires_grad_()
-    vocab_loss(Inputs(**x), FUSED).total.backward()
+    vocab_loss(LossInputs(**x), FUSED).total.backward()
     assert x["draft_head"].grad is None
     expected = run({k: v.detach() if torch.is_tensor(v) else v for k, v in x.items()}, NAIVE)[1]
     torch.testing.assert_close(x["draft"].grad, expected, rtol=1e-5, atol=1e-5)
@@ -226,7 +225,7 @@ def test_without_grad_nothing_of_the_gradient_is_made() -> None:
     x = case(6, 30, 8, 4000)
     x["draft"].requires_grad_()
     with torch.no_grad(), TensorMemory() as memory:
-        result = vocab_loss(Inputs(**x), FUSED)
+        result = vocab_loss(LossInputs(**x), FUSED)
     assert not result.total.requires_grad
     assert memory.operations("aten.mm") == 2, "one product for the teacher, one for the draft"
 
@@ -239,7 +238,7 @@ def test_twice_under_activation_checkpointing() -> None:
 
     def loss(arguments: dict[str, Any], options: LossOptions) -> Tensor:
         inputs = {**arguments, "draft": layer(arguments["draft"]), "draft_head": head}
-        return vocab_loss(Inputs(**inputs), options).total
+        return vocab_loss(LossInputs(**inputs), options).total
 
     def gradients(total: Tensor) -> list[Tensor]:
         wanted = [layer.weight, layer.bias, head]
@@ -264,7 +263,7 @@ def test_nothing_of_rows_times_vocabulary_is_ever_held(vocab: int, reduced: int 
     x["draft"].requires_grad_()
     x["draft_head"].requires_grad_()
     with TensorMemory() as memory:
-        vocab_loss(Inputs(**x), LossOptions("fused", chunk_mb=budget)).total.backward()
+        vocab_loss(LossInputs(**x), LossOptions("fused", chunk_mb=budget)).total.backward()
     size = reduced or vocab
     assert memory.largest < rows * size * 4
     head_gradient = 2 * size * 4 * 4  # the sum, and what leaves as the gradient
@@ -277,7 +276,7 @@ def test_naive_does_hold_them() -> None:
     x = case(9, 96, 16, 32_768, hidden=4)
     x["draft"].requires_grad_()
     with TensorMemory() as memory:
-        vocab_loss(Inputs(**x), NAIVE).total.backward()
+        vocab_loss(LossInputs(**x), NAIVE).total.backward()
     assert memory.largest >= 96 * 32_768 * 4
 
 
@@ -285,7 +284,7 @@ def test_auto_is_naive_where_that_is_small() -> None:
     def products(vocab: int) -> int:
         x = case(1, 64, 16, vocab)
         with TensorMemory() as memory, torch.no_grad():
-            vocab_loss(Inputs(**x), LossOptions("auto", chunk_mb=1))
+            vocab_loss(LossInputs(**x), LossOptions("auto", chunk_mb=1))
         return memory.largest
 
     assert products(100) == 64 * 100 * 4
@@ -296,7 +295,7 @@ def test_the_teacher_is_computed_once_for_all_rows_of_a_position() -> None:
     x = case(3, 56, 8, 500)
     x["teacher_row"] = torch.arange(8).repeat(7)
     with TensorMemory() as memory, torch.no_grad():
-        vocab_loss(Inputs(**x), FUSED)
+        vocab_loss(LossInputs(**x), FUSED)
     assert memory.largest == 56 * 500 * 4
     assert memory.operations("aten.mm") == 2
     assert (8, 500) in memory.shapes
@@ -311,7 +310,7 @@ def test_the_teacher_is_computed_once_for_all_rows_of_a_position() -> None:
 )
 def test_plan(rows: list[int], teacher: int, row: int, budget: int) -> None:
     owner = np.asarray(rows, dtype=np.int64)
-    plan = make_plan(owner, Costs(teacher, row), budget)
+    plan = make_plan(owner, LossCosts(teacher, row), budget)
     assert sorted(plan.rows.tolist()) == list(range(len(rows)))
     assert [c.rows.start for c in plan.chunks] == [0, *(c.rows.stop for c in plan.chunks)][:-1]
     for chunk in plan.chunks:
@@ -352,7 +351,7 @@ def test_estimated_on_cuda(reduced: int | None, compiled: bool | None) -> None:
         x["offset"] = torch.rand(size, generator=torch.Generator().manual_seed(4)) * 6
         x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
         ours, theirs = (
-            vocab_loss(Inputs(**x), options)
+            vocab_loss(LossInputs(**x), options)
             for options in (LossOptions("fused", chunk_mb=1, compiled=compiled), NAIVE)
         )
         torch.testing.assert_close(ours.losses, theirs.losses, rtol=1e-4, atol=1e-4)
@@ -368,7 +367,7 @@ def test_wrong_sizes_are_named() -> None:
         {"draft": torch.ones(5, 3)},
     ):
         with pytest.raises(MismatchError, match="sizes that do not go together"):
-            vocab_loss(Inputs(**{**x, **changes}), NAIVE)
+            vocab_loss(LossInputs(**{**x, **changes}), NAIVE)
     with pytest.raises(ConfigError, match="no such vocabulary loss"):
         LossOptions("quick")  # type: ignore[arg-type]
 

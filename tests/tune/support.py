@@ -27,8 +27,8 @@ from vocabforge.tune.acceptance import PromptRow
 from vocabforge.tune.measure import shapes_of_drafter, shapes_of_target
 from vocabforge.tune.predict import Prediction, predict
 from vocabforge.tune.proposing import Proposing
-from vocabforge.tune.records import AXES, Part, Point
-from vocabforge.tune.space import Candidate, HeadChoice
+from vocabforge.tune.records import AXES, MeasuredPart, Point
+from vocabforge.tune.space import HeadChoice, TuneCandidate
 from vocabforge.tune.table import LatencyTable, head_family
 from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting
 from vocabforge.vocab.subset import VocabSubset, save_subset
@@ -121,7 +121,7 @@ class Worlds:
         self.noise, self.batches = noise, batches
         self.decoded: dict[str, int] = {}
 
-    def rows(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+    def rows(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
         most = candidate.tree.levels + 1
         found = []
         for _, noise in zip(range(prompts), itertools.cycle(self.noise)):
@@ -129,24 +129,19 @@ class Worlds:
             found.append(row(self.new, max(1, round((self.new - 1) / length))))
         return found
 
-    def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+    def measure(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
         self.decoded[candidate.name] = prompts
         return self.rows(candidate, prompts)
 
-    def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
+    def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         return {
             batch: predict(rows, FULL, candidate.tree, self.latency, batch=batch) for batch in self.batches
         }
 
-    def bound(self, candidate: Candidate, prompts: int) -> dict[int, float]:
-        cycles = -(-(self.new - 1) // (candidate.tree.levels + 1))
-        rows = [row(self.new, cycles)] * prompts
-        return {batch: one.value for batch, one in self.predict(candidate, rows).items()}
 
-
-def chains(count: int, head: str = "full") -> list[Candidate]:
+def chains(count: int, head: str = "full") -> list[TuneCandidate]:
     """Chains of 1 to ``count`` tokens."""
-    return [Candidate(HeadChoice(head), TreeSetting.chain(depth)) for depth in range(count)]
+    return [TuneCandidate(HeadChoice(head), TreeSetting.chain(depth)) for depth in range(count)]
 
 
 def make_table(
@@ -161,13 +156,13 @@ def make_table(
     model = load_target(place / "t")
     drafter, _ = load_drafter(place / "d", TargetTensors(model.embedding, model.lm_head_weight), place / "t")
 
-    def part(name: str, family: str, seconds: float, **slopes: float) -> Part:
+    def part(name: str, family: str, seconds: float, **slopes: float) -> MeasuredPart:
         low = dict.fromkeys(AXES[name], 1)
         points = [Point(at=low, seconds=seconds, low=seconds, high=seconds, count=9)]
         for axis, slope in slopes.items():
             more = seconds + slope * 1000
             points.append(Point(at={**low, axis: 1001}, seconds=more, low=more, high=more, count=9))
-        return Part(name=name, family=family, points=tuple(points))
+        return MeasuredPart(name=name, family=family, points=tuple(points))
 
     parts = [part("plain", "", 1e-2), part("start", "", 1e-3)]
     parts += [part("prefill", family, 1e-3) for family in ("plain", "drafting")]
@@ -193,4 +188,4 @@ def make_table(
 def settings_of(place: Path, choices: Sequence[HeadChoice]) -> list[HeadSetting]:
     """Sizes of draft heads."""
     proposing = Proposing(Models(place / "t", device="cpu"), place / "d")
-    return [proposing.setting(Candidate(choice, TreeSetting.chain(1))) for choice in choices]
+    return [proposing.setting(TuneCandidate(choice, TreeSetting.chain(1))) for choice in choices]

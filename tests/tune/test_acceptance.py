@@ -14,11 +14,11 @@ from vocabforge.evaluate.acceptance import AcceptanceMeter
 from vocabforge.evaluate.live_prompts import LivePrompts
 from vocabforge.tune.acceptance import AcceptanceSource, AcceptanceStore, accepted_length
 from vocabforge.tune.proposing import Proposing
-from vocabforge.tune.space import Candidate, HeadChoice
+from vocabforge.tune.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
-CHAIN = Candidate(HeadChoice(), TreeSetting.chain(2))
+CHAIN = TuneCandidate(HeadChoice(), TreeSetting.chain(2))
 ABOUT = {"tree": "chain 3"}
 
 
@@ -35,7 +35,7 @@ def source_of(proposing: Proposing, folder: Path, **identity: object) -> Accepta
 
 def test_rows_are_what_the_engine_does(proposing: Proposing, tmp_path: Path) -> None:
     source = source_of(proposing, tmp_path)
-    rows = source.rows(ABOUT, proposing.proposer(CHAIN), range(4))
+    rows = source.rows(ABOUT, lambda: proposing.proposer(CHAIN), range(4))
     meter = AcceptanceMeter(proposing.models.model, PROMPTS, 24)
     wanted = meter.measure(proposing.proposer(CHAIN))
     assert [one.cycles for one in rows] == list(wanted.cycles)
@@ -50,13 +50,12 @@ def test_rows_are_what_the_engine_does(proposing: Proposing, tmp_path: Path) -> 
 
 
 def test_nothing_is_decoded_twice(proposing: Proposing, tmp_path: Path) -> None:
-    first = source_of(proposing, tmp_path).rows(ABOUT, proposing.proposer(CHAIN), range(2))
+    first = source_of(proposing, tmp_path).rows(ABOUT, lambda: proposing.proposer(CHAIN), range(2))
     again = source_of(proposing, tmp_path)
-    assert again.missing(ABOUT, range(4)) == [2, 3]
-    assert again.rows(ABOUT, None, range(2)) == first
-    more = again.rows(ABOUT, proposing.proposer(CHAIN), range(4))
+    assert again.rows(ABOUT, lambda: pytest.fail("known"), range(2)) == first
+    more = again.rows(ABOUT, lambda: proposing.proposer(CHAIN), range(4))
     assert more[:2] == first
-    assert source_of(proposing, tmp_path).missing(ABOUT, range(4)) == []
+    assert source_of(proposing, tmp_path).rows(ABOUT, lambda: pytest.fail("known"), range(4)) == more
 
 
 def test_everything_that_decides_a_row_is_in_its_key(proposing: Proposing, tmp_path: Path) -> None:

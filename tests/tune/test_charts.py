@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vocabforge.tune.charts import Place, contour_rates, frontier, pareto_chart
+from vocabforge.tune.charts import ChartPoint, contour_rates, frontier, pareto_chart
 
 
 def test_the_frontier_is_what_nothing_is_quicker_and_better_than() -> None:
     random = np.random.default_rng(0)
-    places = [Place(1, str(n), *map(float, random.uniform(1, 9, 2))) for n in range(60)]
+    places = [ChartPoint(1, str(n), *map(float, random.uniform(1, 9, 2))) for n in range(60)]
     wanted = {
         one.name
         for one in places
@@ -34,7 +34,9 @@ def test_lines_of_equal_speed_are_few_and_around_what_is_shown(rates: list[float
 
 def test_the_chart_names_its_lines() -> None:
     svg = pareto_chart(
-        "p", [Place(1, "a", 10.0, 3.0), Place(2, "b", 20.0, 4.0, best=True)], Place(0, "plain", 5.0, 1.0)
+        "p",
+        [ChartPoint(1, "a", 10.0, 3.0), ChartPoint(2, "b", 20.0, 4.0, best=True)],
+        ChartPoint(0, "plain", 5.0, 1.0),
     )
     assert svg.startswith("<svg")
     assert "/s</text>" in svg

@@ -14,8 +14,7 @@ from tests.contracts.drafter_support import make_drafter
 from tests.support import tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.masks import view_length
-from vocabforge.decode.target_side import TargetSide
+from vocabforge.decode.target_side import TargetSide, view_length
 from vocabforge.decode.tree import DraftTree
 from vocabforge.evaluate.bench_cycle import new_capture
 from vocabforge.models.eagle3 import Eagle3Drafter
@@ -23,21 +22,25 @@ from vocabforge.models.head_types import HeadOptions
 from vocabforge.models.heads import base_of, base_of_model, build_head, exact_head, exact_head_of
 from vocabforge.models.heads_exact import FullHead
 from vocabforge.models.heads_low_rank import RankerHead
-from vocabforge.models.heads_router import RouterHead
+from vocabforge.models.heads_router import Router, RouterHead
 from vocabforge.models.heads_scheduled import ScheduledHead
 from vocabforge.models.lean import LeanModel, load_target
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
 from vocabforge.models.target import HFTarget
-from vocabforge.tune.fitting import fit_rest, point_of
-from vocabforge.tune.measure import LatencyInputs, LatencyOptions, measure_latency
+from vocabforge.tune.measure import (
+    LatencyBudget,
+    LatencyInputs,
+    fit_rest,
+    interspersed,
+    measure_latency,
+    point_of,
+    run_rounds,
+)
 from vocabforge.tune.measure_graphs import captured_parts
-from vocabforge.tune.measure_heads import HeadGrid, random_heads, usual_grid
-from vocabforge.tune.measure_parts import Bench, Run
+from vocabforge.tune.measure_heads import usual_heads
+from vocabforge.tune.measure_parts import CycleRun, CycleRunner, usual
 from vocabforge.tune.measure_plan import covering, plan_of, prefixes
-from vocabforge.tune.places import usual
 from vocabforge.tune.records import Rest
-from vocabforge.tune.rounds import interspersed, run_rounds
 from vocabforge.tune.table import LatencyTable
 from vocabforge.tune.types import CycleSetting, HeadSetting, TreeSetting, setting_of
 
@@ -132,7 +135,7 @@ def measured(models: tuple[LeanModel, Any], **changes: Any) -> LatencyTable:
     model, drafter = models
     settings: dict[str, Any] = {"trees": TREES, "prompts": PROMPTS, "new": 40, "heads": heads_of(drafter)}
     inputs = LatencyInputs(model, drafter, **settings | changes)
-    return measure_latency(inputs, LatencyOptions(budget_s=1e6, rounds=1, cycles=2))
+    return measure_latency(inputs, LatencyBudget(budget_s=1e6, rounds=1, cycles=2))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +173,7 @@ def test_cycles_of_other_batches_are_predicted_exactly(models: tuple[LeanModel, 
 
 def test_a_real_cycle_takes_what_the_table_says(models: tuple[LeanModel, Any], table: LatencyTable) -> None:
     model, drafter = models
-    bench = Bench(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
+    bench = CycleRunner(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
     decoder = Decoder(model, bench.proposer(2, OTHER), 120)
     made = decoder.generate(PROMPTS[0], max_new_tokens=30, stop_ids=())
     setting = CycleSetting(head=bench.settings[2], tree=OTHER, prefix=27)
@@ -182,13 +185,13 @@ def test_a_real_cycle_takes_what_the_table_says(models: tuple[LeanModel, Any], t
 def test_what_no_part_explains_is_fitted(
     models: tuple[LeanModel, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner = Bench.whole
+    inner = CycleRunner.whole
 
-    def slower(self: Bench, run: Run, count: int) -> list[float]:
+    def slower(self: CycleRunner, run: CycleRun, count: int) -> list[float]:
         more = 0.05 if run.tree is not None else 0.0
         return [seconds + more for seconds in inner(self, run, count)]
 
-    monkeypatch.setattr(Bench, "whole", slower)
+    monkeypatch.setattr(CycleRunner, "whole", slower)
     heads = heads_of(models[1])[:1]
     table = measured(models, heads=heads, trees=TREES[2:])
     assert table.rest.per_cycle == pytest.approx(0.05)
@@ -199,7 +202,7 @@ def test_what_no_part_explains_is_fitted(
 def test_without_time_one_of_each_kind_is_measured_and_the_rest_named(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
     inputs = LatencyInputs(model, drafter, heads_of(drafter), TREES, PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyOptions(budget_s=0.0, cycles=1))
+    table = measure_latency(inputs, LatencyBudget(budget_s=0.0, cycles=1))
     assert any("chain of 1" in note for note in table.notes)
     assert all(note.startswith("not measured, no time left") for note in table.notes)
     for head in heads_of(drafter):
@@ -222,10 +225,12 @@ def test_the_table_is_of_these_models_and_this_machine(
 
 def test_captured_cycles_are_timed_part_by_part(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
-    bench = Bench(model, drafter, "eagle3", [exact_head(drafter)], PROMPTS, lambda: new_capture(model.device))
+    bench = CycleRunner(
+        model, drafter, "eagle3", [exact_head(drafter)], PROMPTS, lambda: new_capture(model.device)
+    )
     found = {
         (where.name, where.family): seconds
-        for where, seconds in captured_parts(bench, Run(0, TREES[-1], 2, 40), seconds=0.0)
+        for where, seconds in captured_parts(bench, CycleRun(0, TREES[-1], 2, 40), seconds=0.0)
     }
     assert found["verify", "dynamic"] == pytest.approx(PASS + NODE * 40)
     assert found["layer", "dynamic"] == pytest.approx(LAYER + ROW * 8)
@@ -276,33 +281,20 @@ def test_a_tree_wider_than_a_head_is_not_measured_with_it() -> None:
     assert {run.tree for run in runs if run.head == 0} >= set(covering(TREES))
 
 
-def test_heads_of_asked_sizes_are_made_and_measured(models: tuple[LeanModel, Any]) -> None:
+def test_heads_of_usual_sizes_are_made_and_measured(models: tuple[LeanModel, Any]) -> None:
     model, drafter = models
-    base = base_of(drafter)
-    grid = HeadGrid(
-        static=(20, 30, 61, 100),  # the last two are no subsets
-        rankers=((4, 16), (8, 16)),
-        routers=((6, 2), (6, 7)),
-        contexts=((10, 5),),
-        hybrids=((10, 4, 6), (60, 4, 6)),
-    )
-    heads = random_heads(base, grid)
+    heads = usual_heads(base_of(drafter))  # 61 tokens, hidden size 32
     assert [setting_of(head) for head in heads] == [
-        HeadSetting(kind="static", scored=(20,)),
-        HeadSetting(kind="static", scored=(30,)),
-        HeadSetting(kind="ranker", scored=(16,), rank=4),
-        HeadSetting(kind="ranker", scored=(16,), rank=8),
-        HeadSetting(kind="router", scored=(20,), clusters=6, shared=True),
-        HeadSetting(kind="context", scored=(15,), core=10),
-        HeadSetting(kind="hybrid", scored=(16,), core=10, rank=4),
+        *(HeadSetting(kind="static", scored=(size,)) for size in (8, 15, 30)),
+        *(HeadSetting(kind="ranker", scored=(size,), rank=rank) for rank in (2, 4) for size in (8, 16)),
+        HeadSetting(kind="router", scored=(30,), clusters=2, shared=True),
+        HeadSetting(kind="context", scored=(16,), core=8),
+        HeadSetting(kind="hybrid", scored=(16,), core=8, rank=2),
     ]
     inputs = LatencyInputs(model, drafter, [exact_head(drafter), *heads], TREES[3:4], PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyOptions(budget_s=0.0, cycles=1))
+    table = measure_latency(inputs, LatencyBudget(budget_s=0.0, cycles=1))
     for head in heads:
         assert table.cycle(CycleSetting(head=setting_of(head), tree=TREES[3], prefix=45)).value > 0
-    assert {setting_of(head).kind for head in random_heads(base, usual_grid(61, 32))} >= {"static", "router"}
-    with pytest.raises(UsageError, match="1 or more"):
-        random_heads(base, HeadGrid(static=(0,)))
 
 
 @pytest.mark.parametrize("kind", ["eagle1", "medusa", "draft-model"])
@@ -318,7 +310,7 @@ def test_every_kind_of_drafter_can_be_measured(
         heads = [exact_head(drafter)]
     trees = (TreeSetting.chain(1), TreeSetting(topk=2, depth=1, total=6))
     inputs = LatencyInputs(model, drafter, heads, trees, PROMPTS, new=40)
-    table = measure_latency(inputs, LatencyOptions(budget_s=1e6, rounds=1, cycles=1))
+    table = measure_latency(inputs, LatencyBudget(budget_s=1e6, rounds=1, cycles=1))
     setting = CycleSetting(head=setting_of(heads[0]), tree=trees[1], prefix=45)
     assert table.drafter.kind == kind
     assert table.cycle(setting).value >= PASS + NODE * 6
@@ -333,10 +325,10 @@ def test_a_short_context_takes_fewer_cycles_and_a_tiny_one_is_refused(
         load_target(tiny_target(tmp_path / str(size), max_position_embeddings=size), dtype=torch.float32)
         for size in (48, 24)
     )
-    run = Run(0, TreeSetting.chain(4), 1, 20)
-    assert len(Bench(short, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)) == 3
+    run = CycleRun(0, TreeSetting.chain(4), 1, 20)
+    assert len(CycleRunner(short, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)) == 3
     with pytest.raises(UsageError, match="too short"):
-        Bench(tiny, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)
+        CycleRunner(tiny, drafter, "eagle3", heads_of(drafter), PROMPTS).whole(run, 20)
 
 
 @pytest.mark.parametrize("tree", [None, TreeSetting.chain(0)])
@@ -344,7 +336,7 @@ def test_cycles_look_at_as_many_slots_as_in_use(
     models: tuple[LeanModel, Any], monkeypatch: pytest.MonkeyPatch, tree: TreeSetting | None
 ) -> None:
     model, drafter = models
-    bench = Bench(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
+    bench = CycleRunner(model, drafter, "eagle3", heads_of(drafter), PROMPTS)
     seen: list[int] = []
     run = TargetSide._run
 
@@ -353,7 +345,7 @@ def test_cycles_look_at_as_many_slots_as_in_use(
         return run(side, drafts, levels)
 
     monkeypatch.setattr(TargetSide, "_run", looked)
-    bench.whole(Run(-1 if tree is None else 0, tree, 1, 20), 4)
+    bench.whole(CycleRun(-1 if tree is None else 0, tree, 1, 20), 4)
     measured, seen = seen, []
     proposer = None if tree is None else bench.proposer(0, tree)
     Decoder(model, proposer).generate(bench.prompt(20, 0), max_new_tokens=6, stop_ids=())

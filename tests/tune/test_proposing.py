@@ -15,7 +15,7 @@ from vocabforge.decode.recipe_build import recipe_methods
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.tune.proposing import HeadInputs, Proposing, head_choices
-from vocabforge.tune.space import Candidate
+from vocabforge.tune.space import TuneCandidate
 from vocabforge.tune.types import TreeSetting
 
 PROMPT = list(range(70, 90))
@@ -43,7 +43,7 @@ def inputs_of(place: Path) -> HeadInputs:
 def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) -> None:
     choices = head_choices(inputs_of(place), proposing.own)
     assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
-    kinds = [proposing.setting(Candidate(one, TreeSetting.chain(1))) for one in choices]
+    kinds = [proposing.setting(TuneCandidate(one, TreeSetting.chain(1))) for one in choices]
     assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
     assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
 
@@ -53,7 +53,7 @@ def test_every_head_has_a_name_and_its_sizes(place: Path, proposing: Proposing) 
 def test_a_candidate_drafts_as_its_recipe(
     place: Path, proposing: Proposing, number: int, tree: TreeSetting
 ) -> None:
-    candidate = Candidate(head_choices(inputs_of(place), proposing.own)[number], tree)
+    candidate = TuneCandidate(head_choices(inputs_of(place), proposing.own)[number], tree)
     recipe = DecodingRecipe(target=place / "t", methods={"one": candidate.recipe(place / "d")})
     _, method = recipe_methods(recipe, device="cpu", models=proposing.models)
     ours = Decoder(proposing.models.model, proposing.proposer(candidate), context=128)

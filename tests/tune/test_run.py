@@ -82,33 +82,30 @@ def test_it_goes_on_where_it_was_stopped(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[tuple[str, int]] = []
-    fill = AcceptanceSource._fill
+    decode = AcceptanceSource._decode
 
     def counting(stop: int) -> Any:
-        def run(self: AcceptanceSource, about: Any, places: Any, decode: Any) -> Any:
-            def told(wanted: tuple[int, ...]) -> Any:
-                if len(decoded) == stop:
-                    raise KeyboardInterrupt
-                decoded.extend((str(about), place) for place in wanted)
-                return decode(wanted)
-
-            return fill(self, about, places, told)
+        def run(self: AcceptanceSource, places: tuple[int, ...], proposer: Any) -> Any:
+            if len(decoded) == stop:
+                raise KeyboardInterrupt
+            decoded.extend((str(proposer and proposer.args[0].name), place) for place in places)
+            return decode(self, places, proposer)
 
         return run
 
-    monkeypatch.setattr(AcceptanceSource, "_fill", counting(8))
+    monkeypatch.setattr(AcceptanceSource, "_decode", counting(8))
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path / "out", inputs_of(place), options_of())
     first = list(decoded)
     assert len(first) == 8
     assert not (tmp_path / "out" / "tune.json").exists()
-    monkeypatch.setattr(AcceptanceSource, "_fill", counting(-1))
+    monkeypatch.setattr(AcceptanceSource, "_decode", counting(-1))
     results = tune(tmp_path / "out", inputs_of(place), options_of())
     assert len(set(decoded)) == len(decoded)  # nothing twice
     decoded.clear()
     assert tune(tmp_path / "out", inputs_of(place), options_of()).candidates == results.candidates
     assert decoded == []
-    monkeypatch.setattr(AcceptanceSource, "_fill", fill)
+    monkeypatch.setattr(AcceptanceSource, "_decode", decode)
     other = tune(tmp_path / "fresh", inputs_of(place), options_of())
     assert other.candidates == results.candidates
     assert other.recommendations == results.recommendations
@@ -120,6 +117,26 @@ def test_time_that_is_up_is_told(place: Path, tmp_path: Path) -> None:
     states = [row.state for row in results.candidates]
     assert states.count("not reached") >= 4
     assert any("time for measuring" in remark for remark in results.remarks)
+
+
+@pytest.mark.usefixtures("no_page")
+def test_latency_is_measured_again_only_for_what_a_longer_budget_could_add(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets: list[float] = []
+    table = make_table(place, settings_of(place, [HeadChoice()]), here=True)
+
+    def measured(inputs: Any, options: Any) -> Any:
+        budgets.append(options.budget_s)
+        return table.model_copy(update={"notes": ("left out",) if options.budget_s < 30 else ()})
+
+    monkeypatch.setattr("vocabforge.tune.run.measure_latency", measured)
+    inputs = TuneInputs(place / "t", place / "d", str(place / "q.jsonl"))
+    for budget in (200.0, 100.0, 400.0, 900.0):
+        tune(tmp_path / "out", inputs, options_of(budget=budget))
+    assert budgets == [20.0, 40.0]
+    tune(tmp_path / "out", inputs, options_of(), fresh=True)
+    assert budgets == [20.0, 40.0, 60.0]
 
 
 @pytest.mark.usefixtures("no_page")

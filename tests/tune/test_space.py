@@ -9,7 +9,7 @@ import pytest
 
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.space import Candidate, HeadChoice, TreeGrid, candidates, spread, trees_of
+from vocabforge.tune.space import HeadChoice, TreeGrid, TuneCandidate, candidates, trees_of
 from vocabforge.tune.types import TreeSetting
 
 GRID = TreeGrid(chains=(1, 3), levels=(1, 2, 5), topk=(1, 2, 4), nodes=(2, 6, 8, 40, 60))
@@ -66,7 +66,7 @@ def test_names_are_unique_and_fit_for_files() -> None:
 
 def test_a_recipe_says_what_the_candidate_is() -> None:
     head = HeadChoice("v+r", vocab=Path("v"), head=Path("r"), dynamic="ranker:32")
-    tree = Candidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
+    tree = TuneCandidate(head, TreeSetting(topk=4, depth=2, total=20)).recipe(Path("d"))
     assert (tree.drafter, tree.vocab, tree.head, tree.dynamic) == (
         Path("d"),
         Path("v"),
@@ -74,17 +74,5 @@ def test_a_recipe_says_what_the_candidate_is() -> None:
         "ranker:32",
     )
     assert (tree.tree, tree.depth, tree.topk, tree.total_nodes) == ("dynamic", 2, 4, 20)
-    chain = Candidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
+    chain = TuneCandidate(HeadChoice(), TreeSetting.chain(2)).recipe(Path("d"))
     assert (chain.tree, chain.depth, chain.topk, chain.total_nodes) == ("chain", 2, None, None)
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
-def test_every_beginning_of_the_order_covers_the_space(count: int) -> None:
-    found = [Candidate(HeadChoice(), TreeSetting.chain(depth)) for depth in range(count)]
-    order = spread(found)
-    assert sorted(one.tree.depth for one in order) == list(range(count))
-    for size in (4, 8, 16):
-        if size < count:
-            begun = sorted(one.tree.depth for one in order[:size])
-            gaps = [b - a for a, b in itertools.pairwise([*begun, count])]
-            assert max(gaps) <= 2 * -(-count // size) + 1

@@ -14,19 +14,27 @@ from hypothesis import strategies as st
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.models.head_types import HeadBase, HeadOptions
 from vocabforge.models.heads import build_head, exact_head_of
+from vocabforge.models.heads_router import Router
 from vocabforge.models.low_rank import LowRankScorer
-from vocabforge.models.router import Router
-from vocabforge.tune.interpolate import Sample, interpolate, line_at
-from vocabforge.tune.records import AXES, Check, Part, Point, Rest, Shapes
-from vocabforge.tune.table import LATENCY, LatencyTable, head_family, read_latency, write_latency
+from vocabforge.tune.records import AXES, CycleCheck, MeasuredPart, Point, Rest, Shapes
+from vocabforge.tune.table import (
+    LATENCY,
+    LatencyTable,
+    TimeSample,
+    head_family,
+    interpolate,
+    line_at,
+    read_latency,
+    write_latency,
+)
 from vocabforge.tune.types import CycleSetting, HeadSetting, Seconds, TreeSetting, setting_of
 
 SHAPES = Shapes(kind="llama", hidden_size=32, vocab_size=61, layers=5, parameters=1000, fingerprint="f")
 FULL = HeadSetting(kind="full", scored=(61,))
 
 
-def samples(axis: str, values: dict[int, float]) -> list[Sample]:
-    return [Sample({axis: size}, Seconds(value, value, value), 1) for size, value in values.items()]
+def samples(axis: str, values: dict[int, float]) -> list[TimeSample]:
+    return [TimeSample({axis: size}, Seconds(value, value, value), 1) for size, value in values.items()]
 
 
 def read(values: dict[int, float], wanted: int) -> float:
@@ -51,7 +59,8 @@ def test_a_fall_between_sizes_is_noise_and_averaged() -> None:
 
 def test_what_lies_beyond_the_measured_sizes_is_named() -> None:
     found = [
-        Sample({"a": a, "b": b}, Seconds(a + b, a + b, a + b), 1) for a, b in ((1, 1), (1, 4), (3, 2), (3, 8))
+        TimeSample({"a": a, "b": b}, Seconds(a + b, a + b, a + b), 1)
+        for a, b in ((1, 1), (1, 4), (3, 2), (3, 8))
     ]
     assert interpolate(found, ("a", "b"), {"a": 3, "b": 8}).beyond == frozenset()
     assert interpolate(found, ("a", "b"), {"a": 1, "b": 8}).beyond == frozenset()  # b 8 was measured, at a 3
@@ -63,7 +72,7 @@ def test_samples_need_not_fill_a_grid() -> None:
         return 2.0 * a + 3.0 * b
 
     found = [
-        Sample({"a": a, "b": b}, Seconds(*[cost(a, b)] * 3), 1)
+        TimeSample({"a": a, "b": b}, Seconds(*[cost(a, b)] * 3), 1)
         for a, b in ((1, 1), (1, 9), (2, 2), (2, 6), (4, 1), (4, 3))
     ]
     assert interpolate(found, ("a", "b"), {"a": 3, "b": 4}).seconds.value == pytest.approx(cost(3, 4))
@@ -107,7 +116,7 @@ GRID = {"batch": (1, 4), "topk": (1, 8), "prefix": (64, 256), "nodes": (2, 64), 
 GRID |= {"core": (0,), "scored": (8, 64), "history": (1, 1000), "tokens": (16, 512)}
 
 
-def part(name: str, family: str) -> Part:
+def part(name: str, family: str) -> MeasuredPart:
     places: list[dict[str, int]] = [{}]
     for axis in AXES[name]:
         places = [{**at, axis: size} for at in places for size in GRID[axis]]
@@ -115,7 +124,7 @@ def part(name: str, family: str) -> Part:
     for at in places:
         value = formula(name, at)
         points.append(Point(at=at, seconds=value, low=0.9 * value, high=1.2 * value, count=3))
-    return Part(name=name, family=family, points=tuple(points))
+    return MeasuredPart(name=name, family=family, points=tuple(points))
 
 
 def make_table(**changes: Any) -> LatencyTable:
@@ -228,7 +237,9 @@ def test_models_of_other_sizes_are_refused_and_other_weights_are_not(tmp_path: P
 
 def test_the_file_gives_the_same_table(tmp_path: Path) -> None:
     setting = CycleSetting(head=FULL, tree=TreeSetting(topk=3, depth=1, total=9), batch=2, prefix=99)
-    check = Check(setting=setting, fitted=False, predicted=1.1, low=1.0, high=1.2, measured=1.0, cycles=4)
+    check = CycleCheck(
+        setting=setting, fitted=False, predicted=1.1, low=1.0, high=1.2, measured=1.0, cycles=4
+    )
     table = make_table(checks=(check,), rest=Rest(per_cycle=-1e-5), notes=("left out",))
     write_latency(tmp_path / LATENCY, table)
     for path in (tmp_path, tmp_path / LATENCY):

@@ -10,8 +10,8 @@ import pytest
 from tests.tune.support import ROWS, make_place
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.tune.cutting import cut_vocabs
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.tune.space import cut_vocabs
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import VocabSubset, load_subset, save_subset
 from vocabforge.vocab.table import FrequencyTable, save_counts
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from vocabforge.corpus.cut_patterns import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
+from vocabforge.corpus.cut_parts import DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, QWEN35, TEKKEN
 from vocabforge.corpus.tokenizer import TextTokenizer
 
 SENTENCES = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.table import FrequencyTable, Tally, save_counts
 
 

@@ -19,7 +19,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from tests.vocab.engine_tokenizers import built
-from vocabforge.core.memory import peak_memory
+from vocabforge.core.provenance import peak_memory
 from vocabforge.vocab.count_run import count_corpus
 from vocabforge.vocab.counts import CountOptions
 folder = Path(sys.argv[1])

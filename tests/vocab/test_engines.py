@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import string
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +18,9 @@ from vocabforge.core.errors import UsageError
 from vocabforge.core.extension import resolve
 from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
 from vocabforge.corpus.tokenizer import TextTokenizer
-from vocabforge.vocab import engine_pieces, engines
-from vocabforge.vocab.engine_fast import FastEngine
-from vocabforge.vocab.engine_parts import NotSuited
-from vocabforge.vocab.engine_pieces import Pace, PiecesEngine
-from vocabforge.vocab.engine_plain import PlainEngine
-from vocabforge.vocab.engines import ENGINES, CountEngine, choose_engine
+from vocabforge.vocab import engine_pieces
+from vocabforge.vocab.engine_pieces import PiecesEngine
+from vocabforge.vocab.engines import ENGINES, CountEngine, FastEngine, NotSuited, choose_engine
 
 FAST = {
     *(
@@ -170,47 +165,6 @@ def test_cuts_that_err_on_the_sample_are_not_used() -> None:
     np.testing.assert_array_equal(choice.engine.count(texts, [True]), expected(tokenizer, texts))
 
 
-def test_pieces_forget_when_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pieces, "MAX_PIECES", 20)
-    tokenizer = built("sp_stripped")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    engine = PiecesEngine(tokenizer, rule)
-    for sentence in SENTENCES:
-        texts = [sentence, sentence + " and " + sentence]
-        np.testing.assert_array_equal(engine.count(texts, [True, True]), expected(tokenizer, texts))
-        assert all(len(memory._slots) < 80 for memory in engine._memory.values())
-
-
-def test_text_that_never_repeats_goes_the_plain_way() -> None:
-    tokenizer = built("bert")
-    rule = cut_rule(tokenizer)
-    assert isinstance(rule, CutRule)
-    noise = random.Random(3)
-    text = "".join(noise.choices(string.ascii_lowercase * 2 + " ", k=150_000))
-    assert choose_engine(tokenizer, [text]).engine.name == "plain"
-    engine = PiecesEngine(tokenizer, rule)
-    plain = PlainEngine(tokenizer, rule)
-    for _ in range(2):
-        np.testing.assert_array_equal(engine.count([text], [True]), plain.count([text], [True]))
-    assert engine._pace.rest > 0, "the engine did not notice that its pieces never come twice"
-
-
-def test_the_slower_way_rests_and_is_tried_again() -> None:
-    size, pace = engine_pieces.TIMED, Pace()
-    assert not pace.resting()
-    pace.took(size, 1.0)
-    assert pace.resting(), "the plain path is measured once"
-    pace.took_plainly(size, 2.0)
-    assert not pace.resting()
-    pace.took(size, 3.0)
-    assert [pace.resting() for _ in range(2)] == [True, False]
-    pace.took(size, 3.0)
-    assert [pace.resting() for _ in range(4)] == [True] * 3 + [False]
-    pace.took(size, 1.0)
-    assert not any(pace.resting() for _ in range(5))
-
-
 def test_counts_do_not_depend_on_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_pieces, "TIMED", 10)
     clock = iter(range(10**6))
@@ -232,8 +186,3 @@ def test_long_words_and_long_texts() -> None:
         right = expected(tokenizer, texts)
         for engine in engines_of(tokenizer, cut_rule(tokenizer)):
             np.testing.assert_array_equal(engine.count(texts, [True] * 5), right, err_msg=engine.name)
-
-
-def test_every_engine_has_a_row() -> None:
-    files = {path.stem.removeprefix("engine_") for path in Path(engines.__file__).parent.glob("engine_*.py")}
-    assert files - {"parts"} == set(ENGINES)

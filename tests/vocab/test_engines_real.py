@@ -16,8 +16,7 @@ from tests.support import DATA, needs_data
 from tests.vocab.real_tokenizers import REAL, real
 from tests.vocab.test_engines import engines_of, in_parts
 from vocabforge.corpus.cutting import CutRule, NoCut, cut_rule
-from vocabforge.vocab.engine_plain import PlainEngine
-from vocabforge.vocab.engines import CountEngine
+from vocabforge.vocab.engines import CountEngine, PlainEngine
 
 
 @cache

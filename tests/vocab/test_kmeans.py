@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from tests.vocab.kmeans_support import groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.vocab import kmeans, kmeans_repair, kmeans_rows
-from vocabforge.vocab.kmeans import KMeansOptions, Sweep, spherical_kmeans, sweep_rows
+from vocabforge.vocab import kmeans, kmeans_rows
+from vocabforge.vocab.kmeans import INITS, KMeansOptions, Sweep, spherical_kmeans, start_centroids, sweep_rows
 from vocabforge.vocab.kmeans_backends import BACKENDS, choose_backend
 from vocabforge.vocab.kmeans_rows import unit_rows
-from vocabforge.vocab.kmeans_start import INITS, start_centroids
 
 
 def here(name):
@@ -109,9 +108,6 @@ def test_float32_noise_of_a_backend_changes_nothing():
     class Noisy:
         name = "noisy"
 
-        def missing(self):
-            return None
-
         def search(self, centroids):
             rng = np.random.default_rng(0)
 
@@ -179,7 +175,7 @@ def test_dead_clusters_take_the_farthest_different_rows():
     centroids = np.stack([axes[0], axes[5], -axes[0]])
     sweep = sweep_rows(rows, centroids, TORCH.search(centroids))
     assert sweep.sizes.tolist() == [10, 0, 0]
-    assert kmeans_repair.refill(rows, centroids, sweep) == 2
+    assert kmeans.refill(rows, centroids, sweep) == 2
     assert sweep.labels.tolist() == [0] * 7 + [1, 0, 2], "the second copy of the farthest row is passed over"
     assert sweep.sizes.tolist() == [8, 1, 1]
     block = rows.block(0, 10)
@@ -195,7 +191,7 @@ def test_a_clusters_last_row_is_never_taken():
         np.eye(4)[[0, 1, 2, 3]],
         np.array([1, 1, 2, 0]),
     )
-    kmeans_repair.refill(rows, centroids, sweep)
+    kmeans.refill(rows, centroids, sweep)
     assert sorted(sweep.labels.tolist()) == [0, 1, 2, 3]
     assert sweep.labels[0] == 0
 

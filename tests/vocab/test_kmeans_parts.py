@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.vocab.kmeans_support import ArrayRows, groups, units
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.vocab import kmeans_backends
+from vocabforge.vocab.kmeans import start_centroids
 from vocabforge.vocab.kmeans_backends import absent, choose_backend
 from vocabforge.vocab.kmeans_rows import unit_rows
-from vocabforge.vocab.kmeans_start import start_centroids
 
 
 def test_plus_plus_spreads_and_sample_does_not():
@@ -73,41 +75,31 @@ def test_rows_that_are_not_finite_are_named(bad):
 
 
 def test_the_choice_of_a_backend(monkeypatch):
-    from vocabforge.vocab import kmeans_faiss, kmeans_sklearn
-
     with pytest.raises(UsageError, match="no such backend"):
         choose_backend("fais")
-    gone = lambda module, package: f"{package} is not installed"  # noqa: E731
-    monkeypatch.setattr(kmeans_faiss, "absent", gone)
-    there = lambda *_: None  # noqa: E731
-    monkeypatch.setattr(kmeans_sklearn, "absent", there)
+    monkeypatch.setattr(kmeans_backends, "absent", lambda module, package: f"{package} is not installed")
     chosen, reasons = choose_backend("auto")
-    assert chosen.name == "sklearn", "scikit-learn where faiss is absent"
-    assert reasons == ["faiss-gpu: faiss with CUDA is not installed", "faiss: faiss is not installed"]
-    monkeypatch.setattr(kmeans_sklearn, "absent", gone)
-    chosen, reasons = choose_backend("auto")
-    assert (chosen.name, len(reasons)) == ("torch", 3)
-    for name in ("faiss", "faiss-gpu", "sklearn"):
+    assert (chosen.name, reasons) == (
+        "torch",
+        ["faiss-gpu: faiss with CUDA is not installed", "faiss: faiss is not installed"],
+    )
+    for name in ("faiss", "faiss-gpu"):
         with pytest.raises(VocabForgeError, match="not installed") as caught:
             choose_backend(name)
         assert "pip install" in str(caught.value)
-    monkeypatch.setattr(kmeans_faiss, "absent", there)
+    monkeypatch.setattr(kmeans_backends, "absent", lambda *_: None)
     assert choose_backend("faiss")[0].name == "faiss"
 
 
 def test_faiss_on_a_gpu_comes_first(monkeypatch):
     """The choice alone, with a stand-in for a faiss that has CUDA."""
-    from types import SimpleNamespace
-
-    from vocabforge.vocab import kmeans_faiss
-
-    monkeypatch.setattr(kmeans_faiss, "absent", lambda *_: None)
+    monkeypatch.setattr(kmeans_backends, "absent", lambda *_: None)
     for cuda, expected in (
         (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 1), "faiss-gpu"),
         (SimpleNamespace(StandardGpuResources=object, get_num_gpus=lambda: 0), "faiss"),
         (SimpleNamespace(), "faiss"),
     ):
-        monkeypatch.setattr(kmeans_faiss, "load", lambda _, cuda=cuda: cuda)
+        monkeypatch.setattr(kmeans_backends, "load", lambda _, cuda=cuda: cuda)
         assert choose_backend("auto")[0].name == expected
 
 

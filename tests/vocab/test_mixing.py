@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.vocab.coverage import rank_all
-from vocabforge.vocab.domains import choose_domains
-from vocabforge.vocab.mixing import MIXTURE_TOTAL, Part, merge_tables, mix_tables
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.domains import MIXTURE_TOTAL, TablePart, choose_domains, merge_tables, mix_tables
+from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.table import load_counts, save_counts
 
 V = 12
@@ -24,7 +23,7 @@ weights = st.floats(1e-3, 10, allow_nan=False)
 
 @given(st.lists(rows, min_size=1, max_size=4), st.randoms())
 def test_addition_commutes(counts, random):
-    parts = [Part(f"t{n}", make_table(row)) for n, row in enumerate(counts)]
+    parts = [TablePart(f"t{n}", make_table(row)) for n, row in enumerate(counts)]
     merged = merge_tables(parts)
     np.testing.assert_array_equal(merged.counts, np.sum(counts, axis=0))
     assert (merged.documents, merged.bytes) == (len(parts), 10 * len(parts))
@@ -35,7 +34,7 @@ def test_addition_commutes(counts, random):
 @settings(deadline=None)
 @given(st.lists(st.tuples(rows, weights), min_size=1, max_size=4), st.booleans())
 def test_mixture_is_the_definition(given_parts, as_domains):
-    parts = [Part(f"t{n}", make_table(row), weight) for n, (row, weight) in enumerate(given_parts)]
+    parts = [TablePart(f"t{n}", make_table(row), weight) for n, (row, weight) in enumerate(given_parts)]
     mixed = mix_tables(parts, as_domains=as_domains)
     total = sum(Fraction(repr(part.weight)) for part in parts)
     for token in range(V):
@@ -57,13 +56,13 @@ def test_mixture_is_the_definition(given_parts, as_domains):
 @given(rows, weights, weights)
 def test_mixture_of_equal_tables_ranks_as_the_table(row, first, second):
     table = make_table(row)
-    mixed = mix_tables([Part("a", table, first), Part("b", table, second)])
+    mixed = mix_tables([TablePart("a", table, first), TablePart("b", table, second)])
     np.testing.assert_array_equal(rank_all(mixed.counts), rank_all(table.counts))
 
 
 def test_a_small_corpus_weighs_what_it_is_given():
     large, small = make_table([0, 1000, 0]), make_table([0, 0, 1])
-    mixed = mix_tables([Part("large", large, 0.3), Part("small", small, 0.7)])
+    mixed = mix_tables([TablePart("large", large, 0.3), TablePart("small", small, 0.7)])
     assert (mixed.counts / MIXTURE_TOTAL).tolist() == pytest.approx([0, 0.3, 0.7])
     entries = {entry["name"]: entry for entry in mixed.origin["parts"]}
     assert (entries["small"]["weight"], entries["small"]["tokens"]) == (0.7, 1)
@@ -72,7 +71,7 @@ def test_a_small_corpus_weighs_what_it_is_given():
 def test_ties_stay_ties():
     """1/3 + 1/6 and 1/6 + 1/3: in floating point the two could come apart."""
     a, b = make_table([2, 1, 3]), make_table([1, 2, 3])
-    mixed = mix_tables([Part("a", a, 0.1), Part("b", b, 0.1)])
+    mixed = mix_tables([TablePart("a", a, 0.1), TablePart("b", b, 0.1)])
     assert mixed.counts[0] == mixed.counts[1]
 
 
@@ -80,7 +79,7 @@ def test_round_trip_and_domains(tmp_path):
     a = make_table([3, 1, 0], {"x": [1, 1, 0], "y": [2, 0, 0]}, sources={"f": "1"})
     b = make_table([0, 4, 4], {"y": [0, 4, 4]}, sources={"f": "2"})
     c = make_table([1, 1, 1], sources={"h": "3"}, special=SpecialTokens(eos=(2,)))
-    merged = merge_tables([Part("a", a), Part("b", b), Part("c", c)])
+    merged = merge_tables([TablePart("a", a), TablePart("b", b), TablePart("c", c)])
     assert {name: part.counts.tolist() for name, part in merged.domains.items()} == {
         "x": [1, 1, 0],
         "y": [2, 4, 4],
@@ -88,12 +87,15 @@ def test_round_trip_and_domains(tmp_path):
     }
     assert merged.sources == {"f": "1", "f (of b)": "2", "h": "3"}
     assert merged.special.eos == (0, 2)
-    for name, table in {"merged": merged, "mixed": mix_tables([Part("a", a, 1), Part("b", b, 2)])}.items():
+    for name, table in {
+        "merged": merged,
+        "mixed": mix_tables([TablePart("a", a, 1), TablePart("b", b, 2)]),
+    }.items():
         save_counts(table, tmp_path / name)
         again = load_counts(tmp_path / name)
         np.testing.assert_array_equal(again.counts, table.counts)
         assert (again.origin, list(again.domains)) == (table.origin, list(table.domains))
-    named = merge_tables([Part("a", a), Part("b", b)], as_domains=True)
+    named = merge_tables([TablePart("a", a), TablePart("b", b)], as_domains=True)
     assert {name: part.counts.tolist() for name, part in named.domains.items()} == {
         "a": [3, 1, 0],
         "b": [0, 4, 4],
@@ -105,26 +107,26 @@ def test_refusals():
     other = make_table([1, 2, 0], fingerprint="g")
     again = make_table([1, 2, 0], sources={"copy.txt": "same"})
     with pytest.raises(MismatchError, match="different tokenizers"):
-        merge_tables([Part("a", table), Part("b", other)])
+        merge_tables([TablePart("a", table), TablePart("b", other)])
     with pytest.raises(MismatchError, match="different tokenizers"):
-        mix_tables([Part("a", table), Part("b", other)])
+        mix_tables([TablePart("a", table), TablePart("b", other)])
     with pytest.raises(DataError, match=r"counted twice[\s\S]*copy.txt in b, a.txt in a"):
-        merge_tables([Part("a", table), Part("b", again)])
-    assert merge_tables([Part("a", table), Part("b", again)], allow_repeats=True).tokens == 6
+        merge_tables([TablePart("a", table), TablePart("b", again)])
+    assert merge_tables([TablePart("a", table), TablePart("b", again)], allow_repeats=True).tokens == 6
     with pytest.raises(DataError, match="different modes"):
-        merge_tables([Part("a", table), Part("b", make_table([1, 1, 1], mode="assistant"))])
-    mixture = mix_tables([Part("a", table)])
+        merge_tables([TablePart("a", table), TablePart("b", make_table([1, 1, 1], mode="assistant"))])
+    mixture = mix_tables([TablePart("a", table)])
     with pytest.raises(DataError, match="a mixture cannot be added"):
-        merge_tables([Part("a", table), Part("b", mixture)])
+        merge_tables([TablePart("a", table), TablePart("b", mixture)])
     with pytest.raises(DataError, match="without tokens"):
-        mix_tables([Part("a", make_table([0, 0, 0]))])
+        mix_tables([TablePart("a", make_table([0, 0, 0]))])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UsageError, match="not positive"):
-            mix_tables([Part("a", table, weight)])
+            mix_tables([TablePart("a", table, weight)])
     with pytest.raises(DataError, match="weight is too small"):
-        mix_tables([Part("a", table, 1.0), Part("b", table, 1e-18)])
+        mix_tables([TablePart("a", table, 1.0), TablePart("b", table, 1e-18)])
     with pytest.raises(UsageError, match="two tables have one name"):
-        merge_tables([Part("a", table), Part("a", again)], as_domains=True, allow_repeats=True)
+        merge_tables([TablePart("a", table), TablePart("a", again)], as_domains=True, allow_repeats=True)
     with pytest.raises(UsageError, match="no frequency table"):
         merge_tables([])
 
@@ -143,5 +145,7 @@ def test_choose_domains():
         choose_domains(table, {"wiki": 0.5, "code": None})
     with pytest.raises(UsageError, match="not positive"):
         choose_domains(table, {"wiki": 0.0})
-    mixed_table = mix_tables([Part("a", make_table([1, 2])), Part("b", make_table([3, 1]))], as_domains=True)
+    mixed_table = mix_tables(
+        [TablePart("a", make_table([1, 2])), TablePart("b", make_table([3, 1]))], as_domains=True
+    )
     assert choose_domains(mixed_table, {"a": None}).mode == "mixture"

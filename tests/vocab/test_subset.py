@@ -13,8 +13,7 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.vocab.forced import ForceOptions, forced_ids
-from vocabforge.vocab.select import select
-from vocabforge.vocab.special import SpecialTokens
+from vocabforge.vocab.select import SpecialTokens, select
 from vocabforge.vocab.subset import VocabSubset, load_subset, make_subset, save_subset
 from vocabforge.vocab.table import FrequencyTable
 

@@ -19,7 +19,7 @@ from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
 from tests.vocab.real_tokenizers import real
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.vocab.special import byte_ids
+from vocabforge.vocab.select import byte_ids
 from vocabforge.vocab.token_bytes import byte_level_characters, readable, token_bytes, token_forms
 
 UNICODE = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)

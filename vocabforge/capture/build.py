@@ -13,8 +13,7 @@ from ..corpus.packing import PackedRows
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..models.target_load import DTYPES, dtype_name
-from .cache import CachedCapture, cache_key, open_cache
-from .cache_format import CaptureKey, rows_digest
+from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
 from .online import CaptureSource, OnlineCapture
 
 
@@ -51,7 +50,6 @@ def load_capture_target(
     computed in when the cache was made.
 
     Args:
-        path: Hugging Face folder of the target.
         aux_layers: layers that the drafter reads; None when it reads none (any cache of the target serves then).
         layers: load the layers in any case.
 

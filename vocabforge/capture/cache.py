@@ -3,23 +3,163 @@
 from __future__ import annotations
 
 import bisect
+import hashlib
+import json
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
-from ..core.errors import ArtifactError, MismatchError
+from ..core.errors import ArtifactError, DataError, MismatchError
 from ..core.files import form_errors, read_json, sha256_file
 from ..core.records import read_record
+from ..corpus.packing import PackedRows
 from ..models.target_load import DTYPES
-from .cache_format import FORMAT, INDEX, KIND, CaptureKey, Shard, check_finite
 from .online import CapturedBatch, Key, RowBatch
+
+KIND = "capture"
+INDEX = "index.json"
+FORMAT = 1
+SPLITS = ("train", "heldout")
+_CHUNK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class CaptureKey:
+    """Everything that decides what a cache holds.
+
+    Attributes:
+        target: fingerprint of the target.
+        aux_layers: decoder layers (0-based outputs) in ``features``, in this order.
+        hidden_size: H.
+        dtype: of the stored states.
+        target_dtype: that the target computed in.
+        rows: split -> digest of its token ids and documents (see :func:`rows_digest`).
+    """
+
+    target: str
+    aux_layers: tuple[int, ...]
+    hidden_size: int
+    dtype: str
+    target_dtype: str
+    rows: Mapping[str, str]
+
+    @property
+    def feature_size(self) -> int:
+        """n_aux * H."""
+        return len(self.aux_layers) * self.hidden_size
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes stored for one token."""
+        size = torch.empty((), dtype=DTYPES[self.dtype]).element_size()
+        return (self.feature_size + self.hidden_size) * size + 8
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+@dataclass(frozen=True)
+class CaptureShard:
+    """Rows ``first`` to ``first + rows`` of a split, in one file of ``tokens`` tokens."""
+
+    file: str
+    split: str
+    first: int
+    rows: int
+    tokens: int
+
+
+def rows_digest(rows: PackedRows) -> str:
+    """SHA-256 over token ids and documents of all rows: what the target's states depend on, and nothing else."""
+    digest = hashlib.sha256(repr(tuple(rows.input_ids.shape)).encode())
+    for first in range(0, len(rows.input_ids), _CHUNK_ROWS):
+        for array in (rows.input_ids, rows.document):
+            part = np.ascontiguousarray(array[first : first + _CHUNK_ROWS], dtype=np.int32)
+            digest.update(part.tobytes())
+    return digest.hexdigest()
+
+
+def row_lengths(rows: PackedRows) -> npt.NDArray[np.int64]:
+    """Real tokens of each row (N,)."""
+    chunks = [
+        (np.asarray(rows.document[first : first + _CHUNK_ROWS]) != 0).sum(1)
+        for first in range(0, len(rows.document), _CHUNK_ROWS)
+    ]
+    return np.concatenate(chunks).astype(np.int64)
+
+
+def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: int) -> list[CaptureShard]:
+    """Consecutive rows put into shards of at most ``shard_bytes`` (a longer row has one of its own)."""
+    shards: list[CaptureShard] = []
+    for split, packed in rows.items():
+        first, tokens = 0, 0
+        lengths = row_lengths(packed).tolist()
+        for row, length in enumerate(lengths):
+            if row > first and (tokens + length) * token_bytes > shard_bytes:
+                shards.append(_shard(len(shards), split, first, row, tokens))
+                first, tokens = row, 0
+            tokens += length
+        if lengths:
+            shards.append(_shard(len(shards), split, first, len(lengths), tokens))
+    return shards
+
+
+def _shard(number: int, split: str, first: int, stop: int, tokens: int) -> CaptureShard:
+    return CaptureShard(f"shard-{number:05d}.safetensors", split, first, stop - first, tokens)
+
+
+def to_batch(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
+    """The named rows as tensors (B, T)."""
+    index = np.asarray(indices)
+
+    def ids(array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.asarray(array[index]).astype(np.int64)).to(device)
+
+    mask = torch.from_numpy(np.asarray(rows.loss_mask[index]).astype(np.bool_)).to(device)
+    return RowBatch(ids(rows.input_ids), mask, ids(rows.document), ids(rows.position))
+
+
+def shard_tensors(batches: Iterator[CapturedBatch], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors of a shard from its rows, padding left out."""
+    parts: dict[str, list[Tensor]] = {"hidden": [], "features": [], "token_ids": [], "document": []}
+    offsets = [0]
+    for batch in batches:
+        real = batch.document != 0  # (B, T)
+        offsets += [offsets[-1] + count for count in real.sum(1).cumsum(0).tolist()]
+        parts["hidden"].append(batch.hidden[real].to("cpu", dtype))
+        parts["features"].append(batch.features[real].to("cpu", dtype))
+        parts["token_ids"].append(batch.input_ids[real].to("cpu", torch.int32))
+        parts["document"].append(batch.document[real].to("cpu", torch.int32))
+    tensors = {name: torch.cat(values) for name, values in parts.items()}
+    return {**tensors, "offsets": torch.tensor(offsets)}
+
+
+def check_finite(values: Sequence[tuple[str, Tensor]], key: Key, *, source: object, remedy: str) -> None:
+    """Refuse NaN and infinity in the states of one row.
+
+    Raises:
+        DataError: naming the row.
+    """
+    for name, tensor in values:
+        if not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).any(-1).nonzero()[0])
+            raise DataError(
+                "captured states are not finite",
+                got=f"NaN or Inf in {name} of {key[0]} row {key[1]}, token {bad}",
+                source=source,
+                remedy=remedy,
+            )
+
 
 _OPEN_SHARDS = 32
 
@@ -65,11 +205,11 @@ def cache_key(artifact: Artifact) -> CaptureKey:
         return key
 
 
-def read_index(artifact: Artifact) -> list[Shard]:
+def read_index(artifact: Artifact) -> list[CaptureShard]:
     """The shards of a cache, in order."""
     index = read_json(artifact.file(INDEX), "index of the cache")
     with form_errors("the index of the cache cannot be read", artifact.path / INDEX):
-        shards = [read_record(Shard, entry) for entry in index["shards"]]
+        shards = [read_record(CaptureShard, entry) for entry in index["shards"]]
         for shard in shards:
             artifact.file(shard.file)
         return shards
@@ -89,9 +229,6 @@ class CachedCapture:
     Each shard's hash is verified when it is first used; its rows are read from the mapped file. What is read is
     compared with the rows that are asked for (token ids and documents) and must be finite.
 
-    Args:
-        path: folder written by ``vocabforge capture``.
-
     Raises:
         ArtifactError: not a cache, or damaged.
     """
@@ -100,7 +237,7 @@ class CachedCapture:
         self.path = path
         self.artifact = open_cache(path)
         self.key = cache_key(self.artifact)
-        self._shards: dict[str, list[Shard]] = {}
+        self._shards: dict[str, list[CaptureShard]] = {}
         for shard in read_index(self.artifact):
             self._shards.setdefault(shard.split, []).append(shard)
         self._open: OrderedDict[str, _Rows] = OrderedDict()
@@ -176,14 +313,14 @@ class CachedCapture:
         )
         return features, hidden
 
-    def _find(self, key: Key) -> Shard:
+    def _find(self, key: Key) -> CaptureShard:
         shards = self._shards.get(key[0], [])
         at = bisect.bisect_right([shard.first for shard in shards], key[1]) - 1
         if at < 0 or key[1] >= shards[at].first + shards[at].rows:
             raise self._other_row(key, "no such row")
         return shards[at]
 
-    def _opened(self, shard: Shard) -> _Rows:
+    def _opened(self, shard: CaptureShard) -> _Rows:
         """The shard, verified at its first use."""
         if shard.file in self._open:
             self._open.move_to_end(shard.file)

@@ -22,23 +22,69 @@ from ..core.errors import DataError, UsageError
 from ..core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
+from ..core.row_log import check_identity
 from ..corpus.packing import PackedRows
 from ..models.document_passes import PASS_TOKENS
 from ..models.target_load import DTYPES
-from .cache_format import (
+from .cache import (
     FORMAT,
     INDEX,
     KIND,
     CaptureKey,
-    Shard,
+    CaptureShard,
     check_finite,
     plan_shards,
     row_lengths,
     shard_tensors,
     to_batch,
 )
-from .disk_use import gigabytes
 from .online import CapturedBatch, CaptureSource
+
+_SPARE = 1 << 28
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """Bytes that the cache takes, that are there already, and that are free."""
+
+    total: int
+    done: int
+    free: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the rest fits, with 256 MiB to spare."""
+        return self.total - self.done + _SPARE <= self.free
+
+
+def disk_use(output: Path, total: int, done: int) -> DiskUse:
+    """What a cache of ``total`` bytes at ``output`` needs, ``done`` of them being there."""
+    where = output.absolute()
+    there = next(folder for folder in (where, *where.parents) if folder.exists())
+    return DiskUse(total, done, shutil.disk_usage(there).free)
+
+
+def check_disk(use: DiskUse, output: Path) -> None:
+    """Refuse a cache that does not fit.
+
+    Raises:
+        UsageError: naming what is needed and what is free.
+    """
+    if not use.fits:
+        raise UsageError(
+            "the captured states do not fit on the disk",
+            got=f"{gigabytes(use.free)} free",
+            expected=f"{gigabytes(use.total - use.done)} more for this cache",
+            source=output,
+            remedy="use --store-dtype bfloat16, less data, or an --output on another disk; "
+            "or train online (capture.cache left out)",
+        )
+
+
+def gigabytes(size: float) -> str:
+    """``1.5 GB``, smaller sizes in MB."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
 
 PLAN = "plan.json"
 
@@ -48,23 +94,20 @@ class CaptureJob:
     """What is to be written.
 
     Attributes:
-        output: folder of the finished cache.
-        key: what decides the content.
         rows: split -> packed rows.
-        shards: all of them, in order.
     """
 
     output: Path
     key: CaptureKey
     rows: Mapping[str, PackedRows]
-    shards: Sequence[Shard]
+    shards: Sequence[CaptureShard]
 
     @property
     def partial(self) -> Path:
         """Where shards stand until all are there."""
         return self.output.with_name(f"{self.output.name}.partial")
 
-    def bytes(self, shards: Sequence[Shard] | None = None) -> int:
+    def bytes(self, shards: Sequence[CaptureShard] | None = None) -> int:
         """Size on the disk, headers of the files left out."""
         return sum(s.tokens * self.key.token_bytes for s in (self.shards if shards is None else shards))
 
@@ -88,13 +131,8 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
         job.partial.mkdir(parents=True, exist_ok=True)
         if not (job.partial / PLAN).is_file():
             atomic_write_json(job.partial / PLAN, plan)
-    if read_json(job.partial / PLAN, "plan of the unfinished capture") != plan:
-        raise UsageError(
-            "an unfinished capture with other settings or other data lies there",
-            got=job.partial,
-            expected="one of the same target, layers, dtype, rows and shard size",
-            remedy="remove that folder, or choose another --output",
-        )
+    former = read_json(job.partial / PLAN, "plan of the unfinished capture")
+    check_identity(former, plan, source=job.partial, remedy="remove that folder, or choose another --output")
     if overwrite and (job.output / MANIFEST).is_file():
         _take_over(job)
 
@@ -116,10 +154,10 @@ def _take_over(job: CaptureJob) -> None:
                 atomic_write_json(_side(file), {"sha256": entry["sha256"], "bytes": entry["bytes"]})
 
 
-def finished_shards(job: CaptureJob, among: Sequence[Shard]) -> list[Shard]:
+def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
     """Those of ``among`` in ``OUTPUT.partial`` whose hash holds; damaged ones are removed, to be made again."""
     present = [shard for shard in among if _side(job.partial / shard.file).is_file()]
-    found: list[Shard] = []
+    found: list[CaptureShard] = []
     if not present:
         return found
     with ProgressBar("verify finished shards", job.bytes(present), "B") as bar:
@@ -135,7 +173,7 @@ def finished_shards(job: CaptureJob, among: Sequence[Shard]) -> list[Shard]:
     return found
 
 
-def present_shards(job: CaptureJob) -> list[Shard]:
+def present_shards(job: CaptureJob) -> list[CaptureShard]:
     """Shards that some process has finished, whole or not."""
     return [shard for shard in job.shards if _side(job.partial / shard.file).is_file()]
 
@@ -152,14 +190,14 @@ def _sound(file: Path) -> bool:
         return False
 
 
-def my_shards(shards: Sequence[Shard], part: tuple[int, int]) -> list[Shard]:
+def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
     """Every n-th shard, from number i - 1 on, of ``part`` = (i, n)."""
     return list(shards[part[0] - 1 :: part[1]])
 
 
 def write_shards(
     job: CaptureJob,
-    todo: Sequence[Shard],
+    todo: Sequence[CaptureShard],
     source: CaptureSource,
     device: torch.device,
     *,
@@ -168,8 +206,6 @@ def write_shards(
     """Capture shards one after the other, with rate, time left and disk use.
 
     Args:
-        todo: the shards to make.
-        source: gives the states.
         device: that rows are handed over on.
         writes: off in processes that only take part in the computation (tensor parallelism).
 
@@ -192,7 +228,7 @@ def write_shards(
 
 def _batches(
     job: CaptureJob,
-    shard: Shard,
+    shard: CaptureShard,
     source: CaptureSource,
     device: torch.device,
     progress: Callable[[int], None],
@@ -206,8 +242,7 @@ def _batches(
         progress(int((rows.document[numbers] != 0).sum()))
 
 
-def _check_shard(job: CaptureJob, shard: Shard, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Lengths, token ids and finite numbers, row by row, before anything is written."""
+def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, torch.Tensor]) -> None:
     packed = job.rows[shard.split]
     offsets = tensors["offsets"].tolist()
     for place in range(shard.rows):

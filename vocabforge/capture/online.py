@@ -74,7 +74,6 @@ class OnlineCapture:
     all processes must call this equally often.
 
     Args:
-        target: the frozen target.
         budget_bytes: memory for kept states; rows beyond it are computed again each time.
         together: capture the rows of a call together; None chooses by the target's device.
     """

@@ -20,8 +20,7 @@ from torch import Tensor
 from ..core.errors import DataError, MismatchError
 from ..core.progress import ProgressBar
 from ..models.document_passes import document_spans
-from ..models.target import HFTarget
-from ..models.target_check import final_norm
+from ..models.target import HFTarget, final_norm
 from .online import CapturedBatch, Key, RowBatch
 
 _SAMPLE_TOKENS = 256
@@ -31,7 +30,7 @@ _TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
-class Sample:
+class SpeculatorsSample:
     """One file's content, T cut to the rows' length."""
 
     file: Path
@@ -48,7 +47,6 @@ class SpeculatorsCapture:
     Args:
         folder: searched for ``*.safetensors``, subfolders included.
         target: loaded with the auxiliary layers that the drafter reads.
-        length: T of the packed rows.
 
     Raises:
         DataError: no sample, a damaged one, or one of another form.
@@ -94,12 +92,12 @@ class SpeculatorsCapture:
             raise _form(file, "no tokens", self.target)
         return tokens[: self.length]
 
-    def read(self, file: Path) -> Sample:
+    def read(self, file: Path) -> SpeculatorsSample:
         """A sample; its states stay as they were stored."""
         try:
             with safe_open(str(file), framework="pt") as handle:
                 states = handle.get_slice("hidden_states")[: self.length]
-                return Sample(file, handle.get_tensor("token_ids")[: self.length], states)
+                return SpeculatorsSample(file, handle.get_tensor("token_ids")[: self.length], states)
         except (SafetensorError, OSError) as error:
             raise _unreadable(file, error) from error
 
@@ -117,7 +115,7 @@ class SpeculatorsCapture:
             )
         return verdicts.pop()
 
-    def _check(self, sample: Sample) -> bool:
+    def _check(self, sample: SpeculatorsSample) -> bool:
         target = self.target
         states = sample.states[:_SAMPLE_TOKENS].float()
         ids = sample.token_ids[None, :_SAMPLE_TOKENS].long().to(target.device)
@@ -146,7 +144,9 @@ class SpeculatorsCapture:
             )
         return behind < before
 
-    def _wrong_layers(self, sample: Sample, states: Tensor, ours: dict[int, Tensor]) -> MismatchError:
+    def _wrong_layers(
+        self, sample: SpeculatorsSample, states: Tensor, ours: dict[int, Tensor]
+    ) -> MismatchError:
         """Say which layers the sample's states are, if they are any of this target's."""
         nearest = []
         for place in range(states.shape[1] - 1):
@@ -208,7 +208,6 @@ def _digest(tokens: Tensor) -> bytes:
 
 
 def _apart(one: Tensor, other: Tensor) -> float:
-    """||one - other|| / ||other||."""
     return float((one - other).norm() / other.norm().clamp(min=1e-30))
 
 

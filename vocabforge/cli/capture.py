@@ -74,13 +74,13 @@ def capture(
     from ..core.config import load_config
     from ..core.errors import UsageError
     from ..train.config import TrainConfig
-    from .capture_run import Options, plan, run
+    from .capture_run import CaptureRunOptions, plan, run
 
     settings = load_config(TrainConfig, config, overrides or [])
     folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
-    options = Options(
+    options = CaptureRunOptions(
         output=folder,
         store_dtype=None if cache.store_dtype is StoreDtype.target else cache.store_dtype.value,
         shard_bytes=cache.shard_mb * 10**6,

@@ -10,18 +10,20 @@ from typing import Any
 
 import typer
 
-from ..capture.cache_format import SPLITS, CaptureKey, Shard, rows_digest
+from ..capture.cache import SPLITS, CaptureKey, CaptureShard, rows_digest
 from ..capture.cache_write import (
     CaptureJob,
+    check_disk,
+    disk_use,
     finish,
     finished_shards,
+    gigabytes,
     my_shards,
     plan_capture,
     prepare_folder,
     present_shards,
     write_shards,
 )
-from ..capture.disk_use import check_disk, disk_use, gigabytes
 from ..capture.online import CaptureSource, OnlineCapture
 from ..capture.speculators import SpeculatorsCapture
 from ..core.distributed import rank, world_size
@@ -37,17 +39,17 @@ from ..models.target import (
     read_target_config,
 )
 from ..models.target_load import dtype_name, dtype_of
-from ..train.basis import sizes_of
 from ..train.config import TrainConfig
 from ..train.data import prepare
 from ..train.machine import device_of, set_threads
-from .native_init import briefly_native
+from ..train.setup import sizes_of
+from .train_drafter import briefly_native
 
 _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 
 @dataclass(frozen=True)
-class Options:
+class CaptureRunOptions:
     """The command's options beside the recipe; ``store_dtype`` None is the target's."""
 
     output: Path
@@ -59,7 +61,7 @@ class Options:
     overwrite: bool
 
 
-def plan(settings: TrainConfig, options: Options) -> dict[str, Any]:
+def plan(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
     """What would be captured and the room it takes; nothing is written but the prepared data."""
     job, _ = _job(settings, options)
     use = disk_use(options.output, job.bytes(), job.bytes(present_shards(job)))
@@ -77,7 +79,7 @@ def plan(settings: TrainConfig, options: Options) -> dict[str, Any]:
     }
 
 
-def run(settings: TrainConfig, options: Options) -> dict[str, Any]:
+def run(settings: TrainConfig, options: CaptureRunOptions) -> dict[str, Any]:
     """Capture this process's shards and, when all are there, finish the cache.
 
     Raises:
@@ -141,7 +143,7 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _job(settings: TrainConfig, options: Options) -> tuple[CaptureJob, TextTokenizer]:
+def _job(settings: TrainConfig, options: CaptureRunOptions) -> tuple[CaptureJob, TextTokenizer]:
     """Rows, key and shards; the target's weights are not loaded."""
     raw = read_target_config(settings.target)
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
@@ -163,7 +165,7 @@ def _job(settings: TrainConfig, options: Options) -> tuple[CaptureJob, TextToken
     return plan_capture(options.output, key, rows, options.shard_bytes), tokenizer
 
 
-def _ask(job: CaptureJob, todo: list[Shard], options: Options) -> None:
+def _ask(job: CaptureJob, todo: list[CaptureShard], options: CaptureRunOptions) -> None:
     """Show the disk use; go on only where it fits and is wanted."""
     if not todo:
         return
@@ -205,14 +207,14 @@ def _load(settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer) -> H
     return target
 
 
-def _source(target: HFTarget, options: Options, job: CaptureJob) -> CaptureSource:
+def _source(target: HFTarget, options: CaptureRunOptions, job: CaptureJob) -> CaptureSource:
     if options.from_speculators is None:
         return OnlineCapture(target, 0)
     length = next(iter(job.rows.values())).input_ids.shape[1]
     return SpeculatorsCapture(options.from_speculators, target, length)
 
 
-def _agreed(todo: list[Shard]) -> list[Shard]:
+def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:
     """Rank 0's list on every process: under tensor parallelism all compute the same shards."""
     import torch.distributed as dist
 

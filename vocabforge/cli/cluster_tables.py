@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from ..core.console import DataTable, bar
 from .app import stdout_console
 
-_BAR = 32
+_RECALL_NOTE = (
+    "The first m clusters by their best logit (recall is 1 by construction), by their probability mass, and by "
+    "centroid · hidden state (c·h). recall: the target's argmax is in them; mass: their probability; tokens: their "
+    "size. Means over contexts."
+)
 _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
 
 
@@ -22,16 +23,11 @@ def print_clusters(facts: Mapping[str, Any]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     if (warning := large_cluster(facts["figures"])) is not None:
         out.print(warning, style="bold", markup=False, highlight=False, soft_wrap=True)
-    out.print(_histogram(facts["figures"]))
+    columns = ["ids", "clusters", "of vocabulary", "<"]
+    out.print(DataTable("Clusters by size", columns, _size_rows(facts["figures"])))
     out.print(_examples(facts["examples"]))
     if facts["recall"] is not None:
         out.print(_recall(facts["recall"]))
-        out.print(
-            "The first m clusters by their best logit (recall is 1 by construction), by their probability mass, "
-            "and by centroid · hidden state (c·h). recall: the target's argmax is in them; "
-            "mass: their probability; tokens: their size. Means over contexts.",
-            style="dim",
-        )
     out.print(f"Written to {facts['output']}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -60,7 +56,7 @@ def _summary(facts: Mapping[str, Any]) -> list[str]:
 
 
 def large_cluster(figures: Mapping[str, Any]) -> str | None:
-    """A warning where one cluster holds more than a quarter of the vocabulary, else None."""
+    """A warning if one cluster holds more than a quarter of the vocabulary, else None."""
     share = figures["sizes"]["max"] / figures["vocab_size"]
     if share <= _LARGE:
         return None
@@ -71,51 +67,41 @@ def large_cluster(figures: Mapping[str, Any]) -> str | None:
     )
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True
-    )
-
-
-def _histogram(figures: Mapping[str, Any]) -> Table:
-    table = _table("Clusters by size")
-    for name in ("ids", "clusters", "of vocabulary"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+def _size_rows(figures: Mapping[str, Any]) -> list[list[str]]:
     most = max(row["clusters"] for row in figures["histogram"])
-    for row in figures["histogram"]:
-        ids = f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,} – {row['to']:,}"
-        bar = "█" * round(_BAR * row["clusters"] / most) or ("▏" if row["clusters"] else "")
-        table.add_row(ids, f"{row['clusters']:,}", f"{row['ids'] / figures['vocab_size']:.1%}", bar)
-    return table
+    return [
+        [
+            f"{row['from']:,}" if row["from"] == row["to"] else f"{row['from']:,} – {row['to']:,}",
+            f"{row['clusters']:,}",
+            f"{row['ids'] / figures['vocab_size']:.1%}",
+            bar(row["clusters"], most),
+        ]
+        for row in figures["histogram"]
+    ]
 
 
-def _examples(rows: list[dict[str, Any]]) -> Table:
-    table = _table("A few clusters")
-    table.add_column("cluster", justify="right")
-    table.add_column("chosen as")
-    table.add_column("ids", justify="right")
-    table.add_column("cosine", justify="right")
-    table.add_column("lowest ids", overflow="fold")
-    for row in rows:
-        more = " …" if row["size"] > len(row["tokens"]) else ""
-        shown = Text("  ".join(row["tokens"]) + more)  # Text: a token may look like markup
-        table.add_row(str(row["cluster"]), row["why"], f"{row['size']:,}", f"{row['cosine']:.3f}", shown)
-    return table
+def _examples(rows: list[dict[str, Any]]) -> DataTable:
+    shown = [
+        [
+            str(row["cluster"]),
+            row["why"],
+            f"{row['size']:,}",
+            f"{row['cosine']:.3f}",
+            "  ".join(row["tokens"]) + (" …" if row["size"] > len(row["tokens"]) else ""),
+        ]
+        for row in rows
+    ]
+    return DataTable("A few clusters", ["cluster", "chosen as<", "ids", "cosine", "lowest ids<"], shown)
 
 
-def _recall(recall: Mapping[str, Any]) -> Table:
-    table = _table(f"Recall over {recall['contexts']:,} contexts")
-    table.add_column("m", justify="right")
+def _recall(recall: Mapping[str, Any]) -> DataTable:
+    by_place = {(row["ranking"], row["m"]): row for row in recall["rows"]}
     names = list(dict.fromkeys(row["ranking"] for row in recall["rows"]))
     titles = {"logit": "logit", "mass": "mass", "centroid": "c·h"}
-    for name in names:
-        for figure in ("recall", "mass", "tokens"):
-            table.add_column(f"{titles[name]}:\n{figure}", justify="right")
+    rows = []
     for m in dict.fromkeys(row["m"] for row in recall["rows"]):
-        cells = []
-        for name in names:
-            row = next(one for one in recall["rows"] if (one["ranking"], one["m"]) == (name, m))
-            cells += [f"{row['recall']:.1%}", f"{row['mass']:.1%}", f"{row['tokens']:,.0f}"]
-        table.add_row(f"{m:,}", *cells)
-    return table
+        found = [by_place[name, m] for name in names]
+        cells = [(f"{one['recall']:.1%}", f"{one['mass']:.1%}", f"{one['tokens']:,.0f}") for one in found]
+        rows.append([f"{m:,}", *(cell for three in cells for cell in three)])
+    heads = [f"{titles[name]}: {figure}" for name in names for figure in ("recall", "mass", "tokens")]
+    return DataTable(f"Recall over {recall['contexts']:,} contexts", ["m", *heads], rows, _RECALL_NOTE)

@@ -35,7 +35,6 @@ class BackendName(str, Enum):
     auto = "auto"
     faiss_gpu = "faiss-gpu"
     faiss = "faiss"
-    sklearn = "sklearn"
     torch = "torch"
 
 
@@ -69,7 +68,7 @@ class KMeansChoice:
         BackendName,
         typer.Option(
             metavar="NAME",
-            help="What finds the nearest centroids: **faiss-gpu**, **faiss**, **sklearn** or **torch**; **auto** "
+            help="What finds the nearest centroids: **faiss-gpu**, **faiss** or **torch**; **auto** "
             "takes the first of them that is there. All give the same clusters.",
         ),
     ] = BackendName.auto
@@ -139,8 +138,7 @@ def cluster_vocab(
     from ..core.progress import say
     from ..corpus.tokenizer import load_tokenizer
     from ..models.head_rows import check_head_fits, open_head
-    from ..vocab.cluster_figures import cluster_figures, examples
-    from ..vocab.clusters import save_clusters
+    from ..vocab.clusters import cluster_figures, examples, save_clusters
 
     check_output(output, overwrite=ending.overwrite)
     head = open_head(target)
@@ -177,11 +175,10 @@ def _report(facts: dict[str, Any], *, as_json: bool) -> None:
 def _cluster(
     head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions, backend: str
 ) -> tuple[Clusters, dict[str, Any]]:
-    """The clusters, and what making them took."""
     import time
 
-    from ..core.memory import peak_memory
     from ..core.progress import say
+    from ..core.provenance import peak_memory
     from ..models.head_rows import digest_start
     from ..vocab.clusters import make_clusters
     from ..vocab.kmeans_backends import AUTO, choose_backend

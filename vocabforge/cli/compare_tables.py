@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from ..core.console import DataTable, percent
+from ..vocab.token_bytes import readable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..vocab.overlap import Overlap, Side, Vocabulary
+    from ..vocab.overlap import ComparedVocabulary, Overlap, VocabularySide
 
-
-Vocabularies = tuple["Vocabulary", "Vocabulary"]
+Vocabularies = tuple["ComparedVocabulary", "ComparedVocabulary"]
+_NUMBERS = {
+    "ids (highest + 1)": "vocab_size",
+    "· tokens of text": "text_tokens",
+    "· of these added tokens": "added",
+    "· of these same bytes as another": "duplicates",
+    "· special or unknown": "special",
+    "· without a token": "unused",
+    "single bytes, of 256": "single_bytes",
+}
 
 
 def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[RenderableType]:
@@ -24,139 +31,109 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
     Args:
         sides: what was compared, for token texts and lengths; an artefact does not hold them.
     """
-    shown: list[RenderableType] = [_sizes(overlap, sides), _shared(overlap, sides), _needed(overlap)]
-    if overlap.corpus is not None:
-        shown.append(_corpus(overlap, overlap.corpus))
-        for letter, side in (("a", overlap.a), ("b", overlap.b)):
-            shown += _failures(side, overlap.corpus[letter])
-    return shown
+    from rich.text import Text
 
-
-def _table(title: str, overlap: Overlap) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for letter, side in (("A", overlap.a), ("B", overlap.b)):
-        table.add_column(Text(f"{letter}: {side.name}"), justify="right", overflow="fold")
-    return table
-
-
-def _sizes(overlap: Overlap, sides: Vocabularies | None) -> Table:
     a, b = overlap.a, overlap.b
-    table = _table("Vocabularies", overlap)
-    table.add_row("how bytes are spelled", Text(a.family), Text(b.family))
-    for label, field in (
-        ("ids (highest + 1)", "vocab_size"),
-        ("  tokens of text", "text_tokens"),
-        ("  of these added tokens", "added"),
-        ("  of these same bytes as another", "duplicates"),
-        ("  special or unknown", "special"),
-        ("  without a token", "unused"),
-        ("single bytes, of 256", "single_bytes"),
-    ):
-        table.add_row(label, f"{getattr(a, field):,}", f"{getattr(b, field):,}")
-    table.add_row("spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b)))
+    heads = ["<", *(f"{letter}: {side.name}" for letter, side in (("A", a), ("B", b)))]
+    sizes = [
+        ["how bytes are spelled", a.family, b.family],
+        *([label, *(f"{getattr(side, field):,}" for side in (a, b))] for label, field in _NUMBERS.items()),
+        ["spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b))],
+    ]
     if sides is not None:
-        table.add_row("mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides))
+        sizes.append(["mean bytes of a token", *(f"{_mean_bytes(one):.2f}" for one in sides)])
     named = sides or (None, None)
-    ends = (", ".join(_named(end, one) for end in side.eos) for side, one in zip((a, b), named, strict=True))
-    table.add_row("end tokens", *(Text(end or "none") for end in ends))
-    return table
+    ends = [
+        ", ".join(_named(end, one) for end in side.eos) or "none"
+        for side, one in zip((a, b), named, strict=True)
+    ]
+    shown: list[RenderableType] = [
+        DataTable("Vocabularies", heads, [*sizes, ["end tokens", *ends]]),
+        DataTable("Overlap", heads, _shared(overlap, named)),
+        _needed(overlap),
+    ]
+    if (corpus := overlap.corpus) is None:
+        return shown
+    title = f"Corpus: {corpus['documents']:,} documents, {corpus['bytes']:,} bytes"
+    both = (corpus["a"], corpus["b"])
+    rows = [
+        ["tokens", *(f"{one['tokens']:,}" for one in both)],
+        ["bytes per token", *(f"{one['bytes_per_token'] or 0:.3f}" for one in both)],
+        [
+            "boundaries that are the other's too",
+            *(_share(corpus["boundaries_shared"], one["boundaries"]) for one in both),
+        ],
+        ["documents given back unchanged", *(_share(one["exact"], corpus["documents"]) for one in both)],
+    ]
+    lines = [line for side, one in zip((a, b), both, strict=True) for line in _failures(side, one)]
+    return [*shown, DataTable(title, heads, rows), *map(Text, lines)]
 
 
-def _mean_bytes(one: Vocabulary) -> float:
+def _mean_bytes(one: ComparedVocabulary) -> float:
     """As the choice between proposers reads it."""
     from ..vocab.bridge import BridgeSide
 
     return BridgeSide(one.forms.forms, one.speller, one.ends, (0,)).mean_bytes
 
 
-def _named(token: int, one: Vocabulary | None) -> str:
-    """An id, with its text where that is known."""
-    from ..vocab.token_bytes import readable
-
+def _named(token: int, one: ComparedVocabulary | None) -> str:
+    """An id, with its text if that is known."""
     text = None if one is None else one.tokenizer.backend.id_to_token(token)
     return str(token) if text is None else f"{token} {readable(text)}"
 
 
-def _shared(overlap: Overlap, sides: Vocabularies | None) -> Table:
-    a, b = overlap.a, overlap.b
-    table = _table("Overlap", overlap)
-    table.add_row("byte strings that are tokens of both", f"{overlap.forms:,}", f"{overlap.forms:,}")
-    table.add_row("ids with such bytes", f"{a.shared:,}", f"{b.shared:,}")
-    table.add_row("  of the tokens of text", _share(a.shared, a.text_tokens), _share(b.shared, b.text_tokens))
+def _shared(
+    overlap: Overlap, named: tuple[ComparedVocabulary | None, ComparedVocabulary | None]
+) -> list[list[str]]:
+    sides, pairs = (overlap.a, overlap.b), len(overlap.pairs)
+    rows = [
+        ["byte strings that are tokens of both", *(f"{overlap.forms:,}" for _ in sides)],
+        ["ids with such bytes", *(f"{side.shared:,}" for side in sides)],
+        ["· of the tokens of text", *(_share(side.shared, side.text_tokens) for side in sides)],
+    ]
     if overlap.corpus is not None:
-        ours, theirs = overlap.corpus["a"], overlap.corpus["b"]
-        table.add_row(
-            "  weighted by use on the corpus",
-            _share(ours["shared"], ours["tokens"]),
-            _share(theirs["shared"], theirs["tokens"]),
+        both = (overlap.corpus["a"], overlap.corpus["b"])
+        rows.append(
+            ["· weighted by use on the corpus", *(_share(one["shared"], one["tokens"]) for one in both)]
         )
-    pairs = f"{len(overlap.pairs):,}"
-    table.add_row("ids paired one to one", pairs, pairs)
-    table.add_row(
-        "  of the tokens of text", *(_share(len(overlap.pairs), side.text_tokens) for side in (a, b))
-    )
-    eos, named = overlap.eos_pair, sides or (None, None)
-    ends = ["none"] * 2 if eos is None else [_named(*one) for one in zip(eos, named, strict=True)]
-    table.add_row("pair of end tokens", *map(Text, ends))
-    return table
+    ends = ["none"] * 2
+    if overlap.eos_pair is not None:
+        ends = [_named(*one) for one in zip(overlap.eos_pair, named, strict=True)]
+    return [
+        *rows,
+        ["ids paired one to one", *(f"{pairs:,}" for _ in sides)],
+        ["· of the tokens of text", *(_share(pairs, side.text_tokens) for side in sides)],
+        ["pair of end tokens", *ends],
+    ]
 
 
-def _needed(overlap: Overlap) -> Table:
+def _needed(overlap: Overlap) -> DataTable:
     """Tokens by how many of the other side they need: per id and, with a corpus, per occurrence."""
-    sides = {"A": overlap.a, "B": overlap.b}
-    table = Table(
-        title="Tokens of the other side that a token needs", title_justify="left", box=box.SIMPLE_HEAD
-    )
-    table.add_column("", justify="right")
     columns = []
-    for letter, side in sides.items():
-        other = "B" if letter == "A" else "A"
-        table.add_column(f"{letter}→{other}: ids", justify="right")
-        columns.append(_shares(side.needed))
+    for letter, other, side in (("A", "B", overlap.a), ("B", "A", overlap.b)):
+        columns.append((f"{letter}→{other}: ids", side.needed))
         if overlap.corpus is not None:
-            table.add_column(f"{letter}→{other}: in use", justify="right")
-            columns.append(_shares(overlap.corpus[letter.lower()]["needed"]))
+            columns.append((f"{letter}→{other}: in use", overlap.corpus[letter.lower()]["needed"]))
     last = len(overlap.a.needed) - 1
-    names = ["none fits", *map(str, range(1, last)), f"{last} or more"]
-    for row, name in enumerate(names):
-        table.add_row(name, *(column[row] for column in columns))
-    return table
-
-
-def _corpus(overlap: Overlap, corpus: Mapping[str, Any]) -> Table:
-    ours, theirs = corpus["a"], corpus["b"]
-    table = _table(f"Corpus: {corpus['documents']:,} documents, {corpus['bytes']:,} bytes", overlap)
-    table.add_row("tokens", f"{ours['tokens']:,}", f"{theirs['tokens']:,}")
-    table.add_row("bytes per token", *(f"{one['bytes_per_token'] or 0:.3f}" for one in (ours, theirs)))
-    table.add_row(
-        "boundaries that are the other's too",
-        *(_share(corpus["boundaries_shared"], one["boundaries"]) for one in (ours, theirs)),
+    rows = [
+        [name, *(_share(counts[row], sum(counts)) for _, counts in columns)]
+        for row, name in enumerate(["none fits", *map(str, range(1, last)), f"{last} or more"])
+    ]
+    return DataTable(
+        "Tokens of the other side that a token needs", ["", *(name for name, _ in columns)], rows
     )
-    table.add_row(
-        "documents given back unchanged",
-        *(_share(one["exact"], corpus["documents"]) for one in (ours, theirs)),
-    )
-    return table
 
 
-def _failures(side: Side, figures: Mapping[str, Any]) -> list[RenderableType]:
-    from ..vocab.token_bytes import readable
-
+def _failures(side: VocabularySide, figures: Mapping[str, Any]) -> list[str]:
     if not figures["failures"]:
         return []
     causes = "; ".join(f"{cause}: {count:,}" for cause, count in figures["causes"].items())
-    shown: list[RenderableType] = [Text(f"{side.name} changes texts ({causes}). The first:")]
+    lines = [f"{side.name} changes texts ({causes}). The first:"]
     for failure in figures["failures"]:
-        shown.append(Text(f"  {failure['place']}: {failure['cause']}", style="dim"))
-        for name in ("text", "decoded"):
-            shown.append(Text(f"    {name + ':':<9}{readable(failure[name])}"))
-    return shown
+        lines.append(f"  {failure['place']}: {failure['cause']}")
+        lines += [f"    {name + ':':<9}{readable(failure[name])}" for name in ("text", "decoded")]
+    return lines
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}" if whole else "-"
-
-
-def _shares(counts: tuple[int, ...] | list[int]) -> list[str]:
-    return [_share(count, sum(counts)) for count in counts]
+    return percent(part / whole if whole else None)

@@ -16,7 +16,7 @@ from .text_options import TextUnit, TextUnitOption
 
 if TYPE_CHECKING:
     from ..corpus.sources import Document
-    from ..vocab.overlap import Overlap, Vocabulary
+    from ..vocab.overlap import ComparedVocabulary, Overlap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,6 @@ def compare_vocab(
 
 
 def _check_two(a: Path, b: Path, inputs: list[Path]) -> None:
-    """Refuse a third tokenizer in the place of a text."""
     from ..core.errors import UsageError
 
     if any(path.name == "tokenizer.json" or (path / "tokenizer.json").is_file() for path in inputs):
@@ -122,7 +121,7 @@ def _check_two(a: Path, b: Path, inputs: list[Path]) -> None:
         )
 
 
-def _print(overlap: Overlap, sides: tuple[Vocabulary, Vocabulary], save: Path | None) -> None:
+def _print(overlap: Overlap, sides: tuple[ComparedVocabulary, ComparedVocabulary], save: Path | None) -> None:
 
     from .compare_tables import overlap_tables
 
@@ -133,7 +132,7 @@ def _print(overlap: Overlap, sides: tuple[Vocabulary, Vocabulary], save: Path | 
         echo(f"Written to {save}")
 
 
-def _eos_pair(a: Vocabulary, b: Vocabulary, named: str) -> tuple[int, int]:
+def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple[int, int]:
     """``A:B``; token texts may hold a colon themselves, so every one is tried.
 
     Raises:
@@ -157,7 +156,9 @@ def _eos_pair(a: Vocabulary, b: Vocabulary, named: str) -> tuple[int, int]:
     return end_token(a, named[:at]), end_token(b, named[at + 1 :])
 
 
-def _on_corpus(a: Vocabulary, b: Vocabulary, inputs: list[Path], reading: ReadingOptions) -> dict[str, Any]:
+def _on_corpus(
+    a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], reading: ReadingOptions
+) -> dict[str, Any]:
     from ..core.progress import ProgressBar
     from ..corpus.sources import SourceOptions, expand_paths, iter_documents
     from ..vocab.overlap_corpus import compare_on_corpus

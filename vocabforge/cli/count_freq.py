@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..vocab.counts import CountOptions
 
 
-class Mode(str, Enum):
+class CountedText(str, Enum):
     """What is counted."""
 
     corpus = "corpus"
@@ -26,7 +26,7 @@ class Mode(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputOptions:
+class CountInputOptions:
     """What is counted, and how it is cut into documents."""
 
     first_inputs: Annotated[
@@ -49,12 +49,12 @@ class InputOptions:
         ),
     ] = None
     mode: Annotated[
-        Mode,
+        CountedText,
         typer.Option(
             help="**corpus**: every token of raw text, no BOS or EOS added. "
             "**assistant**: only what the assistant writes in conversations rendered by the chat template."
         ),
-    ] = Mode.corpus
+    ] = CountedText.corpus
     documents: DocumentOptions
 
 
@@ -105,7 +105,7 @@ def count_freq(
     output: Annotated[
         Path, typer.Option("--output", metavar="DIR", help="Folder of the frequency table to write.")
     ],
-    inputs: InputOptions,
+    inputs: CountInputOptions,
     extent: ExtentOptions,
     engine: EngineOptions,
     ending: ResultOptions,
@@ -145,7 +145,7 @@ def count_freq(
         _report(run, output, as_json=ending.as_json)
 
 
-def _options(inputs: InputOptions, extent: ExtentOptions, engine: EngineOptions) -> CountOptions:
+def _options(inputs: CountInputOptions, extent: ExtentOptions, engine: EngineOptions) -> CountOptions:
     """The options as the counting takes them.
 
     Raises:
@@ -174,7 +174,6 @@ def _options(inputs: InputOptions, extent: ExtentOptions, engine: EngineOptions)
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
-    """``NAME=PATH`` options by name."""
     from ..core.errors import UsageError
 
     found: dict[str, list[str]] = {}

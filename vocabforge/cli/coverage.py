@@ -14,7 +14,7 @@ from ..core.extension import check_known
 from .app import ResultOptions, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ..vocab.mixing import Part
+    from ..vocab.domains import TablePart
     from ..vocab.subset import VocabSubset
 
 
@@ -132,14 +132,13 @@ def coverage(tables: TableOptions, asked: TargetOptions, ending: ResultOptions) 
         _print(results, tables.output)
 
 
-def _parts(counts: Path, heldout: Sequence[str]) -> list[Part]:
+def _parts(counts: Path, heldout: Sequence[str]) -> list[TablePart]:
     from .table_inputs import load_part, split_name
 
     return [load_part(*split_name(str(counts)))] + [load_part(*split_name(item)) for item in heldout]
 
 
 def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
-    """Draft vocabularies by name, and the hashes of their artefacts."""
     from ..core.artifact import open_artifact
     from ..vocab.subset import load_subset
     from .table_inputs import split_name
@@ -157,14 +156,14 @@ def _vocabs(given: Sequence[str]) -> tuple[dict[str, VocabSubset], dict[str, str
 
 
 def _ceilings(
-    counts: Part, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
+    counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: TargetOptions
 ) -> dict[str, Any] | None:
     """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
     if asked.target is None:
         return None
     from ..corpus.fingerprint import check_fingerprint
     from ..corpus.tokenizer import load_tokenizer
-    from ..evaluate.target_ceilings import SampleSettings, measure_target
+    from ..evaluate.ceilings import SampleSettings, measure_target
     from ..models.device import choose_device
     from ..models.lean import load_target
     from ..models.target import check_tokenizer_fits
@@ -232,7 +231,7 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
 
-    from ..evaluate.coverage_terminal import ceiling_table, coverage_table, summary_lines, vocabulary_table
+    from ..evaluate.coverage_report import ceiling_table, coverage_table, summary_lines, vocabulary_table
 
     out = stdout_console()
     out.print(coverage_table(results))

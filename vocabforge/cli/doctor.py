@@ -12,7 +12,7 @@ from .app import JsonOption, print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ..evaluate.doctor.checks import Report
-    from ..evaluate.doctor.servers import ServerOptions
+    from ..evaluate.doctor.servers import ServerCheckOptions
     from ..evaluate.doctor.target import TargetFacts
     from ..models.drafter import Drafter
 
@@ -136,12 +136,10 @@ def _check_models(report: Report, target: Path, asked: Subjects) -> None:
 
 
 def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked: Subjects) -> Drafter | None:
-    """Check a drafter or a draft model; the loaded drafter, where it is one and can be read."""
     from ..core.errors import UsageError
     from ..core.progress import say
     from ..decode.build import is_draft_model
-    from ..evaluate.doctor.draft_model import check_draft_model
-    from ..evaluate.doctor.drafter import check_drafter
+    from ..evaluate.doctor.drafter import check_draft_model, check_drafter
     from ..evaluate.doctor.servers import check_servers
 
     say(f"Checking the drafter {path} …")
@@ -161,20 +159,22 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     return loaded
 
 
-def _server_options(facts: TargetFacts | None, servers: list[str] | None, file: Path | None) -> ServerOptions:
+def _server_options(
+    facts: TargetFacts | None, servers: list[str] | None, file: Path | None
+) -> ServerCheckOptions:
     from ..core.errors import UsageError
-    from ..evaluate.doctor.servers import ServerOptions
+    from ..evaluate.doctor.servers import ServerCheckOptions
     from ..evaluate.live_prompts import read_prompts
     from ..train.config import LiveConfig
 
     names = tuple(servers or ())
     if file is None or facts is None:
-        return ServerOptions(names)
+        return ServerCheckOptions(names)
     if facts.tokenizer is None:
         raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH beside it")
-    wishes = LiveConfig(max_new_tokens=ServerOptions.new)
+    wishes = LiveConfig(max_new_tokens=ServerCheckOptions.new)
     read = read_prompts(file, facts.tokenizer, wishes, facts.model.config.max_positions)
-    return ServerOptions(names, [list(prompt) for prompt in read.prompts])
+    return ServerCheckOptions(names, [list(prompt) for prompt in read.prompts])
 
 
 def _print_table(report: Report, *, keys: bool) -> None:
@@ -203,7 +203,6 @@ def _print_table(report: Report, *, keys: bool) -> None:
 
 
 def _verdict(report: Report) -> str:
-    """One line: whether everything fits, and how much is to be looked at."""
     from ..evaluate.doctor.environment import GROUP
 
     failed, warnings, skipped = (report.count(state) for state in ("failed", "warning", "skipped"))

@@ -42,7 +42,7 @@ def evaluate(
     """
     from ..core.artifact import check_output
     from ..corpus.tokenizer import load_tokenizer
-    from ..evaluate.evaluation import Evaluation, Handling, evaluate_methods
+    from ..evaluate.evaluation import Evaluation, OutputOptions, evaluate_methods
     from ..models.device import choose_device, synchroniser
 
     recipe = None if methods.recipe is None else recipe_beside(context, methods.recipe)
@@ -70,7 +70,7 @@ def evaluate(
     else:
         made, parents, facts = _recipes_methods(recipe, methods.method or [], options)
     provenance = provenance_of(target, text_tokenizer, made, parents, options, device=device, facts=facts)
-    handling = Handling(
+    handling = OutputOptions(
         overwrite=outcome.result.overwrite,
         fresh=outcome.fresh,
         allow_code=outcome.allow_code_execution,
@@ -111,10 +111,10 @@ def _recipes_methods(recipe: DecodingRecipe, only: list[str], options: BuildOpti
 
 
 def _describe_sandbox() -> None:
-    """Say how generated code is shut in.
+    """Report how generated code is isolated.
 
     Raises:
-        VocabForgeError: this machine has no sandbox for it.
+        VocabForgeError: it cannot be run on this machine.
     """
     from ..core.progress import say
     from ..evaluate.quality import require_sandbox

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..core.artifact import Artifact
     from ..evaluate.results import Figure, MethodResults, Outputs, Results
-    from ..export.card import Measured
+    from ..export.card import MeasuredMethod
 
 _DRAFTER, _VOCABULARY = "drafter ", "vocabulary "  # roles in the record of an evaluation
 
@@ -32,7 +32,7 @@ def digests_of(drafter: Path, artifact: Artifact | None) -> set[str]:
 
 def measured_in(
     folders: Sequence[Path], digests: set[str], fingerprint: str, rows: int, vocab: str | None
-) -> list[Measured]:
+) -> list[MeasuredMethod]:
     """The methods of evaluations that drafted with a drafter.
 
     Those with the exported draft vocabulary, where an evaluation has one; else all of them.
@@ -56,7 +56,7 @@ def measured_in(
 
 def _rows(
     results: Results, folder: Path, digests: set[str], fingerprint: str, rows: int, vocab: str | None
-) -> list[Measured]:
+) -> list[MeasuredMethod]:
     from ..core.errors import MismatchError
 
     if results.target.fingerprint not in (None, fingerprint):
@@ -110,8 +110,8 @@ def _is_same(method: MethodResults, results: Results, rows: int, vocab: str | No
     return not used or vocab is None or vocab in used
 
 
-def _row(method: MethodResults, results: Results, same: bool) -> Measured:
-    from ..export.card import Measured
+def _row(method: MethodResults, results: Results, same: bool) -> MeasuredMethod:
+    from ..export.card import MeasuredMethod
 
     overall, found = method.summary.overall, method.vocabulary
     facts, sampling = results.environment, results.settings.sampling
@@ -119,7 +119,7 @@ def _row(method: MethodResults, results: Results, same: bool) -> Measured:
     temperature = sampling.get("temperature", 0.0)
     law = "greedy" if not temperature else f"temperature {temperature:g}"
     answered = results.answered
-    return Measured(
+    return MeasuredMethod(
         benchmark=f"{results.benchmark.name}, {answered:,} question{'' if answered == 1 else 's'}",
         decoding=f"{method.description.split(',')[0]}, {_nodes(method)}{law}{_verifier(method)}",
         vocabulary="–" if found is None else f"{found.size:,} of {found.of:,} ({found.kind})",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from ..core.files import check_apart
 from ..core.progress import say
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
-from ..export.card import CardFacts, Measured, model_card
+from ..evaluate.fallback import verdict
+from ..export.card import CardFacts, MeasuredMethod, model_card
 from ..export.checked import write_checked
 from ..export.eagle import SERVERS
 from ..export.eagle_folder import ranked_ids
@@ -26,27 +27,9 @@ from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..models.target_load import DTYPES
 from ..vocab.subset import load_subset
+from .export import ExportRequest
 from .export_card import digests_of, measured_in, recipe_of
-from .export_fallback import Asked, Chosen, check_fallback, choose, try_layout
-from .export_options import ExportRequest
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The drafter with its head as it is written, and what that head is.
-
-    Attributes:
-        ranked: its ids in rank order. vocab: hash of the subset artefact.
-        meta, parents: further ones for the manifest. beside, chosen: of a static fallback.
-    """
-
-    drafter: Drafter
-    ranked: tuple[int, ...] | None = None
-    vocab: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    parents: Mapping[str, str] = field(default_factory=dict)
-    beside: Callable[[Path], object] | None = None
-    chosen: Chosen | None = None
+from .export_fallback import HeadParts, check_fallback, choose, try_layout
 
 
 def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
@@ -65,27 +48,16 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
     layout = layout_of(request.format_name)
     _check(request)
     target = request.target or trained_with(request.drafter)
-    fallback, vocabs = request.fallback, tuple(request.vocab or ())
-    asked = Asked(
-        request.format_name,
-        request.drafter,
-        target,
-        fallback.head,
-        fallback.size,
-        fallback.prompts,
-        vocabs,
-        request.dtype,
-    )
     config, shared = read_target_config(target), load_target_tensors(target)
     loaded, artifact = load_drafter(request.drafter, shared, target)
-    check_fallback(asked, loaded.kind)
-    if fallback.head is not None:
+    check_fallback(request, loaded.kind)
+    if request.fallback.head is not None:
         own = Export(loaded, config, shared, str(target), DTYPES[request.dtype], server=request.server)
         try_layout(layout, request.output, own)
-    _figures(request, target, artifact, _Parts(loaded))  # told before anything is measured
-    parts = _parts(asked, loaded, artifact)
+    _figures(request, target, artifact, HeadParts(loaded))  # told before anything is measured
+    parts = _parts(request, target, loaded, artifact)
     recipe = recipe_of(artifact)
-    meta = _known(artifact, target, fresh=parts.vocab is not None or parts.chosen is not None)
+    meta = _known(artifact, target, fresh=parts.vocab is not None or parts.card is not None)
     meta |= _facts(request, parts.drafter) | dict(parts.meta)
     export = Export(
         parts.drafter,
@@ -102,7 +74,7 @@ def run_export(request: ExportRequest, *, quiet: bool) -> dict[str, Any]:
         overwrite=request.overwrite,
         beside=parts.beside,
     )
-    card = _card(request, export, recipe, _figures(request, target, artifact, parts), parts.chosen)
+    card = _card(request, export, recipe, _figures(request, target, artifact, parts), parts.card)
     layers = int(config.get("num_hidden_layers") or 0)
     write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
@@ -114,10 +86,9 @@ def _card(
     request: ExportRequest,
     export: Export,
     recipe: Mapping[str, Any],
-    measured: Sequence[Measured],
-    chosen: Chosen | None,
+    measured: Sequence[MeasuredMethod],
+    section: str | None,
 ) -> str:
-    """The model card of an export."""
     facts = CardFacts(
         name=request.output.resolve().name,
         layout=request.format_name,
@@ -131,13 +102,12 @@ def _card(
         recipe=recipe,
         coverage=export.meta.get("coverage"),
         measured=measured,
-        sections=() if chosen is None else (chosen.card,),
+        sections=() if section is None else (section,),
     )
     return model_card(facts)
 
 
 def _check(request: ExportRequest) -> None:
-    """Refuse what needs no model to be refused."""
     check_known(request.dtype, DTYPES, "dtype", source="--dtype")
     if request.server is not None and request.server not in SERVERS.get(request.format_name, ()):
         known = SERVERS.get(request.format_name)
@@ -148,11 +118,9 @@ def _check(request: ExportRequest) -> None:
             remedy=None if known else "leave --server out: one folder serves every reader of this format",
         )
     vocabs, fallback = request.vocab or [], request.fallback
-    if fallback.head is None and len(vocabs) > 1:
+    if len(vocabs) > 1:
         raise UsageError(
-            "a head is restricted to one draft vocabulary",
-            got=f"{len(vocabs)} times --vocab",
-            expected="one, or --head beside them, which chooses among them",
+            "a head is restricted to one draft vocabulary", got=f"{len(vocabs)} times --vocab", expected="one"
         )
     check_output(request.output, overwrite=request.overwrite)
     read: list[tuple[str, Path | None]] = [
@@ -166,50 +134,42 @@ def _check(request: ExportRequest) -> None:
     check_apart(request.output, read)
 
 
-def _parts(asked: Asked, loaded: Drafter, artifact: Artifact | None) -> _Parts:
-    if asked.head is not None:
-        found = choose(asked, loaded)
-        return _Parts(
-            found.drafter,
-            found.ranked,
-            meta=found.meta,
-            parents=found.parents,
-            beside=found.beside,
-            chosen=found,
-        )
-    if not asked.vocabs:
-        return _Parts(loaded, ranked_ids(asked.drafter))
-    (vocab,) = asked.vocabs
+def _parts(request: ExportRequest, target: Path, loaded: Drafter, artifact: Artifact | None) -> HeadParts:
+    if request.fallback.head is not None:
+        return choose(request, target, loaded)
+    if not request.vocab:
+        return HeadParts(loaded, ranked_ids(request.drafter))
+    (vocab,) = request.vocab
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
-    _check_tokenizer(asked, subset.fingerprint, artifact)
+    _check_tokenizer(vocab, target, subset.fingerprint, artifact)
     cut = restrict(loaded, vocab, artifact)
     meta = {} if subset.coverage is None else {"coverage": subset.coverage}
     ranked = tuple(subset.ranked.tolist())
-    return _Parts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
+    return HeadParts(cut, ranked, digest, meta=meta, parents={"vocab": digest})
 
 
-def _check_tokenizer(asked: Asked, fingerprint: str, artifact: Artifact | None) -> None:
+def _check_tokenizer(vocab: Path, target: Path, fingerprint: str, artifact: Artifact | None) -> None:
     """A drafter that does not name its tokenizer has the target's: the draft vocabulary must be of the same.
 
     Raises:
         MismatchError: it is of another one.
     """
     recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
-    if recorded or not (asked.target / "tokenizer.json").is_file():
+    if recorded or not (target / "tokenizer.json").is_file():
         return
     check_fingerprint(
-        load_tokenizer(asked.target).fingerprint,
+        load_tokenizer(target).fingerprint,
         fingerprint,
-        expected_from=f"the target's tokenizer {asked.target}",
-        got_from=f"the draft vocabulary {asked.vocabs[0]}",
+        expected_from=f"the target's tokenizer {target}",
+        got_from=f"the draft vocabulary {vocab}",
         remedy="run count-freq with the target's tokenizer and select-vocab again",
     )
 
 
 def _figures(
-    request: ExportRequest, target: Path, artifact: Artifact | None, parts: _Parts
-) -> list[Measured]:
+    request: ExportRequest, target: Path, artifact: Artifact | None, parts: HeadParts
+) -> list[MeasuredMethod]:
     if not request.evaluation:
         return []
     digests = digests_of(request.drafter, artifact)
@@ -235,10 +195,9 @@ def _facts(request: ExportRequest, drafter: Drafter) -> dict[str, Any]:
     return facts if request.server is None else facts | {"server": request.server}
 
 
-def _tell(request: ExportRequest, parts: _Parts, config: Mapping[str, Any]) -> None:
-    """What was written, and what a user may want otherwise."""
-    if parts.chosen is not None:
-        parts.chosen.print()
+def _tell(request: ExportRequest, parts: HeadParts, config: Mapping[str, Any]) -> None:
+    if "fallback" in parts.meta:
+        say(verdict(parts.meta["fallback"]))
     rows = len(parts.drafter.head_weight)
     say(f"Wrote {request.output} ({request.format_name}, {rows:,} draft tokens, {request.dtype})")
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")

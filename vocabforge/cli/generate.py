@@ -27,8 +27,7 @@ from .sampling_options import SamplingOptions
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
-    from ..decode.request import SamplingParams
-    from ..decode.result import Generation
+    from ..decode.request import Generation, SamplingParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +205,7 @@ def _stream(
         warm: passes are compiled or captured first, not while the text is being shown and not in its time.
     """
     from ..decode.engine import Decoder
-    from ..decode.request import Request
-    from ..decode.result import Generation
+    from ..decode.request import Generation, Request
     from ..decode.stops import StopStrings
     from ..decode.work import check_request
 

@@ -44,7 +44,7 @@ def inspect(
     from .inspection import VIEWS
     from .inspection.foreign import check_ours
     from .inspection.names import names_for
-    from .inspection.parts import Request
+    from .inspection.parts import ViewRequest
 
     check_ours(path)
     artifact = open_artifact(path)
@@ -62,12 +62,12 @@ def inspect(
         path,
         remedy="use the version that wrote it",
     ):
-        view: View = load_attribute(VIEWS[artifact.kind])(artifact, Request(top, names))
+        view: View = load_attribute(VIEWS[artifact.kind])(artifact, ViewRequest(top, names))
     header = _header(artifact)
     if as_json:
         print_json({**header, "tokenizer": str(names.source) if names.known else None, "content": view.facts})
-        return
-    _print(header, view)
+    else:
+        _print(header, view)
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
@@ -93,31 +93,24 @@ def _header(artifact: Artifact) -> dict[str, Any]:
 
 
 def _print(header: dict[str, Any], view: View) -> None:
+    from ..core.console import FactList
 
-    from .inspection.parts import facts_table
-
-    out = stdout_console(highlight=True)
     command, files = header["command"], header["files"]
+    # Of a cache with thousands of files the first ones.
+    listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES])
+    more = f" and {len(files) - _FILES:,} more" if len(files) > _FILES else ""
     facts = {
-        "kind": header["kind"],
-        "path": header["path"],
-        "created": header["created"],
+        **{name: header[name] for name in ("kind", "path", "created")},
         "command": command if len(command) <= _COMMAND_LENGTH else command[:_COMMAND_LENGTH] + "…",
-        "version": ", ".join(f"{name} {version}" for name, version in header["versions"].items()),
+        "version": header["versions"],
         "git revision": header["git_revision"],
         "content hash": header["content_hash"],
         "made from": header["parents"],
-        "files": _some_files(files),
+        "files": listed + more,
         "verified": f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded",
     }
-    out.print(facts_table(facts))
+    out = stdout_console(highlight=True)
+    out.print(FactList(facts))
     for item in view.shown:
         out.print()
         out.print(item)
-
-
-def _some_files(files: dict[str, int]) -> str:
-    """Names and sizes; of a cache with thousands of files the first ones."""
-    listed = [f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES]]
-    rest = len(files) - len(listed)
-    return ", ".join(listed) + (f" and {rest:,} more" if rest else "")

@@ -63,7 +63,7 @@ def merge_freq(
     and `vocabforge merge-freq --weight en/=0.7 --weight code/=0.3 --output mixed/`
     """
     from ..core.artifact import check_output
-    from ..vocab.mixing import merge_tables, mix_tables
+    from ..vocab.domains import merge_tables, mix_tables
     from ..vocab.table import save_counts
     from .table_inputs import load_part
 

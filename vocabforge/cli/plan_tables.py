@@ -10,13 +10,13 @@ from ..core.distributed import rank
 from .app import print_json, stdout_console
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from ..core.console import FactList
 
 Facts = Mapping[str, Any]
 _WHOLE = 100  # from here on parts of a time say nothing
 
 
-def print_plan(table: Table, facts: Facts, *, as_json: bool) -> None:
+def print_plan(table: FactList, facts: Facts, *, as_json: bool) -> None:
     """One table, or all facts as JSON; of launched processes the first one speaks."""
     if rank() != 0:
         return
@@ -26,7 +26,7 @@ def print_plan(table: Table, facts: Facts, *, as_json: bool) -> None:
         stdout_console().print(table)
 
 
-def train_table(facts: Facts) -> Table:
+def train_table(facts: Facts) -> FactList:
     """The plan of ``train-drafter``; see ``train.plan.plan``."""
     config, optim = facts["config"], facts["config"]["optim"]
     rows, steps = facts["rows_per_process"], optim["steps"]
@@ -52,7 +52,7 @@ def train_table(facts: Facts) -> Table:
     return _table("train-drafter", lines)
 
 
-def router_table(facts: Facts) -> Table:
+def router_table(facts: Facts) -> FactList:
     """The plan of ``train-router``; see ``train.router_setup.plan``."""
     config, optim = facts["config"], facts["config"]["optim"]
     tokens = optim["batch_size"] * config["data"]["sequence_length"]
@@ -69,9 +69,9 @@ def router_table(facts: Facts) -> Table:
     return _table("train-router", lines)
 
 
-def capture_table(facts: Facts) -> Table:
+def capture_table(facts: Facts) -> FactList:
     """The plan of ``capture``; see ``cli.capture_run.plan``."""
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
     key, rows = facts["key"], facts["rows"]
     room = f"{gigabytes(facts['bytes'])} in {facts['shards']:,} shards; {gigabytes(facts['bytes_done'])} are there"
@@ -87,16 +87,16 @@ def capture_table(facts: Facts) -> Table:
     return _table("capture", lines)
 
 
-def study_table(facts: Facts) -> Table:
+def study_table(facts: Facts) -> FactList:
     """The plan of ``study``: its stages."""
     return _table("study", {**facts["stages"], "writes": f"{facts['config']['output']}/"})
 
 
-def _table(command: str, lines: Mapping[str, str]) -> Table:
-    from .inspection.parts import facts_table
+def _table(command: str, lines: Mapping[str, str]) -> FactList:
+    from ..core.console import FactList
 
     shown = {name: value for name, value in lines.items() if value}
-    return facts_table(
+    return FactList(
         {**shown, "": "--json prints the whole configuration and all figures"},
         f"What {command} would do (--plan: nothing is done)",
     )
@@ -113,25 +113,21 @@ def _drafter(facts: Facts, wishes: Facts) -> str:
     if wishes["freeze"]:
         parts.append("frozen")
     if wishes["init"]:
-        parts.append(f"goes on from {wishes['init']}")
+        parts.append(f"starts from {wishes['init']}")
     if facts.get("aux_layers"):
         parts.append(f"reads target layers {_list(facts['aux_layers'])}")
-    rows, vocab = facts.get("draft_vocab_size"), facts["vocab_size"]
-    parts.append(
-        "shares the target's LM head"
-        if rows is None
-        else f"an LM head of its own of {rows:,} of {vocab:,} tokens"
-    )
-    return "; ".join(parts)
+    rows = facts.get("draft_vocab_size")
+    own = f"its own LM head of {rows:,} of {facts['vocab_size']:,} tokens" if rows is not None else ""
+    return "; ".join([*parts, own or "shares the target's LM head"])
 
 
 def _inputs(data: Facts) -> str:
-    places = [str(data["prepared"])] if data["prepared"] else [str(path) for path in data["train"]]
+    places = [data["prepared"]] if data["prepared"] else data["train"]
     return f"{_list(places)}, in rows of {data['sequence_length']:,} tokens"
 
 
 def _data(data: Facts, found: Facts) -> str:
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
     if "rows" not in found:
         size = f", {gigabytes(found['input_bytes'])}" if found["input_bytes"] else ""
@@ -154,24 +150,15 @@ def _epochs(found: Facts) -> str:
 def _seen(what: str, epochs: float, about: str = "") -> str:
     if epochs < 1:
         return f"{about}{100 * epochs:.2g}% of the {what}s are seen, once"
-    return (
-        f"each {what} is seen {about}{epochs:,.0f} times"
-        if epochs >= _WHOLE
-        else (f"each {what} is seen {about}{epochs:.3g} times")
-    )
+    return f"each {what} is seen {about}{f'{epochs:,.0f}' if epochs >= _WHOLE else f'{epochs:.3g}'} times"
 
 
 def _memory(sizes: Facts) -> str:
-    from ..capture.disk_use import gigabytes
+    from ..capture.cache_write import gigabytes
 
-    names = {
-        "target": "target",
-        "trained_state": "trained state",
-        "frozen_drafter": "frozen drafter",
-        "loss_workspace": "loss workspace",
-    }
-    parts = [f"{name} {gigabytes(sizes[key])}" for key, name in names.items() if sizes[key]]
-    unknown = [name for key, name in names.items() if sizes[key] is None]
+    names = [name for name in sizes if name != "total"]
+    parts = [f"{name.replace('_', ' ')} {gigabytes(sizes[name])}" for name in names if sizes[name]]
+    unknown = [name.replace("_", " ") for name in names if sizes[name] is None]
     less = f", without the {' and '.join(unknown)} (not known)" if unknown else ""
     return f"{gigabytes(sizes['total'])} a process: {', '.join(parts)}{less}; activations come on top"
 
@@ -183,13 +170,10 @@ def _flop(each: Facts, whole: float) -> str:
 
 
 def _writes(output: str, paths: Sequence[str]) -> dict[str, str]:
-    names = [_within(path, output) for path in paths]
+    names = [
+        str(Path(path).relative_to(output)) if Path(path).is_relative_to(output) else path for path in paths
+    ]
     return {"writes": f"into {output}/: {', '.join(names)}"}
-
-
-def _within(path: str, folder: str) -> str:
-    place = Path(path)
-    return str(place.relative_to(folder)) if place.is_relative_to(folder) else path
 
 
 def _list(items: Sequence[Any]) -> str:

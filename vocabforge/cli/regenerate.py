@@ -11,19 +11,19 @@ from .regenerate_options import (
     HandlingOptions,
     LocalOptions,
     PromptOptions,
-    ServerOptions,
-    SourceOptions,
+    PromptSourceOptions,
+    ServerLoadOptions,
     WorkOptions,
 )
 
 
 def regenerate(
-    source: SourceOptions,
+    source: PromptSourceOptions,
     answerer: AnswererOptions,
     draw: DrawOptions,
     prompt: PromptOptions,
     handling: HandlingOptions,
-    servers: ServerOptions,
+    servers: ServerLoadOptions,
     local: LocalOptions,
     work: WorkOptions,
 ) -> None:
@@ -39,10 +39,10 @@ def regenerate(
     from ..core.artifact import check_output
     from ..core.progress import say
     from ..corpus import document
-    from ..corpus.regenerate import RESPONSES
     from ..corpus.regenerate import regenerate as run
+    from ..corpus.regenerate_log import RESPONSES
     from ..corpus.regenerate_rows import Policy
-    from ..corpus.regenerate_work import Work
+    from ..corpus.regenerate_work import RegenerateJob
     from .regenerate_setup import choose_side, wanted
 
     answerer.check()
@@ -52,7 +52,7 @@ def regenerate(
         text_field=prompt.prompt_field, strict=work.strict, sample=work.sample, seed=draw.seed
     )
     policy = Policy(prompt.first_turn_only, handling.truncated.value, handling.empty.value)
-    task = Work(source.input, reading, generation, policy, handling.drop_failed)
+    task = RegenerateJob(source.input, reading, generation, policy, handling.drop_failed)
     meta = run(task, backend, source.output, overwrite=work.result.overwrite, fresh=work.fresh)
     if work.result.as_json:
         print_json({"responses": str(source.output / RESPONSES), **meta})

@@ -12,7 +12,7 @@ import typer
 from .app import ResultOptions
 
 
-class Handling(str, Enum):
+class KeepOrDrop(str, Enum):
     """What becomes of a row."""
 
     keep = "keep"
@@ -20,7 +20,7 @@ class Handling(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
+class PromptSourceOptions:
     """Which rows are answered, and where the answers go."""
 
     input: Annotated[
@@ -126,18 +126,18 @@ class HandlingOptions:
     """What becomes of rows whose answers are not what they should be."""
 
     truncated: Annotated[
-        Handling, typer.Option(help="Rows with an answer that --max-tokens cut: **keep** or **drop** them.")
-    ] = Handling.keep
-    empty: Annotated[Handling, typer.Option(help="Rows with an empty answer: **keep** or **drop** them.")] = (
-        Handling.drop
-    )
+        KeepOrDrop, typer.Option(help="Rows with an answer that --max-tokens cut: **keep** or **drop** them.")
+    ] = KeepOrDrop.keep
+    empty: Annotated[
+        KeepOrDrop, typer.Option(help="Rows with an empty answer: **keep** or **drop** them.")
+    ] = KeepOrDrop.drop
     drop_failed: Annotated[
         bool, typer.Option("--drop-failed", help="Leave out rows whose requests found no answer.")
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class ServerLoadOptions:
     """How servers are asked."""
 
     concurrency: Annotated[

@@ -9,19 +9,19 @@ from typing import Any
 
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.extension import check_known
-from ..corpus.regenerate_backends import Backend, local_backend, server_backend
 from ..corpus.regenerate_http import ChatServer, TryAgain, Unusable, base_url
 from ..corpus.regenerate_local import LocalTarget
 from ..corpus.regenerate_pool import PoolOptions
-from ..corpus.regenerate_rows import Generation
+from ..corpus.regenerate_rows import GenerationSettings
+from ..corpus.regenerate_work import Backend, local_backend, server_backend
 from .option_values import key_values
-from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerOptions
+from .regenerate_options import AnswererOptions, DrawOptions, LocalOptions, PromptOptions, ServerLoadOptions
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
-    """The settings of a :class:`Generation` that do not depend on who answers.
+    """The settings of a :class:`GenerationSettings` that do not depend on who answers.
 
     Raises:
         UsageError: a ``KEY=VALUE`` that cannot be read.
@@ -38,8 +38,8 @@ def wanted(draw: DrawOptions, prompt: PromptOptions) -> dict[str, Any]:
 
 
 def choose_side(
-    answerer: AnswererOptions, wanted: Mapping[str, Any], servers: ServerOptions, local: LocalOptions
-) -> tuple[Generation, Backend]:
+    answerer: AnswererOptions, wanted: Mapping[str, Any], servers: ServerLoadOptions, local: LocalOptions
+) -> tuple[GenerationSettings, Backend]:
     """Settings and backend of whoever answers; see :func:`local_side` and :func:`server_side`."""
     if answerer.target is not None:
         return local_side(answerer.target, answerer.model, wanted, local)
@@ -48,7 +48,7 @@ def choose_side(
 
 def local_side(
     path: Path, name: str | None, wanted: Mapping[str, Any], options: LocalOptions
-) -> tuple[Generation, Backend]:
+) -> tuple[GenerationSettings, Backend]:
     """Settings and backend of a target in this process.
 
     Args:
@@ -80,7 +80,7 @@ def local_side(
         "dtype": options.dtype,
         "device": device.partition(":")[0],  # draws of a GPU's generator are not those of a CPU's
     }
-    generation = Generation(backend=backend, model=name or path.resolve().name, **wanted)
+    generation = GenerationSettings(backend=backend, model=name or path.resolve().name, **wanted)
     target = LocalTarget(
         path, tokenizer, generation, device=device, dtype=options.dtype, device_map=options.device_map
     )
@@ -88,8 +88,8 @@ def local_side(
 
 
 def server_side(
-    urls: Sequence[str], model: str | None, wanted: Mapping[str, Any], options: ServerOptions
-) -> tuple[Generation, Backend]:
+    urls: Sequence[str], model: str | None, wanted: Mapping[str, Any], options: ServerLoadOptions
+) -> tuple[GenerationSettings, Backend]:
     """Settings and backend of servers.
 
     Raises:
@@ -99,7 +99,7 @@ def server_side(
     """
     key, timeout = _key(options.api_key_env), options.timeout
     addresses = list(dict.fromkeys(base_url(url) for url in urls))
-    probe = Generation(backend={"kind": "server"}, model=model or "", **wanted)
+    probe = GenerationSettings(backend={"kind": "server"}, model=model or "", **wanted)
     listed: dict[str, list[str] | None] = {}
     away: list[str] = []
     for url in addresses:
@@ -122,7 +122,7 @@ def server_side(
             raise MismatchError(
                 "a server does not serve this model", got=", ".join(names), expected=name, source=url
             )
-    generation = Generation(backend={"kind": "server"}, model=name, **wanted)
+    generation = GenerationSettings(backend={"kind": "server"}, model=name, **wanted)
     # One that is away now may be back in a minute: the pool decides.
     servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
     pool = PoolOptions(concurrency=options.concurrency, retries=options.retries)

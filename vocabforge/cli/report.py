@@ -62,7 +62,6 @@ def report(
     _check_output(output)
     opened = open_runs(runs)
     if len(opened) == 1:
-        _refuse_alone(across_machines)
         if reference is None:
             _report_one(opened[0], output, as_json=as_json)
             return
@@ -99,18 +98,6 @@ def _check_output(output: Path | None) -> None:
     check_writable(output.resolve().parent, output)
 
 
-def _refuse_alone(across_machines: bool) -> None:
-    from ..core.errors import UsageError
-
-    if across_machines:
-        raise UsageError(
-            "one run alone was measured on one machine",
-            got="--across-machines",
-            expected="at least two runs",
-            remedy="name another evaluation, or leave the option out",
-        )
-
-
 def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> None:
     """The tables, the page or the figures of a single evaluation."""
     if output is not None:
@@ -133,10 +120,10 @@ def _report_one(run: EvaluationRun, output: Path | None, *, as_json: bool) -> No
 def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
 
     from ..core.progress import console
-    from ..evaluate.comparison.terminal import comparison_tables
+    from ..evaluate.comparison.report import comparison_tables
 
     out = stdout_console()
-    for table in comparison_tables(comparison):
+    for table in comparison_tables(comparison).values():
         out.print(table)
     for line in comparison.warnings:
         console().print(f"Warning: {line}", style="yellow", markup=False)

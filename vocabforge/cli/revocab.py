@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .app import JsonOption, print_json
-from .revocab_options import FormOptions, HealOptions, MeasureOptions, NewHeadOptions
+from .app import JsonOption, OverwriteOption, print_json
+from .decode_options import TokenizerOption
+
+FULL = "full"
 
 
-def revocab(
-    head: NewHeadOptions,
-    measure: MeasureOptions,
-    healing: HealOptions,
-    form: FormOptions,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY.SUB=VALUE", help="Override keys of the healing run, e.g. optim.lr=1e-5."),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RevocabRequest:
+    """The drafter, its new draft vocabulary, and how it is written."""
+
+    drafter: Annotated[
+        Path, typer.Option("--drafter", help="Trained drafter, in any layout; it may come from elsewhere.")
+    ]
+    vocab: Annotated[
+        str,
+        typer.Option(
+            "--vocab", metavar="DIR|full", help="Subset artefact, or full for the whole vocabulary."
+        ),
+    ]
+    output: Annotated[Path, typer.Option("--output", help="Folder to make.")]
+    target: Annotated[
+        Path | None,
+        typer.Option("--target", help="Folder of the target [default: the one it was trained with]."),
+    ] = None
+    tokenizer: TokenizerOption = None
+    format_name: Annotated[str, typer.Option("--format", help="Layout to write, as in export.")] = "native"
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="float32, bfloat16 or float16 [default: as the drafter is stored]."),
+    ] = None
+    overwrite: OverwriteOption = False
+
+
+def revocab(request: RevocabRequest, as_json: JsonOption = False) -> None:
     """Prune, extend or re-map a trained drafter's head to another draft vocabulary, without training.
 
-    Rows that the drafter has are kept bit for bit, wherever they move; rows that it lacks come from the target's head.
-    Everything found (coverage, drift, accepted length before and after) goes into the manifest.
+    Rows that the drafter has are copied bit for bit, wherever they move; missing rows come from the target's head.
+    What changed goes into the manifest.
 
-    Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --prompts
-    run/heldout_prompts.jsonl --output small/`
+    Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --output small/`
     """
-    from ..core.artifact import check_output
-    from .revocab_heal import HealRequest
-    from .revocab_run import RevocabRequest, revocabularise
+    from .revocab_run import print_made, revocabularise
 
-    check_output(head.output, overwrite=form.overwrite)
-    folder = healing.heal_output or head.output.parent / f"{head.output.name}-heal"
-    of = f"{head.drafter} over {head.vocab} (missing rows: {head.missing.value})"
-    heal = HealRequest(healing.heal, tuple(healing.data or ()), tuple(overrides or ()), folder, of)
-    made = revocabularise(RevocabRequest(head, measure, heal, form))
+    made = revocabularise(request)
     if as_json:
-        print_json(made.to_json())
+        print_json(made)
     else:
-        made.print()
+        print_made(made)

@@ -26,7 +26,7 @@ class Fill(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class SelectInputs:
     """Where the ids come from: frequency tables, a text of counts, or a finished list."""
 
     counts: Annotated[
@@ -92,7 +92,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class SizeOptions:
     """Which sizes are asked for."""
 
     sizes: Annotated[
@@ -126,7 +126,7 @@ class Choice:
     ] = None
     steps: Annotated[int, typer.Option(min=1, metavar="K", help="Schedule: number of draft steps.")] = 7
 
-    def check(self, inputs: Inputs) -> None:
+    def check(self, inputs: SelectInputs) -> None:
         """Sizes, coverages, or a schedule; nothing with a finished list.
 
         Raises:

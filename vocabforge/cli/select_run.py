@@ -18,12 +18,12 @@ from ..vocab.forced import ForceOptions, forced_ids, target_rows
 from ..vocab.subset import VocabSubset, make_subset, save_subset
 from ..vocab.token_maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
 from .app import stdout_console
-from .select_options import Choice, Forcing, Inputs, Output
+from .select_options import Forcing, Output, SelectInputs, SizeOptions
 from .table_inputs import TableInput, load_table
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class WrittenSubset:
     """One artefact that was written."""
 
     place: Path
@@ -37,7 +37,7 @@ class Result:
     """All artefacts, and what the reports need beside them."""
 
     given: list[dict[str, Any]]
-    made: list[Made]
+    made: list[WrittenSubset]
     rows: int | None = None
     missing_eos: list[int] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class Result:
             out.print(f"{self.padded:,} padded rows: the target's head has {self.rows:,} rows.")
 
 
-def run(inputs: Inputs, choice: Choice, forcing: Forcing, output: Output) -> Result:
+def run(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Output) -> Result:
     """Make and write the draft vocabularies.
 
     Raises:
@@ -109,7 +109,7 @@ def run(inputs: Inputs, choice: Choice, forcing: Forcing, output: Output) -> Res
             got_from=tokenizer.source,
         )
     rows = _rows(options.target, table.vocab_size)
-    made: dict[Path, Made] = {}
+    made: dict[Path, WrittenSubset] = {}
     for place, (size, asked) in zip(places, plan):
         if place in made:  # a coverage that gives a size asked for already
             made[place] = replace(made[place], asked=f"{made[place].asked}, {asked}")
@@ -122,7 +122,7 @@ def run(inputs: Inputs, choice: Choice, forcing: Forcing, output: Output) -> Res
             fill=forcing.fill.value,
             schedule=schedule,
         )
-        made[place] = Made(place, asked, subset, ExportInputs(subset, table.counts, tokenizer, rows))
+        made[place] = WrittenSubset(place, asked, subset, ExportInputs(subset, table.counts, tokenizer, rows))
     _save(made.values(), source.parents, output)
     return Result(source.given, list(made.values()), rows)
 
@@ -143,12 +143,12 @@ def _import_list(file: Path, tokenizer: TextTokenizer, options: ForceOptions, ou
             "an end of turn. Select from a frequency table to have them inside."
         )
     digest = sha256_file(file)
-    made = Made(output.path, f"list {file}", subset, ExportInputs(subset, None, tokenizer, rows))
+    made = WrittenSubset(output.path, f"list {file}", subset, ExportInputs(subset, None, tokenizer, rows))
     _save([made], {"list": digest}, output)
     return Result([{"path": str(file), "sha256": digest}], [made], rows, missing)
 
 
-def _table(inputs: Inputs, tokenizer: TextTokenizer | None) -> TableInput:
+def _table(inputs: SelectInputs, tokenizer: TextTokenizer | None) -> TableInput:
     if inputs.counts_text is not None and tokenizer is not None:
         table = read_counts_text(inputs.counts_text, tokenizer)
         (digest,) = table.sources.values()
@@ -182,7 +182,7 @@ def _rows(target: Path | None, vocab_size: int) -> int | None:
     return target_rows(target, vocab_size) if target is not None else None
 
 
-def _save(made: Iterable[Made], parents: Mapping[str, str], output: Output) -> None:
+def _save(made: Iterable[WrittenSubset], parents: Mapping[str, str], output: Output) -> None:
     ready = [
         (one, exporters(output.exports, one.export)) for one in made
     ]  # says what is missing, before any writes
@@ -192,7 +192,7 @@ def _save(made: Iterable[Made], parents: Mapping[str, str], output: Output) -> N
         )
 
 
-def _facts(one: Made) -> dict[str, Any]:
+def _facts(one: WrittenSubset) -> dict[str, Any]:
     subset = one.subset
     files = open_artifact(one.place, "subset", verify=False).manifest["files"]
     return {

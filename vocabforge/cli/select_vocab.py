@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .app import print_json
-from .select_options import Choice, Forcing, Inputs, Output
+from .select_options import Forcing, Output, SelectInputs, SizeOptions
 
 
-def select_vocab(inputs: Inputs, choice: Choice, forcing: Forcing, output: Output) -> None:
+def select_vocab(inputs: SelectInputs, choice: SizeOptions, forcing: Forcing, output: Output) -> None:
     """Choose the most frequent tokens as a draft vocabulary (FR-Spec, VocabTrim, EAGLE-3's d2t).
 
     Exactly N unique ids: first the forced ones (end tokens and the chat template's control tokens, always),

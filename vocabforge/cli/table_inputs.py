@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..vocab.mixing import Part
+    from ..vocab.domains import TablePart
     from ..vocab.table import FrequencyTable
 
 
@@ -54,18 +54,18 @@ def split_name(text: str) -> tuple[str, Path]:
     return Path(text).resolve().name, Path(text)
 
 
-def load_part(name: str, path: Path, weight: float = 1.0) -> Part:
+def load_part(name: str, path: Path, weight: float = 1.0) -> TablePart:
     """One table with the hash of its artefact.
 
     Raises:
         ArtifactError: no frequency table.
     """
     from ..core.artifact import open_artifact
-    from ..vocab.mixing import Part
+    from ..vocab.domains import TablePart
     from ..vocab.table import load_counts
 
     table = load_counts(path)
-    return Part(name, table, weight, open_artifact(path, "counts", verify=False).content_hash)
+    return TablePart(name, table, weight, open_artifact(path, "counts", verify=False).content_hash)
 
 
 def load_table(counts: Sequence[str], domains: Sequence[str] = ()) -> TableInput:
@@ -76,8 +76,7 @@ def load_table(counts: Sequence[str], domains: Sequence[str] = ()) -> TableInput
         VocabForgeError: tables that are missing or do not belong together.
     """
     from ..core.errors import UsageError
-    from ..vocab.domains import choose_domains
-    from ..vocab.mixing import mix_tables
+    from ..vocab.domains import choose_domains, mix_tables
 
     given = [split_weight(text, "--counts") for text in counts]
     if len(given) > 1 and any(weight is None for _, weight in given):

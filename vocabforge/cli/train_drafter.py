@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import JsonOption, print_json
-from .native_init import IMPORTED, briefly_native, with_native
 from .plan_tables import print_plan, train_table
 
 if TYPE_CHECKING:
     from ..train.config import TrainConfig
+
+IMPORTED = "init"  # of the output folder: the drafter to start from, where it came in another layout
+
+
+def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainConfig:
+    """Settings whose ``drafter.init`` is a native artefact: another layout is converted to ``folder/init``.
+
+    Training lies to the left of the layouts, so it is handed from here what they hold.
+
+    Args:
+        write: convert now; the other processes take what the first one made.
+
+    Raises:
+        VocabForgeError: it cannot be read, or is not of this target.
+    """
+    from ..core.progress import say
+    from ..export.importing import import_drafter, is_native
+
+    init = settings.drafter.init
+    if init is None or is_native(init):
+        return settings
+    place = folder / IMPORTED
+    if write and import_drafter(init, settings.target, place):
+        say(f"Converted the drafter {init} to a native one")
+    return settings.model_copy(update={"drafter": settings.drafter.model_copy(update={"init": place})})
+
+
+@contextlib.contextmanager
+def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
+    """The same in a temporary folder, for a look at the drafter's sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield with_native(settings, Path(folder), write=True)
+
 
 _ARTIFACTS = {
     IMPORTED: "drafter",
@@ -106,7 +140,6 @@ def _trained(settings: TrainConfig, *, fresh: bool) -> Path | None:
 
 
 def _planned(settings: TrainConfig) -> dict[str, Any]:
-    """What the run would do; see ``train.plan``."""
     from ..train.plan import plan
 
     with briefly_native(settings) as native:

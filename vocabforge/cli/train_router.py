@@ -103,7 +103,7 @@ def train_router(
         print_json({"router": str(path), "report": report})
         return
 
-    from ..train.head_report_table import report_table
+    from ..train.head_report import report_table
 
     stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")

@@ -126,15 +126,14 @@ class SearchOptions:
     ] = None
     prompt_format: PromptFormatOption = "auto"
     budget: Annotated[
-        float | None,
+        float,
         typer.Option(
-            "--budget", min=0, help="Seconds for measuring acceptance [default: until all is known]."
+            "--budget",
+            min=0,
+            help="Seconds for measuring: a tenth for latency, the rest for acceptance. What was not reached is "
+            "reported; the same command with a longer budget continues. inf measures everything.",
         ),
-    ] = None
-    measure_budget: Annotated[
-        float | None,
-        typer.Option("--measure-budget", min=1, help="Seconds for measuring latency [default: 60]."),
-    ] = None
+    ] = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +227,6 @@ def tune_options(
         limit=search.limit,
         form=search.prompt_format,
         budget=search.budget,
-        measure_budget=search.measure_budget,
         check=latency.check,
         device=machine.device,
         dtype=machine.dtype.value,

@@ -7,22 +7,47 @@ rename it into place, so an interrupted run leaves nothing under the final name.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import ArtifactError, DataError, UsageError
 from .files import atomic_write_json, check_writable, disk_errors, fsync_path, read_json, sha256_file
-from .manifest import REQUIRED, content_hash, record_hash, record_holds
 from .provenance import git_revision, package_versions
-from .remedies import maker_of, no_artifact
-from .swap import is_vacant, mend, put_in_place, sibling
+from .swap import is_vacant, leftovers, mend, put_in_place, sibling
+
+REQUIRED = {"schema_version": int, "kind": str, "meta": dict, "files": dict, "content_hash": str}
+_RECORD = {"parents", "config", "versions", "git_revision", "command", "created"}
+
+
+def content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    """Over kind, meta and every file's hash."""
+    body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def record_hash(manifest: Mapping[str, Any]) -> str:
+    """Over the whole manifest but itself: parents, configuration and versions are not part of the content."""
+    # As it will be read back, so that the order of keys is that of texts.
+    body = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "record_hash"}))
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def record_holds(manifest: Mapping[str, Any]) -> bool:
+    """Whether the manifest is as it was written, in what is no part of the content, too."""
+    recorded = manifest.get("record_hash")
+    if recorded is None:  # earlier versions wrote none, and no key but these
+        return set(manifest) <= {*REQUIRED, *_RECORD, "record_hash"}
+    return bool(recorded == record_hash(manifest))
+
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -36,7 +61,6 @@ class Artifact:
     """A verified artefact folder.
 
     Attributes:
-        path: the folder.
         kind: ``counts``, ``subset``, ``drafter``, ...
         manifest: the parsed manifest; ``manifest["meta"]`` holds what the writer recorded.
     """
@@ -84,8 +108,6 @@ def write_artifact(
     """Write an artefact: the body of the ``with`` fills the yielded folder, then it becomes ``path``.
 
     Args:
-        path: final folder.
-        kind: artefact kind.
         meta: JSON-serialisable facts that define the content (sizes, fingerprints, options).
         parents: content hashes of the artefacts it was made from, by role.
         config: the resolved configuration, for the record.
@@ -191,7 +213,6 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
     """Open an artefact and verify every file against its manifest.
 
     Args:
-        path: the folder.
         kind: required kind or kinds; None accepts any.
         verify: also hash the files (sizes are always compared).
 
@@ -230,7 +251,6 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """The parsed manifest, of the right form throughout."""
     try:
         manifest = read_json(path / MANIFEST, "artefact manifest")
     except DataError as error:
@@ -286,3 +306,50 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
     expected = content_hash(manifest["kind"], manifest["meta"], manifest["files"])
     if expected != manifest["content_hash"] or not record_holds(manifest):
         raise ArtifactError("the artefact's manifest was edited", source=path / MANIFEST, remedy=_REMEDY)
+
+
+_MAKERS = {
+    "counts": "count-freq",
+    "subset": "select-vocab",
+    "clusters": "cluster-vocab",
+    "overlap": "compare-vocab --save",
+    "responses": "regenerate",
+    "prepared-data": "prepare-data",
+    "capture": "capture",
+    "drafter": "train-drafter",
+    "draft-head": "train-drafter",
+    "evaluation": "eval",
+}
+# The form of a name on the Hugging Face Hub: two parts, no dots that mean folders.
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def maker_of(kinds: Sequence[str]) -> str | None:
+    """The sentence with the command that makes the first of ``kinds`` that one makes; None where none does."""
+    return next((f"vocabforge {_MAKERS[kind]} makes one" for kind in kinds if kind in _MAKERS), None)
+
+
+def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactError:
+    """The error for a folder without the file ``manifest``, where an artefact of one of ``kinds`` was wanted."""
+    maker = maker_of(kinds) or "run the command that makes it again"
+    remedy = f"check the path; {maker}, and an interrupted run leaves none"
+    inside = sorted(one.parent.name for one in path.glob(f"*/{manifest}"))
+    if inside:
+        remedy = f"there are artefacts inside it: {', '.join(inside[:8])}"
+    final = Path(os.path.realpath(path))
+    if aside := leftovers(final, "old"):
+        remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
+    return ArtifactError(
+        "this is not a VocabForge artefact",
+        got=f"{path} ({f'no {manifest} in it' if path.is_dir() else 'no such folder'})",
+        expected=f"an artefact folder ({' or '.join(kinds or ('any kind',))})",
+        remedy=remedy,
+    )
+
+
+def model_remedy(path: Path) -> str:
+    """What to do about a model or tokenizer that is not at ``path``: names of the Hub are not fetched by themselves."""
+    name = str(path)
+    if path.exists() or path.parent.exists() or not _HUB_NAME.fullmatch(name):
+        return "check the path"
+    return f"check the path; a model of the Hub is fetched first: hf download {name} --local-dir {path.name}"

@@ -1,18 +1,34 @@
-"""What people see on a terminal: texts of files and models never steer it."""
+"""What people see on a terminal: safe text, tables, progress. Text of files and models never steers it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import sys
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .distributed import rank
 
 if TYPE_CHECKING:  # rich is only needed where something is shown
     from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.measure import Measurement
+    from rich.progress import Progress
     from rich.segment import Segment
+    from rich.table import Table
+    from rich.text import Text
 
 # Control characters but tab and newline, the characters that turn the direction of writing, and halves of characters,
 # which no output can encode.
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# A part ends behind one of these; `before:eagle3+r16384` has three.
+_PARTS = re.compile(r"[^\s+:/_-]*[\s+:/_-]+|[^\s+:/_-]+")
+_TONES = {"good": "green", "bad": "red", "mild": "dim", "": ""}
+_BAR = 24
+_LINE_EVERY_S = 15.0
 
 
 def spelled_out(text: str) -> str:
@@ -52,3 +68,360 @@ def open_console(
 
     # emoji=False: rich would print a folder "runs:on:cpu" as another sign.
     return Harmless(stderr=stderr, highlight=highlight, markup=markup, soft_wrap=soft_wrap, emoji=False)
+
+
+def console() -> Console:
+    """The console for messages to people (stderr)."""
+    return open_console(stderr=True, soft_wrap=True)
+
+
+def say(message: str) -> None:
+    """One line to stderr, from rank 0 only."""
+    if rank() == 0:
+        print(spelled_out(message), file=sys.stderr, flush=True)  # noqa: T201
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class DataCell:
+    """A table cell that is more than its text.
+
+    Attributes:
+        under: a second, smaller line, such as an interval.
+        tone: ``good``, ``bad``, ``mild`` or nothing.
+        tip: text shown when the pointer rests on the cell; only on a page.
+        look: number of a method's colour and marker; only on a page.
+    """
+
+    text: str
+    under: str = ""
+    tone: str = ""
+    tip: str = ""
+    look: int | None = None
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """Columns and rows, shown on a terminal (rich), on a page (``page.html.j2``) or as Markdown.
+
+    A terminal that is too narrow gets several tables, each with the first column.
+
+    Attributes:
+        columns: headings; one that ends in ``<`` is text, set left and folded when needed, the others are numbers.
+        rows: cells: text, a :class:`DataCell`, a number, or None, which is shown as a dash.
+        strong: the row to emphasise.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+    strong: int | None = None
+
+    @property
+    def headings(self) -> list[tuple[str, bool]]:
+        """Heading of each column, and whether it is text."""
+        return [(name.removesuffix("<"), name.endswith("<")) for name in self.columns]
+
+    @property
+    def cells(self) -> list[list[DataCell]]:
+        """All rows, every cell as a :class:`DataCell`."""
+        return [
+            [
+                cell if isinstance(cell, DataCell) else DataCell("–" if cell is None else value_text(cell))
+                for cell in row
+            ]
+            for row in self.rows
+        ]
+
+    def markdown(self) -> list[str]:
+        """Lines of a Markdown table; the text columns must come first."""
+        rows = ([" ".join(filter(None, (cell.text, cell.under))) for cell in row] for row in self.cells)
+        return markdown_table(
+            [name for name, _ in self.headings], rows, text=sum(t for _, t in self.headings)
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        cells, needs = self.cells, []
+        for place, (name, text) in enumerate(self.headings):
+            lines = [line for row in cells for line in (row[place].text, row[place].under)]
+            if not text:
+                words = [*lines, *name.split()]
+            elif place == 0:
+                words = [part.rstrip() for line in (name, *lines) for part in _PARTS.findall(line)]
+            else:
+                words = [word[:20] for line in (name, *lines) for word in line.split()]
+            needs.append(max(map(len, words), default=0) + 2)
+        if self.headings[0][1] and sum(needs) - 2 > options.max_width:
+            # Not in one table even with broken names: then short ones stay whole.
+            needs[0] = max(needs[0], *(len(row[0].text[:18]) + 2 for row in cells))
+        rest, title = list(range(1, len(needs))), self.title
+        while True:
+            shown, left = [0], options.max_width - needs[0]
+            while rest and (len(shown) == 1 or left >= needs[rest[0]] - 2):
+                left -= needs[rest[0]]
+                shown.append(rest.pop(0))
+            yield self._part(title, shown, cells, needs, "" if rest else self.caption)
+            if not rest:
+                return
+            title = "(continued)"
+
+    def _part(
+        self,
+        title: str,
+        shown: Sequence[int],
+        cells: list[list[DataCell]],
+        needs: Sequence[int],
+        caption: str,
+    ) -> Table:
+        from rich.text import Text
+
+        table = simple_table(title)
+        table.caption, table.caption_justify = caption or None, "left"
+        for place in shown:
+            name, text = self.headings[place]
+            lines = [
+                line for part in name.split("\n") for line in textwrap.wrap(part, max(9, needs[place] - 2))
+            ]
+            table.add_column(
+                Text(name if text else "\n".join(lines)),
+                justify="left" if text else "right",
+                overflow="fold",
+                no_wrap=not text,
+            )
+        for number, row in enumerate(cells):
+            found: list[RenderableType] = []
+            for place in shown:
+                cell = row[place]
+                if place == 0 and self.headings[0][1] and not cell.under:
+                    found.append(Name(cell.text))
+                    continue
+                entry = Text(cell.text, style=_TONES[cell.tone])
+                found.append(entry.append(f"\n{cell.under}", style="dim") if cell.under else entry)
+            table.add_row(*found, style="bold" if number == self.strong else None)
+        return table
+
+
+@dataclass(frozen=True)
+class FactList:
+    """Names and values, one a line."""
+
+    facts: Mapping[str, Any]
+    title: str = ""
+
+    @property
+    def items(self) -> list[tuple[str, str]]:
+        """Names and values as text."""
+        return [(name, value_text(value)) for name, value in self.facts.items()]
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=Text(self.title) if self.title else None,
+            title_justify="left",
+            box=None,
+            show_header=False,
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in self.items:
+            table.add_row(Text(name), Text(value))
+        return table
+
+
+def simple_table(title: str) -> Table:
+    """An empty rich table in the look of all tables."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=Text(title) if title else None,  # the names in it are no markup
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a cell, broken behind ``+ : - / _`` where the column is narrow; nothing in it is markup."""
+
+    text: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        longest = max(map(len, broken(self.text, max(1, options.max_width))))
+        part = max((len(part.rstrip()) for part in _PARTS.findall(self.text)), default=0)
+        return Measurement(min(part, longest), longest)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
+
+        for line in broken(self.text, max(1, options.max_width)):
+            yield Text(line, justify=options.justify)
+
+
+def broken(name: str, width: int) -> list[str]:
+    """The name in lines of at most ``width`` characters, broken behind ``+ : - / _`` where that is possible."""
+    lines = [""]
+    for part in _PARTS.findall(name):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> list[str]:
+    """Lines of a Markdown table; a bar in a cell is escaped, a line end in it becomes a space.
+
+    Args:
+        columns: headings.
+        text: columns from the left that are text; the others are numbers, aligned right.
+    """
+    rule = ["---" if at < text else "---:" for at in range(len(columns))]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in (columns, *rows)]
+    return [f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:])]
+
+
+def value_text(value: Any) -> str:
+    """One value on one line, for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {value_text(item)}" for name, item in value.items()) or "none"
+    if isinstance(value, (list, tuple)):
+        few = ", ".join(str(item) for item in value[:8])
+        return (few + (f", … ({len(value):,} in all)" if len(value) > 8 else "")) or "none"
+    return str(value)
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share in percent; a dash for None."""
+    return "–" if share is None else f"{share:.{digits}%}"
+
+
+def bar(value: float, largest: float) -> str:
+    """A bar of at most 24 characters; anything above 0 shows."""
+    return "█" * max(1, round(_BAR * value / largest)) if value > 0 else ""
+
+
+# Progress: a bar with rate and time left on a terminal, sparse lines elsewhere. Everything goes to stderr, so that
+# ``--json`` on stdout stays clean, and only rank 0 speaks.
+
+
+def human_rate(value: float, unit: str) -> str:
+    """``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s."""
+    if unit == "B":
+        return f"{value / 1e6:.1f} MB/s"
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{suffix} {unit}/s"
+    return f"{value:.1f} {unit}/s"
+
+
+def _bar(out: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(human_rate(speed, task.fields["unit"]) if speed else "", style="cyan")
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=28),
+        TextColumn("{task.percentage:>3.0f}%"),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        console=out,
+    )
+
+
+class ProgressBar:
+    """Context manager around one piece of long work.
+
+    Args:
+        description: what is being done.
+        total: amount of work, or None when unknown.
+        unit: name of what is counted (``B`` for bytes).
+        initial: work done by an earlier run: part of the share, not of the rate.
+    """
+
+    def __init__(self, description: str, total: float | None, unit: str, *, initial: float = 0) -> None:
+        self.description, self.total, self.unit = description, total, unit
+        self._silent = rank() != 0
+        self._bar: Progress | None = None
+        self._initial, self._done, self._note = initial, initial, ""
+        self._start = self._last = time.monotonic()
+
+    def __enter__(self) -> ProgressBar:
+        # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
+        if not self._silent and sys.stderr.isatty() and not (out := console()).is_dumb_terminal:
+            self._bar = _bar(out)
+            self._bar.start()
+            self._task = self._bar.add_task(
+                self.description, total=self.total, completed=int(self._initial), unit=self.unit, note=""
+            )
+        return self
+
+    def update(self, advance: float = 0, note: str | None = None) -> None:
+        """Advance by an amount of work; ``note`` replaces the text at the bar's end."""
+        self._done += advance
+        if note is not None:
+            self._note = note
+        if self._bar is not None:
+            self._bar.update(self._task, advance=advance, note=self._note)
+        elif not self._silent and time.monotonic() - self._last >= _LINE_EVERY_S:
+            self._last = time.monotonic()
+            self._line()
+
+    def _line(self) -> None:
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        speed = (self._done - self._initial) / elapsed
+        parts = [self.description]
+        if self.total:
+            parts.append(f"{100 * self._done / self.total:.0f}%")
+        parts.append(human_rate(speed, self.unit))
+        parts.append(f"{elapsed:.0f} s")
+        if self.total and speed > 0 and self._done < self.total:
+            parts.append(f"{(self.total - self._done) / speed:.0f} s left")
+        if self._note:
+            parts.append(self._note)
+        print(spelled_out(" | ".join(parts)), file=sys.stderr, flush=True)  # noqa: T201 (progress off a terminal)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif not self._silent and kind is None:
+            self._line()

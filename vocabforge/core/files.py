@@ -263,11 +263,6 @@ def form_errors(
     """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
 
     Hashes say that a file is what was written, not that the writer was this program.
-
-    Args:
-        message: what cannot be read.
-        source: where it stands.
-        kind: of the error.
     """
     try:
         yield

@@ -19,7 +19,6 @@ class MetricsLog:
     A last line that a killed run cut short is removed, so that the log can go on behind it.
 
     Args:
-        path: the log.
         keep_until: the step of the checkpoint that the run goes on from (0: from the start). Rows of later steps,
             which the run will write again, are removed in one atomic step. None keeps every row.
         again: kinds whose rows of that very step are written behind its checkpoint, and so will be again, too.

@@ -1,24 +1,27 @@
-"""Rows kept as they come: an append-only file of JSON lines that survives being killed at any byte."""
+"""Resumable runs: an identity and an append-only log of rows that survives a kill at any byte."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import DataError
-from .files import disk_errors
+from .errors import DataError, UsageError
+from .files import atomic_write_json, disk_errors, read_json
+from .lock import only_writer
+from .progress import say
 
 _SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
 # What taking over a line may raise where it holds something else than a row.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, DataError)
 
 
-class Place(NamedTuple):
+class LinePosition(NamedTuple):
     """Where a line stands, in bytes, its line break included."""
 
     start: int
@@ -43,11 +46,7 @@ class RowLog:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._end, self._synced = 0, time.monotonic()
 
-    def fileno(self) -> int:
-        """The open file's descriptor, for a lock."""
-        return self._file
-
-    def read(self, take: Callable[[Any, Place], object]) -> int:
+    def read(self, take: Callable[[Any, LinePosition], object]) -> int:
         """Hand over every whole line; a last line that a kill cut short is removed.
 
         Args:
@@ -65,7 +64,7 @@ class RowLog:
                     os.ftruncate(self._file, self._end)
                     break
                 try:
-                    take(json.loads(line), Place(self._end, len(line)))
+                    take(json.loads(line), LinePosition(self._end, len(line)))
                 except _DAMAGE:
                     damaged += 1
                 self._end += len(line)
@@ -77,7 +76,7 @@ class RowLog:
             os.ftruncate(self._file, 0)
         self._end = 0
 
-    def add(self, line: bytes) -> Place:
+    def add(self, line: bytes) -> LinePosition:
         """Write one line, its line break included."""
         with disk_errors(self.path):
             try:
@@ -88,14 +87,14 @@ class RowLog:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._end)
                 raise
-            place = Place(self._end, len(line))
+            place = LinePosition(self._end, len(line))
             self._end += len(line)
             if time.monotonic() - self._synced > _SYNC_S:
                 os.fsync(self._file)
                 self._synced = time.monotonic()
         return place
 
-    def get(self, place: Place) -> Any:
+    def get(self, place: LinePosition) -> Any:
         """The parsed line of a place."""
         return json.loads(os.pread(self._file, place.length, place.start))
 
@@ -108,3 +107,161 @@ class RowLog:
             finally:
                 os.close(self._file)
                 self._file = -1
+
+
+class RunJournal:
+    """The finished work of an interrupted run, in a folder beside its output (``OUTPUT.partial``).
+
+    One file holds the identity of the run: everything that decides its rows. The other holds one JSON line for
+    each finished piece of work. The folder is locked, so only one process works in it. A subclass overrides
+    :meth:`take` to check rows, and calls :meth:`put` for new ones. When the artefact is written, :meth:`remove`
+    deletes the folder. A journal without rows is deleted when it is closed.
+
+    Args:
+        folder: created if absent.
+        identity: JSON values; a run with another identity is refused.
+        fresh: discard what an interrupted run left.
+
+    Attributes:
+        places: key -> where its row is stored; rows stay on the disk.
+
+    Raises:
+        UsageError: the rows have another identity (every difference is named), another process works in the
+            folder, or it holds other files.
+        DataError: the identity cannot be read.
+    """
+
+    header, rows_file = "run.json", "rows.jsonl"
+    others: tuple[str, ...] = ()
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
+        self.folder = folder
+        self.places: dict[Hashable, LinePosition] = {}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(only_writer(folder))
+            if fresh:
+                self._discard()
+            if strange := self._strange():
+                raise UsageError(
+                    "the folder for an unfinished run holds something else",
+                    got=", ".join(strange[:8]),
+                    source=folder,
+                    remedy="move it away, or choose another --output",
+                )
+            with disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            file = folder / self.header
+            former = read_json(file, "identity of the unfinished run") if file.exists() else None
+            self._rows = RowLog(folder / self.rows_file)
+            stack.callback(self._rows.close)
+            if former is not None and (damaged := self._rows.read(self.take)):
+                say(f"{damaged} damaged lines in {self._rows.path}: this work is done again")
+            self._agree(former, json.loads(json.dumps(dict(identity))))
+            self._open, self._held = True, stack.pop_all()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.places
+
+    def take(self, row: Any, place: LinePosition) -> None:
+        """Accept a row of the interrupted run; what this raises counts the row as damaged."""
+        self.places.setdefault(row["key"], place)
+
+    def put(self, key: Hashable, line: bytes) -> None:
+        """Append the row of ``key``: one JSON line, its line break included."""
+        self.places[key] = self.append(line)
+
+    def append(self, line: bytes) -> LinePosition:
+        """Append a line without a key."""
+        return self._rows.add(line)
+
+    def row(self, key: Hashable) -> Any:
+        """The row of a key.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._rows.get(self.places[key])
+
+    def close(self) -> None:
+        """Flush and unlock; may be called again."""
+        self._leave(drop=not self)
+
+    def remove(self) -> None:
+        """Delete the journal: its artefact is written."""
+        self._leave(drop=True)
+
+    def _leave(self, *, drop: bool) -> None:
+        with self._held.pop_all():
+            if self._open:
+                self._open = False
+                self._rows.close()
+                if drop:
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _agree(self, former: Any, identity: Mapping[str, Any]) -> None:
+        if former is not None and self:
+            check_identity(
+                former,
+                identity,
+                source=self.folder,
+                remedy="give the former settings to resume it, choose another --output, or start over with --fresh",
+            )
+        if not self:
+            self._rows.clear()
+            atomic_write_json(self.folder / self.header, identity)
+
+    def _strange(self) -> list[str]:
+        """Files that are not this journal's; hidden ones are left by a killed write."""
+        known = (self.header, self.rows_file, *self.others)
+        inside = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted(
+            path.name
+            for path in inside
+            if path.name[0] != "." and (path.name not in known or not path.is_file())
+        )
+
+    def _discard(self) -> None:
+        if self.folder.is_dir() and not self._strange():
+            with disk_errors(self.folder):
+                shutil.rmtree(self.folder)
+
+
+def check_identity(former: Any, identity: Any, *, source: Path, remedy: str) -> None:
+    """Refuse to resume a run that another identity began.
+
+    Raises:
+        UsageError: naming every setting that differs.
+    """
+    if changed := differences(former, identity):
+        raise UsageError(
+            "the unfinished run in this folder has other settings or inputs",
+            got="\n    ".join(["", *changed[:20]]),
+            expected="the settings it was started with",
+            source=source,
+            remedy=remedy,
+        )
+
+
+def differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """Every leaf that differs between two JSON values, as ``settings.max_new_tokens: 32, now 64``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in dict.fromkeys([*old, *new])
+            for line in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    return [] if old == new else [f"{name}: {_short(old)}, now {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from ..core.errors import DataError, UsageError
 from .conversation import Message, parse_conversation, read_tools
-from .marks import check_marks, marked_spans
 from .template import template_facts
 from .thinking import (
     Thought,
@@ -23,7 +22,16 @@ from .thinking import (
     without_thinking,
 )
 from .tokenizer import TextTokenizer
-from .turns import Rendering, Turn, answer_start, assistant_turns, cut_end, roles_of
+from .turns import (
+    AssistantTurn,
+    Rendering,
+    answer_start,
+    assistant_turns,
+    check_marks,
+    cut_end,
+    marked_spans,
+    roles_of,
+)
 
 __all__ = [
     "ChatOptions",
@@ -77,7 +85,7 @@ class RenderedChat:
         facts: ``thinking``, ``tool_list``, ``tool_calls`` (1 where the row has them),
             ``thinking_turns_left_out`` (turns whose thinking the template did not write), ``marked`` (1 where
             the spans come from generation tags), ``marks_with_header`` and ``marks_without_end`` (see
-            :func:`~vocabforge.corpus.marks.check_marks`), ``empty_thinking_blocks`` (turns with a block that
+            :func:`~vocabforge.corpus.turns.check_marks`), ``empty_thinking_blocks`` (turns with a block that
             the template alone wrote, not learnt), ``thinking_only_turns`` (dropped, not learnt), ``cut_turns``
             (answers that were cut, whose end is not learnt).
     """
@@ -102,9 +110,6 @@ def render_with_mask(
     turns (a newline, mostly) is nobody's. A token counts when it starts inside.
 
     Args:
-        tokenizer: holds the chat template.
-        messages: the conversation.
-        options: see there; by default everything is rendered and learnt.
         tools: the row's tool list, as :func:`~vocabforge.corpus.conversation.read_tools` takes it.
 
     Returns:
@@ -271,7 +276,7 @@ def _rendered(
 
 def _span(
     rendering: Rendering,
-    turn: Turn,
+    turn: AssistantTurn,
     options: ChatOptions,
     thoughts: Mapping[int, Thought],
     facts: Counter[str],
@@ -292,6 +297,5 @@ def _span(
 
 
 def _shared(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What spans of both lists have in common."""
     both = ((max(a, c), min(b, d)) for a, b in first for c, d in second)
     return sorted((start, end) for start, end in both if start < end)

@@ -28,7 +28,6 @@ class SequenceOptions:
     """How documents become sequences.
 
     Attributes:
-        sources: how files are cut into documents.
         append_eos: end a plain text with the tokenizer's first end token (its mask is 1). Conversations
             end as their template ends them.
         chat: what of a conversation is rendered and learnt.
@@ -56,11 +55,7 @@ def iter_sequences(
     conversation may give several) come one after the other and share their ``document``.
 
     Args:
-        tokenizer: the target's.
-        files: files, folders, globs, Hub data sets.
-        options: see there.
         problems: collects what is skipped; by default a new one.
-        on_bytes: called with each number of stored bytes read.
         facts: counts ``texts``, ``conversations`` (without those skipped), and how many of these have what
             :class:`~vocabforge.corpus.chat.RenderedChat` names.
 

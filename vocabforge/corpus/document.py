@@ -55,7 +55,6 @@ class Document:
 
     Attributes:
         text: the text, or a piece of it.
-        messages: the conversation.
         source: the file, or the Hub data set as written.
         line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
         begins: False for a piece that continues the document before it, behind a safe cut.
@@ -92,9 +91,6 @@ class ReadContext:
     """What every reader is given beside the file.
 
     Attributes:
-        options: how documents are cut and drawn.
-        problems: collects what is skipped.
-        on_bytes: called with each number of stored bytes read.
         cut: lets a text file that is one document be read in pieces; None reads it whole.
         whole_limit: largest text in bytes that is read whole, None for any.
     """
@@ -110,7 +106,6 @@ class Sampler:
     """Draws documents of one source by a hash of seed, source and place.
 
     Args:
-        options: share and seed.
         name: file name without folders, or the Hub data set's name.
         size: stored bytes, which tells files of one name apart; 0 where unknown.
     """

@@ -17,11 +17,8 @@ def check_fingerprint(
     """Refuse to join two things that were made with different tokenizers.
 
     Args:
-        expected: fingerprint on the side that decides.
-        got: fingerprint on the other side.
         expected_from: where ``expected`` came from (``"the target /models/x"``).
         got_from: where ``got`` came from.
-        remedy: what to do instead of the usual.
 
     Raises:
         MismatchError: they differ.
@@ -56,7 +53,6 @@ def fingerprint_of(backend: Tokenizer) -> str:
 
 
 def _without(value: Any, key: str) -> Any:
-    """``value`` with ``key`` dropped from every mapping in it."""
     if isinstance(value, dict):
         return {name: _without(item, key) for name, item in value.items() if name != key}
     if isinstance(value, list):

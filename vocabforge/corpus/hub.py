@@ -14,8 +14,7 @@ from typing import Any
 from ..core.errors import DataError
 from ..core.files import sha256_file
 from .document import Document, ReadContext, Sampler
-from .extras import import_extra
-from .inputs import HubName, parse_hub
+from .inputs import HubName, import_extra, parse_hub
 from .rows import missing_column, row_document
 
 
@@ -111,7 +110,6 @@ def _holds_text(feature: Any) -> bool:
 
 @contextlib.contextmanager
 def _errors(source: str) -> Iterator[None]:
-    """One clear error for what ``datasets`` and the network raise."""
     try:
         yield
     except _failures() as error:

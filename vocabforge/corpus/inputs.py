@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
+import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..core.artifact import MANIFEST
-from ..core.errors import DataError, UsageError
+from ..core.errors import DataError, UsageError, VocabForgeError
 from ..core.files import read_json
 
 TEXT_SUFFIXES = (".txt", ".text")
@@ -31,7 +32,6 @@ class HubName:
     Attributes:
         name: id (``owner/name``) or folder.
         config: the data set's configuration, None for its only one.
-        split: split by name.
     """
 
     name: str
@@ -155,3 +155,20 @@ def _matches(pattern: Path) -> list[Path]:
             remedy="check the path, and quote the pattern so that the shell does not expand it",
         )
     return files
+
+
+def import_extra(package: str, what: str, source: object) -> Any:
+    """Import a package of the extra ``data``.
+
+    Raises:
+        VocabForgeError: it is not installed, or broken.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise VocabForgeError(
+            f"{what} needs the package {package}",
+            got=error,
+            source=source,
+            remedy="pip install 'vocabforge[data]'",
+        ) from error

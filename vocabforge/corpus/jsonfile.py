@@ -12,14 +12,14 @@ from typing import Any, Literal
 from ..core.errors import DataError
 from . import reading
 from .document import Document, ReadContext, Sampler
-from .reading import OnBytes, Span, decode_line
+from .reading import ByteSpan, OnBytes, decode_line
 from .rows import row_document
 
 _NUMBER_TAIL = 3  # characters that show whether a number goes on, as in 1e+5
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-def line_documents(span: Span, context: ReadContext) -> Iterator[Document]:
+def line_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """A document for each line that holds a row."""
     sampler = Sampler.of_file(context.options, span.path)
     problems = context.problems
@@ -46,7 +46,7 @@ def json_documents(path: Path, context: ReadContext) -> Iterator[Document]:
     """
     shape = _shape(path)
     if shape == "lines":
-        yield from line_documents(Span(path), context)
+        yield from line_documents(ByteSpan(path), context)
         return
     sampler = Sampler.of_file(context.options, path)
     window = _Window(path, context.on_bytes)
@@ -97,7 +97,6 @@ class _Window:
             raise self._invalid("more follows the list")
 
     def single(self) -> Iterator[Any]:
-        """The one value of the file."""
         yield self.value()
         if self.peek():
             raise self._invalid("more follows the value")
@@ -112,7 +111,6 @@ class _Window:
                 return ""
 
     def value(self) -> Any:
-        """The next value, read on until it is whole."""
         self.peek()
         while True:
             try:
@@ -147,7 +145,7 @@ class _Window:
     def _decoded(self, on_bytes: OnBytes | None) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")()
         try:
-            for _, block in Span(self._path).blocks(on_bytes):
+            for _, block in ByteSpan(self._path).blocks(on_bytes):
                 if text := decoder.decode(block):
                     yield text
             decoder.decode(b"", True)

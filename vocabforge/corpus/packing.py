@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +68,6 @@ def pack(sequences: Iterable[TrainingSequence], length: int, *, pad_id: int) -> 
 
     Args:
         sequences: what to pack; empty ones are left out.
-        length: T, tokens a row.
-        pad_id: token id of the padding.
 
     Raises:
         UsageError: ``length`` below 1.
@@ -108,7 +106,6 @@ def _check_length(length: int) -> None:
 
 
 def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
-    """Row of each size, and the number of rows."""
     room = np.full(len(sizes), length, dtype=np.int64)
     chosen, rows, first_open = [], 0, 0
     for size in sizes:
@@ -122,19 +119,6 @@ def _first_fit(sizes: Sequence[int], length: int) -> tuple[list[int], int]:
     return chosen, rows
 
 
-class RowSink(Protocol):
-    """Takes finished rows, one after the other."""
-
-    def write(
-        self,
-        input_ids: npt.NDArray[np.int32],
-        loss_mask: npt.NDArray[np.bool_],
-        document: npt.NDArray[np.int32],
-        position: npt.NDArray[np.int32],
-    ) -> None:
-        """One row; each array (T,), valid until the next call only."""
-
-
 class StreamPacker:
     """First-fit packing of a stream: only a bounded number of rows is open at a time.
 
@@ -143,16 +127,17 @@ class StreamPacker:
     order alone.
 
     Args:
-        length: T, tokens a row.
-        sink: takes the closed rows.
-        pad_id: token id of the padding.
+        write: called with each closed row: input_ids, loss_mask, document, position, (T,) each, valid until the
+            next call only.
         open_rows: how many rows are open at most; by default 128, fewer for very long rows.
     """
 
-    def __init__(self, length: int, sink: RowSink, *, pad_id: int = 0, open_rows: int | None = None) -> None:
+    def __init__(
+        self, length: int, write: Callable[..., Any], *, pad_id: int = 0, open_rows: int | None = None
+    ) -> None:
         _check_length(length)
         number = open_rows or max(8, min(OPEN_ROWS, _OPEN_TOKENS // length))
-        self._length, self._sink, self._pad = length, sink, pad_id
+        self._length, self._write, self._pad = length, write, pad_id
         self._ids = np.full((number, length), pad_id, dtype=np.int32)  # (R, T)
         self._mask = np.zeros((number, length), dtype=np.bool_)
         self._document = np.zeros((number, length), dtype=np.int32)
@@ -196,7 +181,7 @@ class StreamPacker:
         return self._open[-1]
 
     def _close(self, slot: int) -> None:
-        self._sink.write(self._ids[slot], self._mask[slot], self._document[slot], self._position[slot])
+        self._write(self._ids[slot], self._mask[slot], self._document[slot], self._position[slot])
         self.rows += 1
         self._open.remove(slot)
         self._free.append(slot)

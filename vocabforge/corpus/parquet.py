@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import DataError
 from .document import Document, ReadContext, Sampler
-from .extras import import_extra
+from .inputs import import_extra
 from .reading import unreadable
 from .rows import missing_column, row_document
 
@@ -27,7 +27,6 @@ class RowGroups:
     Attributes:
         rows: rows of each row group.
         stored: stored bytes of each; the last one's include the footer, so that they add up to the file.
-        columns: names of the columns.
     """
 
     rows: list[int]
@@ -153,7 +152,6 @@ def _columns(file: Any, path: Path, text_field: str | None) -> list[str]:
 
 
 def _holds_text(kind: Any) -> bool:
-    """Whether a column's type is text, or holds text within lists and structures."""
     from pyarrow import types
 
     if types.is_struct(kind):

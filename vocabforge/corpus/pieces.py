@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.errors import DataError
 from . import reading
 from .document import Cutter, Document, ReadContext, Sampler
-from .reading import OnBytes, Problems, Span, decode_line, unreadable
+from .reading import ByteSpan, OnBytes, Problems, decode_line, unreadable
 
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
@@ -17,7 +17,7 @@ LONG_LINE = 16 << 20
 """A longer line (bytes) is decoded in parts, so it cannot be left out any more when it proves not UTF-8."""
 
 
-def file_documents(span: Span, context: ReadContext) -> Iterator[Document]:
+def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """The document of a text file, or of a part of it that begins and ends at a safe cut.
 
     With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``; joined they are the text exactly.
@@ -46,7 +46,7 @@ def file_documents(span: Span, context: ReadContext) -> Iterator[Document]:
 
 def is_blank(path: Path) -> bool:
     """Whether a text file holds nothing but white space."""
-    return all(not text.strip() for text in text_blocks(Span(path), Problems(shown=0)))
+    return all(not text.strip() for text in text_blocks(ByteSpan(path), Problems(shown=0)))
 
 
 def _whole(texts: Iterator[str], path: Path, limit: int | None) -> str:
@@ -103,7 +103,7 @@ def _no_place(path: Path, limit: int) -> DataError:
     )
 
 
-def text_blocks(span: Span, problems: Problems, on_bytes: OnBytes | None = None) -> Iterator[str]:
+def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None) -> Iterator[str]:
     """The text of a file in consecutive parts; a line that is not UTF-8 is left out and recorded.
 
     Raises:
@@ -129,7 +129,7 @@ def text_blocks(span: Span, problems: Problems, on_bytes: OnBytes | None = None)
 class _LineDecoder:
     """Decodes runs of whole lines at once, line by line only where something is wrong."""
 
-    def __init__(self, span: Span, problems: Problems) -> None:
+    def __init__(self, span: ByteSpan, problems: Problems) -> None:
         self._span, self._problems = span, problems
         self._number = 0
         self._open = codecs.getincrementaldecoder("utf-8")()
@@ -183,7 +183,7 @@ class _LineDecoder:
             ) from error
 
 
-def _byte_before(span: Span) -> bytes:
+def _byte_before(span: ByteSpan) -> bytes:
     try:
         with open(span.path, "rb") as handle:
             handle.seek(span.start - 1)

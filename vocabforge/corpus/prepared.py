@@ -22,8 +22,7 @@ from ..core.swap import clear_up, take_away
 from .fingerprint import check_fingerprint
 from .packing import PackedRows
 from .prepared_key import FORMAT, PrepareOptions, content_key, tokenizer_facts
-from .prepared_writer import ARRAYS, PROMPTS, SPLITS, SplitFigures, write_splits
-from .tensor_stream import map_tensor
+from .prepared_writer import ARRAYS, PROMPTS, SPLITS, SplitFigures, map_tensor, write_splits
 from .tokenizer import TextTokenizer
 
 KIND = "prepared-data"
@@ -35,7 +34,6 @@ class PreparedData:
     """An opened prepared-data artefact.
 
     Attributes:
-        artifact: the folder and its manifest.
         train: rows to learn from, memory-mapped.
         heldout: rows of the held-out documents, memory-mapped.
     """
@@ -51,7 +49,7 @@ class PreparedData:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Counts, as :class:`~vocabforge.corpus.prepared_writer.DataFigures` writes them."""
+        """Counts, as :func:`~vocabforge.corpus.prepared_writer.write_splits` returns them."""
         return self.artifact.meta["figures"]
 
     @property
@@ -131,13 +129,8 @@ def write_prepared(
     """Read, render, tokenise and pack all documents into the artefact ``path``, in bounded memory.
 
     Args:
-        path: folder to write.
-        tokenizer: the target's.
-        train: files, folders, globs, Hub data sets.
         heldout: the same for held-out figures; empty: the last documents of ``train`` are set aside.
-        options: see there.
         keyed: :func:`content_key`, when it is known.
-        overwrite: replace an artefact at ``path``.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -162,8 +155,7 @@ def write_prepared(
         "chat_template": template,
     }
     with write_artifact(path, KIND, meta, config=record, overwrite=overwrite) as folder:
-        figures = write_splits(folder, tokenizer, (train, heldout), options)
-        meta["figures"] = figures.to_dict()
+        meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options)
     return load_prepared(path, verify=False)
 
 
@@ -171,7 +163,6 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     """Open a prepared-data artefact.
 
     Args:
-        path: the folder.
         verify: hash every file; else only sizes are compared.
 
     Raises:

@@ -43,8 +43,6 @@ class PrepareOptions:
     Attributes:
         length: T, tokens a row.
         sequences: how documents are cut and rendered, and what of them is learnt.
-        overlong: what becomes of a sequence longer than T.
-        heldout: which documents are set aside, and the prompts made of them.
     """
 
     length: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ArtifactError, ConfigError, DataError
 from ..core.files import atomic_write
 from ..core.progress import ProgressBar, say
 from .dataset import iter_sequences
@@ -23,8 +24,77 @@ from .inputs import expand_paths, is_hub
 from .packing import OverlongTally, StreamPacker, TrainingSequence
 from .prepared_key import HeldoutOptions, PrepareOptions
 from .reading import Problems
-from .tensor_stream import TensorStream
 from .tokenizer import TextTokenizer
+
+# The header is written last, so its place is kept free; safetensors lets a header end in spaces.
+_HEADER_BYTES = 256
+_NAMES: dict[np.dtype[Any], str] = {
+    np.dtype(np.int32): "I32",
+    np.dtype(np.int16): "I16",
+    np.dtype(np.bool_): "BOOL",
+}
+_TYPES: dict[str, np.dtype[Any]] = {name: kind for kind, name in _NAMES.items()}
+
+
+class TensorStream:
+    """Writes a tensor (N, *row) of which N is known at the end.
+
+    Args:
+        dtype: int32, int16 or bool.
+        row: shape of a row.
+    """
+
+    def __init__(self, path: Path, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
+        self._name, self._dtype, self._row = name, np.dtype(dtype), row
+        self._rows = 0
+        self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
+        self._file.write(b" " * _HEADER_BYTES)
+
+    def write(self, row: npt.NDArray[Any]) -> None:
+        """Append one row."""
+        self._file.write(np.ascontiguousarray(row, dtype=self._dtype).tobytes())
+        self._rows += 1
+
+    def close(self) -> None:
+        """Write the header and close the file."""
+        shape = [self._rows, *self._row]
+        size = math.prod(shape) * self._dtype.itemsize
+        entry = {"dtype": _NAMES[self._dtype], "shape": shape, "data_offsets": [0, size]}
+        text = json.dumps({self._name: entry}, separators=(",", ":")).encode()
+        self._file.seek(0)
+        self._file.write((_HEADER_BYTES - 8).to_bytes(8, "little") + text.ljust(_HEADER_BYTES - 8))
+        self._file.close()
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
+    """The only tensor of a safetensors file, read from the disk as it is used.
+
+    Raises:
+        ArtifactError: the file is not what :class:`TensorStream` writes.
+    """
+    try:
+        with open(path, "rb") as handle:
+            size = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(min(size, 1 << 16)))
+        entry = header[name]
+        dtype: np.dtype[Any] = _TYPES[entry["dtype"]]
+        shape = tuple(int(number) for number in entry["shape"])
+        stored = path.stat().st_size - 8 - size
+        if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
+            raise ValueError(f"{stored} bytes of values for {shape} of {dtype}")
+        return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
+    except (KeyError, TypeError, ValueError) as error:  # ValueError: no JSON, or shorter than it says
+        raise ArtifactError(
+            "this is not a file of prepared rows",
+            got=f"{type(error).__name__}: {error}",
+            source=path,
+            remedy="run prepare-data again",
+        ) from error
+
 
 SPLITS = ("train", "heldout")
 ARRAYS = ("input_ids", "loss_mask", "document", "position")
@@ -42,12 +112,9 @@ class SplitFigures:
     Attributes:
         documents: texts and conversations in it.
         sequences: what they became (one each, but with ``answers: each`` one for each question).
-        rows: packed rows.
-        tokens: tokens in them.
         counted: those of them with loss mask 1.
         rows_counted: rows of training that count at the first draft step: places whose next two tokens are
             both learnt, within one sequence.
-        overlong: what became of sequences longer than a row.
         lengths: sequences by their length in tokens: ``{"64": 3}`` are three of at most 64, and more than 32
             where that is a bin too. Bins double.
     """
@@ -67,42 +134,24 @@ class SplitFigures:
         return cls(**{**values, "overlong": OverlongTally(**values["overlong"])})
 
 
-class _FileSink:
-    """The four arrays of a split as files."""
-
-    def __init__(self, folder: Path, split: str, length: int) -> None:
-        small: Any = np.int16 if length < _SMALL else np.int32
-        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
-        self._streams = [
-            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (length,))
-            for name, kind in kinds.items()
-        ]
-
-    def write(self, *row: npt.NDArray[Any]) -> None:
-        for stream, array in zip(self._streams, row):
-            stream.write(array)
-
-    def close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-
-    def abort(self) -> None:
-        for stream in self._streams:
-            stream.abort()
-
-
 class _SplitWriter:
-    """Packs the sequences of one split and counts."""
-
     def __init__(self, folder: Path, split: str, options: PrepareOptions) -> None:
         self.figures = SplitFigures()
         self._length, self._overlong = options.length, options.overlong
-        self._sink = _FileSink(folder, split, options.length)
-        self._packer = StreamPacker(options.length, self._sink)
+        small: Any = np.int16 if options.length < _SMALL else np.int32
+        kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
+        self._streams = [
+            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (options.length,))
+            for name, kind in kinds.items()
+        ]
+        self._packer = StreamPacker(options.length, self._write)
         self._bins: Counter[int] = Counter()
 
+    def _write(self, *row: npt.NDArray[Any]) -> None:
+        for stream, array in zip(self._streams, row):
+            stream.write(array)
+
     def add(self, sequences: Sequence[TrainingSequence]) -> None:
-        """All sequences of one document."""
         self.figures.documents += 1
         for sequence in sequences:
             self.figures.sequences += 1
@@ -119,43 +168,26 @@ class _SplitWriter:
 
     def finish(self) -> SplitFigures:
         self._packer.finish()
-        self._sink.close()
+        for stream in self._streams:
+            stream.close()
         figures, packer = self.figures, self._packer
         figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
         figures.lengths = {str(top): number for top, number in sorted(self._bins.items())}
         return figures
 
     def abort(self) -> None:
-        self._sink.abort()
-
-
-@dataclass
-class DataFigures:
-    """Counts of prepared data.
-
-    Attributes:
-        splits: by name, ``train`` and ``heldout``.
-        facts: over both: texts, conversations, and how many of these have thinking, tool lists, tool calls.
-        skipped: documents and lines left out, by reason, over both.
-    """
-
-    splits: dict[str, SplitFigures]
-    facts: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
-            **{name: asdict(figures) for name, figures in self.splits.items()},
-            "facts": dict(self.facts),
-            "skipped": dict(self.skipped),
-        }
+        for stream in self._streams:
+            stream.abort()
 
 
 def write_splits(
     folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
-) -> DataFigures:
+) -> dict[str, Any]:
     """Write arrays and held-out prompts of both splits into ``folder``.
+
+    Returns:
+        :class:`SplitFigures` of ``train`` and ``heldout``; ``facts`` counts texts, conversations, and how many of
+        these have thinking, tool lists or tool calls; ``skipped`` counts documents and lines by reason.
 
     Without held-out files, the last ``options.heldout.documents`` documents of the training files are held
     back while they stream by, whole, with all that was rendered of them.
@@ -165,14 +197,15 @@ def write_splits(
         ConfigError: too few documents to hold some out.
     """
     train, heldout = sources
-    figures = DataFigures({})
+    facts: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     prompts = _Prompts(tokenizer, options.heldout)
     with contextlib.ExitStack() as stack:
         writers = [_SplitWriter(folder, split, options) for split in SPLITS]
         for writer in writers:
             stack.callback(writer.abort)
         held: deque[list[TrainingSequence]] = deque()
-        for sequences in _documents(tokenizer, train, options, figures):
+        for sequences in _documents(tokenizer, train, options, facts, skipped):
             if not heldout:
                 held.append(sequences)
                 if len(held) <= options.heldout.documents:
@@ -180,29 +213,32 @@ def write_splits(
                 sequences = held.popleft()
             writers[0].add(sequences)
         _check_train(writers[0], held, train, options)
-        for sequences in _documents(tokenizer, heldout, options, figures) if heldout else held:
+        for sequences in _documents(tokenizer, heldout, options, facts, skipped) if heldout else held:
             writers[1].add(sequences)
             prompts.add(sequences[0].document)
         _check_learnt(writers[1], "held-out", heldout or train)
-        figures.splits = {split: writer.finish() for split, writer in zip(SPLITS, writers)}
+        figures = {split: asdict(writer.finish()) for split, writer in zip(SPLITS, writers)}
     atomic_write(folder / PROMPTS, "".join(line + "\n" for line in prompts.lines))
-    return figures
+    return {**figures, "facts": dict(facts), "skipped": dict(skipped)}
 
 
 def _documents(
-    tokenizer: TextTokenizer, paths: Paths, options: PrepareOptions, figures: DataFigures
+    tokenizer: TextTokenizer,
+    paths: Paths,
+    options: PrepareOptions,
+    facts: Counter[str],
+    skipped: Counter[str],
 ) -> Iterator[list[TrainingSequence]]:
-    """The sequences of each document, with a progress bar over the stored bytes."""
     files = expand_paths(paths)
     problems = Problems(strict=options.sequences.sources.strict)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
     with ProgressBar("read and tokenize", size or None, "B") as bar:
         found = iter_sequences(
-            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=figures.facts
+            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts
         )
         for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
             yield list(group)
-    figures.skipped.update(problems.kinds)
+    skipped.update(problems.kinds)
     if summary := problems.summary():
         say(summary)
 
@@ -256,7 +292,6 @@ class _Prompts:
         self.lines: list[str] = []
 
     def add(self, document: Document | None) -> None:
-        """Make a question of a document if one is still wanted and it gives one."""
         if document is None or len(self.lines) == self._options.prompts:
             return
         if document.messages is not None:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from ..core.errors import DataError
 from ..core.progress import say
-from .inputs import split_suffix
-from .zst import ZstFile
+from .inputs import import_extra, split_suffix
 
+_PACKED_BYTES = 1 << 14  # a block of .zst that is unpacked at once
 BLOCK_BYTES = 1 << 20
 DOCUMENT_LIMIT = 64 << 20
 """Longest line, row, paragraph or stretch of text without a cut that is held, in bytes."""
@@ -108,11 +108,10 @@ class _Readable(Protocol):
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteSpan:
     """A file, or the bytes [start, stop) of an uncompressed one.
 
     Attributes:
-        path: the file.
         start: first byte; above 0 only in uncompressed files.
         stop: byte behind the last, None for the file's end.
     """
@@ -206,8 +205,47 @@ def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
     return ZstFile(path, stored) if packed == ".zst" else stored
 
 
+class ZstFile:
+    """The content of a ``.zst`` file of one or more frames, read forward.
+
+    The library's own reader ends in silence when a frame is cut short, so each frame has its own decompressor, whose
+    end is checked.
+
+    Raises:
+        EOFError: the file is damaged or cut short (while reading).
+    """
+
+    def __init__(self, path: Path, stored: IO[bytes]) -> None:
+        self._library = import_extra("zstandard", "reading .zst files", path)
+        self._stored, self._held = stored, b""
+        self._frame: Any = None
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes of content, none at the end."""
+        while not self._held:
+            if not (data := self._stored.read(_PACKED_BYTES)):
+                if self._frame is not None:
+                    raise EOFError("the file ends within a frame")
+                return b""
+            self._held = b"".join(self._unpacked(data))
+        block, self._held = self._held[:size], self._held[size:]
+        return block
+
+    def _unpacked(self, data: bytes) -> Iterator[bytes]:
+        try:
+            while data:
+                if self._frame is None:
+                    self._frame = self._library.ZstdDecompressor().decompressobj()
+                yield self._frame.decompress(data)
+                data = self._frame.unused_data
+                if self._frame.eof:
+                    self._frame = None
+        except self._library.ZstdError as error:
+            raise EOFError(str(error)) from error
+
+
 def byte_lines(
-    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+    span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, bytes]]:
     """(offset, number from 1, line with its newline), cut at ``\\n`` only.
 
@@ -238,12 +276,12 @@ def byte_lines(
         yield start, number + 1, b"".join(held)
 
 
-def _too_long(span: Span, number: int, problems: Problems) -> None:
+def _too_long(span: ByteSpan, number: int, problems: Problems) -> None:
     problems.add(f"the line is longer than {DOCUMENT_LIMIT >> 20} MiB", span.path, span.where(number))
 
 
 def text_lines(
-    span: Span, problems: Problems, on_bytes: OnBytes | None = None
+    span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, str]]:
     """:func:`byte_lines` as text; a line that is not UTF-8 is recorded in ``problems`` and left out."""
     for offset, number, line in byte_lines(span, problems, on_bytes):
@@ -251,7 +289,7 @@ def text_lines(
             yield offset, number, text
 
 
-def decode_line(line: bytes, span: Span, number: int, problems: Problems) -> str | None:
+def decode_line(line: bytes, span: ByteSpan, number: int, problems: Problems) -> str | None:
     """A line as text, None after it was recorded as not UTF-8."""
     try:
         return line.decode("utf-8")

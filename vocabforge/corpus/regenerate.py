@@ -13,13 +13,11 @@ from ..core.files import disk_errors
 from ..core.progress import ProgressBar, say
 from .inputs import expand_paths, is_hub
 from .reading import Problems
-from .regenerate_backends import Backend
-from .regenerate_log import AnswerLog, discard
+from .regenerate_log import RESPONSES, AnswerLog
 from .regenerate_rows import Walk, conversation_digest, json_line, output_row
-from .regenerate_work import Run, Work
+from .regenerate_work import Backend, RegenerateJob, RegenerateRun
 
 RESPONSES_KIND = "responses"
-RESPONSES = "responses.jsonl"
 COUNTS = (
     "rows",
     "rows_written",
@@ -37,7 +35,7 @@ COUNTS = (
 
 
 def regenerate(
-    work: Work, backend: Backend, output: Path, *, overwrite: bool = False, fresh: bool = False
+    work: RegenerateJob, backend: Backend, output: Path, *, overwrite: bool = False, fresh: bool = False
 ) -> dict[str, Any]:
     """Answer every prompt and write the artefact ``output``; the same call again goes on where it was killed.
 
@@ -50,9 +48,6 @@ def regenerate(
             answers are kept in ``OUTPUT.partial``.
     """
     check_output(output, overwrite=overwrite)
-    folder = output.with_name(f"{output.name}.partial")
-    if fresh:
-        discard(folder)
     sources, total = scan(work)
     if not total:
         raise DataError(
@@ -61,11 +56,12 @@ def regenerate(
             expected="conversations, or prompts named by --prompt-field",
             remedy="check the input, and --prompt-field where prompts are texts",
         )
-    with AnswerLog(folder, {"generation": work.generation.facts(), "inputs": sources}) as log:
+    settings = {"generation": work.generation.facts(), "inputs": sources}
+    with AnswerLog(output.with_name(f"{output.name}.partial"), settings, fresh=fresh) as log:
         if log:
             say(f"{len(log):,} answers are kept from the run before")
         with ProgressBar("Answering", total, "answers", initial=min(len(log), total)) as bar:
-            run = Run(log, bar)
+            run = RegenerateRun(log, bar)
             backend(work, run)
         if run.failed and not work.drop_failed:
             raise VocabForgeError(
@@ -79,7 +75,7 @@ def regenerate(
     return meta
 
 
-def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
+def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
     """What the input holds: rows and content hash of each source, and the number of answers at most.
 
     Sources are named by their place (``1``, ``2``, ...) and file name, so that a moved folder is the same input.
@@ -91,7 +87,7 @@ def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
     for number, path in enumerate(expand_paths(work.inputs), start=1):
         name = f"{number} {path if is_hub(path) else path.name}"
         sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
-        part = Work([path], work.sources, work.generation, work.policy)
+        part = RegenerateJob([path], work.sources, work.generation, work.policy)
         for conversation in part.conversations(problems):
             sources[name]["rows"] += 1
             digests[name].update(conversation_digest(conversation))
@@ -104,9 +100,8 @@ def scan(work: Work) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def _write(
-    work: Work, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
+    work: RegenerateJob, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Walk the input once more, now with every answer at hand, and write the rows in its order."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     temporary = log.folder / RESPONSES

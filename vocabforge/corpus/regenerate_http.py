@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..core.errors import DataError, UsageError, VocabForgeError
 from .conversation import Message
-from .regenerate_check import check_message, token_count
-from .regenerate_rows import Answer, Generation, Request, json_line
+from .regenerate_rows import (
+    ChatCompletion,
+    ChatRequest,
+    GenerationSettings,
+    check_message,
+    json_line,
+    token_count,
+)
 
 _AGAIN = {408, 409, 425, 429}  # and every 5xx: worth another attempt
 _BAD_REQUEST = {400, 413, 422}
 _CONNECT_S = 10.0
 _LONGEST_WAIT_S = 300.0
-_MOST_BYTES = 64 << 20  # far more than any answer
 
 
 class TryAgain(Exception):
@@ -76,18 +80,16 @@ class ChatServer:
 
     Args:
         url: as of :func:`base_url`.
-        generation: sampling settings.
         key: API key or None; it is sent as a bearer token and shown nowhere.
-        timeout: seconds that one answer may take, its last byte included.
+        timeout: seconds without a byte after which a request is given up.
     """
 
-    def __init__(self, url: str, generation: Generation, *, key: str | None, timeout: float) -> None:
+    def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
         self.url, self._generation, self._key, self._timeout = url, generation, key, timeout
         self._http = http_library()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._http.Client(
-            # No packing: a short answer could unpack to any length.
-            headers={**headers, "Content-Type": "application/json", "Accept-Encoding": "identity"},
+            headers={**headers, "Content-Type": "application/json"},
             verify=url.startswith("https:"),  # loading certificates takes a quarter of a second
             timeout=self._http.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
             limits=self._http.Limits(max_connections=None, max_keepalive_connections=None),
@@ -97,7 +99,7 @@ class ChatServer:
         """Close connections; requests under way fail."""
         self._client.close()
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: ChatRequest) -> ChatCompletion:
         """The target's answer.
 
         Raises:
@@ -135,32 +137,24 @@ class ChatServer:
         except TryAgain:
             return False
         except Unusable:
-            return True
+            pass
         return True
 
     def _exchange(self, method: str, url: str, body: bytes | None) -> bytes:
-        end = time.monotonic() + self._timeout
-        content = bytearray()
         try:
-            with self._client.stream(method, url, content=body) as reply:
-                for block in reply.iter_raw():
-                    content += block
-                    if len(content) > _MOST_BYTES:
-                        raise TryAgain(f"its answer is longer than {_MOST_BYTES:,} bytes")
-                    if time.monotonic() > end:  # a byte now and then never lets a read time out
-                        raise TryAgain(f"no whole answer in {self._timeout:g} s")
+            reply = self._client.request(method, url, content=body)
         except self._http.TimeoutException as error:
             raise TryAgain(f"no answer in time ({type(error).__name__})") from error
         except (self._http.HTTPError, self._http.InvalidURL, RuntimeError, OSError) as error:
             raise TryAgain(self._hide(f"{type(error).__name__}: {error}")) from error
         if reply.status_code == 200:
-            return bytes(content)
-        said = f"{reply.status_code} {self._quote(content)}"
+            return bytes(reply.content)
+        said = f"{reply.status_code} {self._quote(reply.content)}"
         if reply.status_code in _AGAIN or reply.status_code >= 500:
             raise TryAgain(said, _wait(reply.headers.get("retry-after")))
         raise Refused(said) if reply.status_code in _BAD_REQUEST else Unusable(said)
 
-    def _quote(self, content: bytes | bytearray) -> str:
+    def _quote(self, content: bytes) -> str:
         """The start of what a server said; some repeat the key they were given."""
         return self._hide(" ".join(content[:2000].decode("utf-8", "replace").split()))[:200]
 
@@ -168,7 +162,7 @@ class ChatServer:
         return text.replace(self._key, "***") if self._key else text
 
 
-def request_body(request: Request, generation: Generation) -> dict[str, Any]:
+def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[str, Any]:
     """The JSON of a chat completion; entries of ``generation.body`` come last, None removes a key."""
     body: dict[str, Any] = {
         "model": generation.model,
@@ -217,7 +211,7 @@ def _wire_call(call: Any, name: str) -> dict[str, Any]:
     return {"id": str(call.get("id") or name), "type": "function", "function": function}
 
 
-def read_answer(reply: Any, seed: int) -> Answer:
+def read_answer(reply: Any, seed: int) -> ChatCompletion:
     """The answer in a chat completion.
 
     Raises:
@@ -247,7 +241,7 @@ def read_answer(reply: Any, seed: int) -> Answer:
         check_message({**message, "tool_calls": calls})
         # The place in the stream is no part of a message.
         message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
-    return Answer(
+    return ChatCompletion(
         message=message,
         finish_reason=str(choice.get("finish_reason") or "unknown"),
         seed=seed,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.artifact import model_remedy
 from ..core.errors import DataError
-from ..core.remedies import model_remedy
-from .regenerate_rows import Answer, Generation, Request
+from .regenerate_rows import ChatCompletion, ChatRequest, GenerationSettings
 from .tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Prompt:
     """A request as the target reads it; ``reason`` says why it cannot be answered, None when it can."""
 
-    request: Request
+    request: ChatRequest
     ids: list[int]
     reason: str | None = None
 
@@ -29,9 +29,7 @@ class LocalTarget:
     """A Hugging Face causal LM that answers batches of requests.
 
     Args:
-        path: the model's folder.
         tokenizer: its tokenizer, with a chat template.
-        generation: sampling settings.
         device: where it runs, and its answers are drawn.
         dtype: ``auto`` (the checkpoint's own; fp32 on a CPU), ``float32``, ``bfloat16``, ``float16``.
         device_map: Hugging Face placement of a model that does not fit on one device; ``device`` is then its
@@ -45,7 +43,7 @@ class LocalTarget:
         self,
         path: Path,
         tokenizer: TextTokenizer,
-        generation: Generation,
+        generation: GenerationSettings,
         *,
         device: str,
         dtype: str = "auto",
@@ -71,7 +69,7 @@ class LocalTarget:
                 remedy="use the target's own tokenizer",
             )
 
-    def prompt(self, request: Request) -> Prompt:
+    def prompt(self, request: ChatRequest) -> Prompt:
         """Token ids of a request; why it cannot be answered, where it cannot."""
         variables: dict[str, Any] = dict(self._generation.template_arguments)
         if request.tools is not None:
@@ -92,7 +90,7 @@ class LocalTarget:
             )
         return Prompt(request, ids)
 
-    def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
+    def answer(self, prompts: Sequence[Prompt]) -> list[ChatCompletion]:
         """Answers to one batch, padded on the left."""
         import torch
         from transformers import GenerationConfig
@@ -128,12 +126,12 @@ class LocalTarget:
         seeds = [prompt.request.seed for prompt in prompts]
         return LogitsProcessorList([SeededDraw(seeds, self._generation.temperature, self._generation.top_p)])
 
-    def _answer(self, prompt: Prompt, new: list[int]) -> Answer:
+    def _answer(self, prompt: Prompt, new: list[int]) -> ChatCompletion:
         ends = set(self.tokenizer.eos_ids)
         stop = next((at for at, token in enumerate(new) if token in ends), None)
         kept = new if stop is None else new[: stop + 1]
         text = self.tokenizer.decode(kept if stop is None else kept[:-1])
-        return Answer(
+        return ChatCompletion(
             message={"role": "assistant", "content": text},
             finish_reason="length" if stop is None else "stop",
             seed=prompt.request.seed,

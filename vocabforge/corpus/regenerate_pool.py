@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..core.errors import VocabForgeError
 from ..core.progress import say
 from .regenerate_http import Refused, TryAgain, Unusable
-from .regenerate_rows import Answer, Request
+from .regenerate_rows import ChatCompletion, ChatRequest
 
 _HOPELESS = 4  # requests that fail at a server which has answered none, while others answer theirs
 
@@ -23,7 +24,7 @@ class Server(Protocol):
 
     url: str
 
-    def complete(self, request: Request) -> Answer:
+    def complete(self, request: ChatRequest) -> ChatCompletion:
         """The answer; raises :class:`TryAgain`, :class:`Refused` or :class:`Unusable` where there is none."""
         ...
 
@@ -55,61 +56,44 @@ class PoolOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RequestOutcome:
     """What became of a request: an answer, or why there is none."""
 
-    request: Request
-    answer: Answer | None
+    request: ChatRequest
+    answer: ChatCompletion | None
     reason: str = ""
 
 
-@dataclass
-class _Task:
-    request: Request
-    failed_at: set[str] = field(default_factory=set)
-
-
-@dataclass
+@dataclass(eq=False)
 class _Member:
-    """A server in the pool; what is counted here, and ``out``, change under the pool's lock.
-
-    Attributes:
-        server: the server.
-        answers: requests that it answered.
-        failures: requests that found no answer here in all their attempts.
-        out: why it was left out, None while it is in.
-    """
+    """A server in the pool; everything but ``server`` changes under the pool's lock."""
 
     server: Server
+    under_way: int = 0
     answers: int = 0
-    failures: int = 0
-    out: str | None = None
+    failures: int = 0  # requests that found no answer here in all attempts
+    out: str | None = None  # why it was left out
 
 
 class ServerPool:
-    """Worker threads over servers.
+    """Worker threads that send requests to servers.
 
-    A request that fails all its attempts at a server goes to the others; when it has failed at all, it is
-    given up. A server that answers nothing meanwhile, not even a look at its list of models, is dead: it is
-    left out, and what it holds goes to the others.
-
-    Args:
-        servers: at least one.
-        options: see :class:`PoolOptions`.
+    A request that fails all attempts at one server goes to the others, and is given up when it has failed at all.
+    A server that answers nothing any more, not even its list of models, is left out.
     """
 
     def __init__(self, servers: Sequence[Server], options: PoolOptions) -> None:
         self._options = options
         self._members = [_Member(server) for server in servers]
-        self._tasks: list[_Task] = []
         self._changed = threading.Condition()
         self._stopped = False
-        self._results: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[ChatRequest | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[RequestOutcome | VocabForgeError] = queue.SimpleQueue()
         self.under_way = 0
+        # Daemons: an interrupted command does not wait for answers that take minutes.
         self._threads = [
-            threading.Thread(target=self._work, args=(member,), daemon=True)
-            for member in self._members
-            for _ in range(options.concurrency)
+            threading.Thread(target=self._work, daemon=True)
+            for _ in range(len(servers) * options.concurrency)
         ]
         for thread in self._threads:
             thread.start()
@@ -118,93 +102,96 @@ class ServerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop: requests under way are given up, threads end by themselves."""
+        """Give up requests under way; threads end by themselves."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+        for _thread in self._threads:
+            self._requests.put(None)
         for member in self._members:
             member.server.close()
 
     @property
     def room(self) -> int:
-        """Requests that can be handed in before workers have more than enough."""
-        return 2 * len(self._alive()) * self._options.concurrency - self.under_way
+        """Requests that can be submitted before workers have more than enough."""
+        return 2 * len(self._living()) * self._options.concurrency - self.under_way
 
-    def submit(self, request: Request) -> None:
-        """Hand in a request."""
+    def submit(self, request: ChatRequest) -> None:
+        """Add a request."""
         self.under_way += 1
-        with self._changed:
-            self._tasks.append(_Task(request))
-            self._changed.notify()
+        self._requests.put(request)
 
-    def next(self) -> Outcome:
+    def next(self) -> RequestOutcome:
         """Wait for a request to be over.
 
         Raises:
             VocabForgeError: no server is left.
         """
         while True:
-            try:  # with a time limit, so that an interrupt from the keyboard is heard everywhere
+            with contextlib.suppress(
+                queue.Empty
+            ):  # the time limit lets an interrupt from the keyboard through
                 outcome = self._results.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            if outcome is None:
-                raise self._nobody_left()
-            self.under_way -= 1
-            return outcome
+                if isinstance(outcome, VocabForgeError):
+                    raise outcome
+                self.under_way -= 1
+                return outcome
 
-    def _nobody_left(self) -> VocabForgeError:
-        reasons = "; ".join(f"{member.server.url}: {member.out}" for member in self._members)
-        return VocabForgeError(
-            "no server is left to ask",
-            got=reasons,
-            remedy="mend or restart a server and run the same command again; finished answers are kept",
-        )
+    def _work(self) -> None:
+        while (request := self._requests.get()) is not None:
+            self._results.put(self._ask(request))
 
-    def _work(self, member: _Member) -> None:
-        while (task := self._take(member)) is not None:
-            self._serve(member, task)
-
-    def _take(self, member: _Member) -> _Task | None:
-        """The next task for a server, None when it or the pool is done."""
-        with self._changed:
-            while not self._stopped and member.out is None:
-                for at, task in enumerate(self._tasks):
-                    if member.server.url not in task.failed_at:
-                        return self._tasks.pop(at)
-                self._changed.wait()
-        return None
-
-    def _serve(self, member: _Member, task: _Task) -> None:
-        before, reason = member.answers, ""
-        for attempt in range(self._options.retries + 1):
+    def _ask(self, request: ChatRequest) -> RequestOutcome | VocabForgeError:
+        failed: set[_Member] = set()
+        reason = "it failed at every server"
+        while (member := self._take(failed)) is not None:
+            before = member.answers
             try:
-                answer = member.server.complete(task.request)
+                answer = self._attempts(member, request)
+            except Refused as error:
+                return RequestOutcome(request, None, str(error))
+            except Unusable as error:
+                reason = str(error)
+                self._drop(member, reason)
             except TryAgain as error:
                 reason = str(error)
-                if attempt < self._options.retries and not self._pause(member, attempt, error.wait):
-                    break
-            except Refused as error:
-                self._results.put(Outcome(task.request, None, str(error)))
-                return
-            except Unusable as error:
-                self._drop(member, str(error))
-                break
+                if member.answers == before and not self._is_well(member):
+                    self._drop(member, reason)
             except Exception as error:  # noqa: BLE001 (a thread that dies in silence would hang the run)
                 reason = f"{type(error).__name__}: {error}"
-                break
             else:
                 with self._changed:
                     member.answers += 1
-                self._results.put(Outcome(task.request, answer))
-                return
-        else:
-            if member.answers == before and not self._is_well(member):
-                self._drop(member, reason)
-        self._hand_on(member, task, reason)
+                return RequestOutcome(request, answer)
+            finally:
+                with self._changed:
+                    member.under_way -= 1
+                    self._changed.notify_all()
+            failed.add(member)
+        return RequestOutcome(request, None, reason) if self._living() else self._nobody_left()
+
+    def _take(self, failed: set[_Member]) -> _Member | None:
+        """The living server with the fewest requests under way; None if the request has failed at all of them."""
+        with self._changed:
+            while not self._stopped and (left := [one for one in self._living() if one not in failed]):
+                member = min(left, key=lambda one: one.under_way)
+                if member.under_way < self._options.concurrency:
+                    member.under_way += 1
+                    return member
+                self._changed.wait()
+        return None
+
+    def _attempts(self, member: _Member, request: ChatRequest) -> ChatCompletion:
+        for attempt in range(self._options.retries + 1):
+            try:
+                return member.server.complete(request)
+            except TryAgain as error:
+                if attempt == self._options.retries or not self._pause(member, attempt, error.wait):
+                    raise
+        raise AssertionError("unreachable")
 
     def _pause(self, member: _Member, attempt: int, wanted: float | None) -> bool:
-        """Wait before the next attempt; False when it is not worth while any more."""
+        """Wait before the next attempt; False when the server or the pool has stopped."""
         wait = min(self._options.first_wait * 2**attempt, self._options.longest_wait)
         until = time.monotonic() + max(wait * random.uniform(0.75, 1.25), wanted or 0.0)
         with self._changed:
@@ -216,10 +203,12 @@ class ServerPool:
         return False
 
     def _is_well(self, member: _Member) -> bool:
-        """Whether a request that found no answer here is to blame itself."""
+        """Whether the request is to blame, not the server."""
         with self._changed:
+            if self._stopped or member.out is not None:
+                return True
             member.failures += 1
-            others = any(one.out is None and one.answers for one in self._members if one is not member)
+            others = any(one.answers for one in self._living() if one is not member)
             hopeless = others and not member.answers and member.failures >= _HOPELESS
         return not hopeless and member.server.alive()
 
@@ -228,52 +217,17 @@ class ServerPool:
             if self._stopped or member.out is not None:
                 return
             member.out = reason
-            alive = self._alive()
-            left = len(alive)
-            for task in [task for task in self._tasks if alive and alive <= task.failed_at]:
-                self._tasks.remove(task)  # the dead one was its last hope
-                self._results.put(Outcome(task.request, None, "it failed at every server"))
-            # Under the lock, so that it is said before what the server held is answered elsewhere.
-            say(f"{member.server.url} is left out: {reason} ({left} of {len(self._members)} servers left)")
+            left = f"{len(self._living())} of {len(self._members)} servers left"
+            say(f"{member.server.url} is left out: {reason} ({left})")
             self._changed.notify_all()
 
-    def _alive(self) -> set[str]:
-        return {one.server.url for one in self._members if one.out is None}
+    def _living(self) -> list[_Member]:
+        return [one for one in self._members if one.out is None]
 
-    def _hand_on(self, member: _Member, task: _Task, reason: str) -> None:
-        """Give an unanswered task to the other servers, or up."""
-        with self._changed:
-            if self._stopped:
-                return
-            if member.out is None:
-                task.failed_at.add(member.server.url)
-            alive = self._alive()
-            if not alive:
-                self._results.put(None)
-            elif alive <= task.failed_at:
-                self._results.put(Outcome(task.request, None, reason))
-            else:
-                self._tasks.insert(0, task)
-                self._changed.notify_all()
-
-
-def give_up_when_all_refuse(limit: int) -> Callable[[Outcome], None]:
-    """Watches outcomes: when the first ``limit`` are all refusals, something is wrong with every request.
-
-    Raises (the returned function):
-        VocabForgeError: quotes the last refusal.
-    """
-    refused, answered = 0, False
-
-    def look(outcome: Outcome) -> None:
-        nonlocal refused, answered
-        answered = answered or outcome.answer is not None
-        refused += outcome.answer is None
-        if not answered and refused >= limit:
-            raise VocabForgeError(
-                "the servers refuse every request",
-                got=outcome.reason,
-                remedy="check --model, --max-tokens and the other settings of requests",
-            )
-
-    return look
+    def _nobody_left(self) -> VocabForgeError:
+        reasons = "; ".join(f"{member.server.url}: {member.out}" for member in self._members)
+        return VocabForgeError(
+            "no server is left to ask",
+            got=reasons,
+            remedy="mend or restart a server and run the same command again; finished answers are kept",
+        )

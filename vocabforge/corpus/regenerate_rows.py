@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .conversation import Message, read_tools
+from ..core.errors import DataError
+from .conversation import Message, check_nesting, load_nested, read_tools
 from .document import Document
-from .regenerate_check import canonical, same_calls
 
 Handling = Literal["keep", "drop"]
 _SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
@@ -18,12 +19,11 @@ _ASKS = ("user", "tool")
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationSettings:
     """Everything that decides an answer.
 
     Attributes:
         backend: what answers (kind, and for a local target its fingerprint, batch size and dtype).
-        model: name of the target.
         temperature: 0 is greedy.
         top_p: share of probability that is sampled from.
         max_tokens: tokens of one answer at most.
@@ -66,7 +66,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class PromptConversation:
     """A conversation of the data set: its turns, its tools, and where it stands (``file:line``)."""
 
     messages: Sequence[Message]
@@ -75,13 +75,11 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Request:
+class ChatRequest:
     """What one answer is a function of.
 
     Attributes:
-        key: hex hash of messages, tools and :class:`Generation`.
-        messages: what the target reads.
-        tools: what it may call.
+        key: hex hash of messages, tools and :class:`GenerationSettings`.
         seed: of this request alone.
     """
 
@@ -92,11 +90,10 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChatCompletion:
     """One turn of the target.
 
     Attributes:
-        message: the assistant's message.
         finish_reason: ``stop``, ``length``, ``tool_calls`` or what else the server says.
         seed: the request's.
         prompt_tokens: tokens read, None when the server does not say.
@@ -132,7 +129,7 @@ class Answer:
         return facts
 
 
-def conversation_of(document: Document) -> Conversation:
+def conversation_of(document: Document) -> PromptConversation:
     """The conversation of a document; a plain text is one user turn.
 
     Raises:
@@ -141,7 +138,7 @@ def conversation_of(document: Document) -> Conversation:
     messages = document.messages
     if messages is None:
         messages = [{"role": "user", "content": document.text or ""}]
-    return Conversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
+    return PromptConversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
 
 
 class Walk:
@@ -153,10 +150,12 @@ class Walk:
     belong to no call.
     """
 
-    def __init__(self, conversation: Conversation, generation: Generation, policy: Policy) -> None:
+    def __init__(
+        self, conversation: PromptConversation, generation: GenerationSettings, policy: Policy
+    ) -> None:
         self.conversation = conversation
         self.messages: list[Message] = []
-        self.answers: list[Answer] = []
+        self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
         self._generation, self._policy = generation, policy
         self._old, self._at = list(conversation.messages), 0
@@ -179,7 +178,7 @@ class Walk:
         turns += asked
         return min(turns, 1) if self._policy.first_turn_only else turns
 
-    def request(self) -> Request | None:
+    def request(self) -> ChatRequest | None:
         """What to ask next, None when the conversation is whole or has ended."""
         if self.ended is not None or not self._asked:
             return None
@@ -190,7 +189,7 @@ class Walk:
         )
         return make_request(messages, self.conversation.tools, self._generation)
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: ChatCompletion) -> None:
         """Take the answer to :meth:`request` and read on to the next question."""
         # Whoever learns from the row must know that the target did not end this answer.
         self.messages.append({**answer.message, **({"cut": True} if answer.truncated else {})})
@@ -210,7 +209,7 @@ class Walk:
         if self.ended is None:
             self._read_on()
 
-    def _check_tools(self, answer: Answer, replaced: Sequence[Message]) -> None:
+    def _check_tools(self, answer: ChatCompletion, replaced: Sequence[Message]) -> None:
         new = list(answer.message.get("tool_calls") or ())
         old = [call for message in replaced for call in message.get("tool_calls") or ()]
         follows = self._at < len(self._old) and self._old[self._at]["role"] == "tool"
@@ -224,7 +223,6 @@ class Walk:
             self._ids = {str(call.get("id")): fresh for call, fresh in zip(old, self._fresh_ids)}
 
     def _read_on(self) -> None:
-        """Copy turns up to the next one that the target answers."""
         while self._at < len(self._old):
             message = self._old[self._at]
             if message["role"] == "assistant":
@@ -238,7 +236,6 @@ class Walk:
             self._at += 1
 
     def _with_fresh_id(self, message: Message) -> Message:
-        """A tool's result names the call as the new answer numbers it."""
         if message["role"] != "tool" or not self._fresh_ids:
             return dict(message)
         named = self._ids.get(str(message.get("tool_call_id")))
@@ -248,13 +245,13 @@ class Walk:
 
 
 def make_request(
-    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: Generation
-) -> Request:
+    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: GenerationSettings
+) -> ChatRequest:
     """The request of these messages: its key and its seed depend on content alone."""
     prompt = canonical({"messages": messages, "tools": tools})
     key = hashlib.sha256(prompt + b"\0" + canonical(generation.facts())).hexdigest()
     drawn = hashlib.sha256(f"{generation.seed}\0".encode() + prompt).digest()
-    return Request(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
+    return ChatRequest(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
 
 
 def json_line(value: Any) -> bytes:
@@ -265,7 +262,7 @@ def json_line(value: Any) -> bytes:
         return json.dumps(value).encode("ascii") + b"\n"
 
 
-def output_row(walk: Walk, generation: Generation) -> dict[str, Any]:
+def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
     """A finished row: OpenAI ``messages`` and how they came about."""
     row: dict[str, Any] = {"messages": walk.messages}
     if walk.conversation.tools is not None:
@@ -279,6 +276,85 @@ def output_row(walk: Walk, generation: Generation) -> dict[str, Any]:
     return row
 
 
-def conversation_digest(conversation: Conversation) -> bytes:
+def conversation_digest(conversation: PromptConversation) -> bytes:
     """Hash of a conversation's content, wherever it stands."""
     return hashlib.sha256(canonical([conversation.messages, conversation.tools])).digest()
+
+
+def check_message(message: Any) -> None:
+    """Refuse what is not an assistant's message of the form that regenerate writes.
+
+    Raises:
+        DataError: no message, or its tool calls are malformed.
+    """
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+        raise DataError(
+            "its answer is no message",
+            got=type(message).__name__,
+            expected="an object whose content is a text",
+        )
+    if message.get("role") != "assistant" or not isinstance(message.get("reasoning_content", ""), str):
+        raise DataError(
+            "its answer is no message of the assistant",
+            got=f"role {message.get('role')!r}",
+            expected="role assistant, and reasoning_content a text or absent",
+        )
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    check_nesting(calls, "a tool call of its answer")
+    if not isinstance(calls, list):
+        raise DataError("its answer holds malformed tool calls", got=type(calls).__name__, expected="a list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=type(call).__name__,
+                expected="an object function with a name",
+            )
+        arguments = function.get("arguments")
+        if not isinstance(arguments, (str, Mapping, type(None))):
+            raise DataError(
+                "its answer holds malformed tool calls",
+                got=f"arguments: {type(arguments).__name__}",
+                expected="an object, or its JSON text",
+            )
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError):  # what is no JSON is the target's own mistake, and stays
+                load_nested(arguments, "a tool call of its answer")
+
+
+def token_count(value: Any) -> int | None:
+    """A number of tokens as a server says it, None for what cannot be one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if whole and value >= 0 else None
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with sorted keys, in ASCII: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("ascii")
+
+
+def content_digest(value: Any) -> str:
+    """SHA-256 in hex of :func:`canonical`."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def same_calls(first: Any, second: Any) -> bool:
+    """Whether two lists of tool calls have equal names and arguments; one that cannot be read equals none."""
+    try:
+        return [_call(one) for one in first] == [_call(one) for one in second]
+    except (RecursionError, TypeError, ValueError, DataError):
+        return False
+
+
+def _call(call: Any) -> tuple[str, Any]:
+    """Name and arguments of a tool call; arguments as text are parsed, since spacing means nothing."""
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    function = function if isinstance(function, Mapping) else {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = load_nested(arguments, "a tool call")
+    return str(function.get("name")), canonical(arguments)

@@ -1,41 +1,49 @@
-"""One run of ``regenerate``: what is to be answered, and what a backend is given."""
+"""Backends of ``regenerate``: servers, or a target in this process, and the work that they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
-from ..core.errors import DataError
+from ..core.errors import DataError, VocabForgeError
 from ..core.progress import ProgressBar, say
 from .document import SourceOptions
 from .reading import Problems
+from .regenerate_local import LocalTarget, Prompt
 from .regenerate_log import AnswerLog
-from .regenerate_rows import Answer, Conversation, Generation, Policy, Request, Walk, conversation_of
+from .regenerate_pool import PoolOptions, Server, ServerPool
+from .regenerate_rows import (
+    ChatCompletion,
+    GenerationSettings,
+    Policy,
+    PromptConversation,
+    Walk,
+    conversation_of,
+)
 from .sources import iter_documents
 
 _SHOWN = 5
+_ALL_REFUSED = 20
+_CHUNK_BATCHES = 16
 
 
 @dataclass(frozen=True)
-class Work:
+class RegenerateJob:
     """What is to be answered, and how rows are treated.
 
     Attributes:
-        inputs: files, folders, globs, Hub data sets.
-        sources: how they are read.
-        generation: what decides an answer.
-        policy: what becomes of rows.
         drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
     """
 
     inputs: Sequence[Path | str]
     sources: SourceOptions
-    generation: Generation
+    generation: GenerationSettings
     policy: Policy = field(default_factory=Policy)
     drop_failed: bool = False
 
-    def conversations(self, problems: Problems | None = None) -> Iterator[Conversation]:
+    def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
         """All conversations in order; what is skipped is said only if ``problems`` says it."""
         problems = Problems(strict=self.sources.strict, shown=0) if problems is None else problems
         for document in iter_documents(self.inputs, self.sources, problems=problems):
@@ -46,16 +54,15 @@ class Work:
                 continue
             yield conversation
 
-    def walk(self, conversation: Conversation) -> Walk:
+    def walk(self, conversation: PromptConversation) -> Walk:
         """The conversation before its first answer."""
         return Walk(conversation, self.generation, self.policy)
 
 
-class Run:
+class RegenerateRun:
     """What a backend is given beside the work: the log of answers, the bar, and a place for failures.
 
     Args:
-        log: of answers; those of an earlier run are in it.
         bar: counts answers, and starts with those in the log.
     """
 
@@ -65,11 +72,7 @@ class Run:
         self._bar = bar
         self._counted = len(log)
 
-    def keep(self, request: Request, answer: Answer) -> None:
-        """Put an answer into the log."""
-        self.log.add(request.key, answer)
-
-    def settle(self, walk: Walk, answer: Answer | None, reason: str = "") -> None:
+    def settle(self, walk: Walk, answer: ChatCompletion | None, reason: str = "") -> None:
         """Give a walk the answer to its request, or note that there is none; the bar moves by what is done."""
         turns = walk.open_turns
         if answer is not None:
@@ -84,3 +87,96 @@ class Run:
         before = min(self._counted, turns)
         self._counted -= before
         self._bar.update(turns - before, f"{self.failed:,} without answer" if self.failed else None)
+
+
+Backend = Callable[[RegenerateJob, RegenerateRun], None]
+"""Answers every request of the work that the log lacks, and adds the answers to it."""
+
+
+def server_backend(servers: Sequence[Server], options: PoolOptions) -> Backend:
+    """Ask servers; see :class:`~vocabforge.corpus.regenerate_pool.ServerPool`."""
+
+    def run(work: RegenerateJob, run: RegenerateRun) -> None:
+        walks = map(work.walk, work.conversations())
+        waiting: dict[str, list[Walk]] = {}  # equal prompts are asked once
+        refused, answered = 0, False
+        with ServerPool(servers, options) as pool:
+
+            def advance(walk: Walk) -> None:
+                while (request := walk.request()) is not None:
+                    if (answer := run.log.get(request.key)) is not None:
+                        run.settle(walk, answer)
+                    elif request.key in waiting:
+                        waiting[request.key].append(walk)
+                        return
+                    else:
+                        waiting[request.key] = [walk]
+                        pool.submit(request)
+                        return
+
+            while True:
+                taken = list(islice(walks, max(pool.room, 0)))
+                for walk in taken:
+                    advance(walk)
+                if not pool.under_way:
+                    if not taken:
+                        break
+                    continue  # all of these were answered before: read on
+                outcome = pool.next()
+                if outcome.answer is not None:
+                    answered = True
+                    run.log.add(outcome.request.key, outcome.answer)
+                else:
+                    refused += 1
+                if refused >= _ALL_REFUSED and not answered:
+                    raise VocabForgeError(
+                        "the servers refuse every request",
+                        got=outcome.reason,
+                        remedy="check --model, --max-tokens and the other settings of requests",
+                    )
+                for walk in waiting.pop(outcome.request.key):
+                    run.settle(walk, outcome.answer, outcome.reason)
+                    if outcome.answer is not None:
+                        advance(walk)
+
+    return run
+
+
+def local_backend(target: LocalTarget, batch_size: int) -> Backend:
+    """Answer in this process, turn by turn through chunks of conversations, in batches of like length.
+
+    A batch is a function of the input alone: after a resume, a batch that was kept in part is answered whole
+    again, since neighbours in a batch can decide near ties.
+    """
+
+    def run(work: RegenerateJob, run: RegenerateRun) -> None:
+        walks = map(work.walk, work.conversations())
+        while chunk := list(islice(walks, _CHUNK_BATCHES * batch_size)):
+            while True:
+                asked: dict[str, Prompt] = {}
+                pending: list[tuple[Walk, str]] = []
+                for walk in chunk:
+                    if (request := walk.request()) is not None:
+                        pending.append((walk, request.key))
+                        if request.key not in asked:
+                            asked[request.key] = target.prompt(request)
+                if not pending:
+                    break
+                _answer_all(target, list(asked.values()), batch_size, run)
+                chunk = []
+                for walk, key in pending:
+                    answer = run.log.get(key)
+                    run.settle(walk, answer, asked[key].reason or "")
+                    chunk += [walk] if answer is not None else []
+
+    return run
+
+
+def _answer_all(target: LocalTarget, prompts: Sequence[Prompt], batch_size: int, run: RegenerateRun) -> None:
+    possible = sorted((p for p in prompts if p.reason is None), key=lambda prompt: len(prompt.ids))
+    for start in range(0, len(possible), batch_size):
+        batch = possible[start : start + batch_size]
+        if all(run.log.get(prompt.request.key) is not None for prompt in batch):
+            continue
+        for prompt, answer in zip(batch, target.answer(batch), strict=True):
+            run.log.add(prompt.request.key, answer)

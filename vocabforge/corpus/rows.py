@@ -50,13 +50,7 @@ def row_document(
 
 
 def missing_column(what: str, columns: Iterable[str], text_field: str | None, source: object) -> DataError:
-    """The error for a table without the column that was asked for, or without any column of text.
-
-    Args:
-        what: the table, in words.
-        columns: those that it has.
-        text_field: the column that was asked for, None for any.
-    """
+    """The error for a table without the column that was asked for, or without any column of text."""
     return DataError(
         f"the {what} has no such column" if text_field else f"the {what} has no column of text",
         got=f"columns: {', '.join(columns) or 'none'}",

@@ -1,185 +1,171 @@
-"""The small invented encyclopaedia behind the sample texts.
+"""A small invented encyclopaedia, the source of the sample texts.
 
-The world is fixed: it does not depend on the sample's seed, so that questions asked of two samples have
-the same answers. What a name says is regular (the end of a town's name tells its region, the end of an
-animal's name its kind), the rest (founding years, rivers, people's jobs) has to be learnt or read.
+The world is fixed and does not depend on the sample's seed. Parts of a name are regular (the end of a town's name gives
+its region, the end of an animal's name its kind). The rest (rivers, jobs, years) must be learnt or read.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
-
-from .sample_words import FOODS, GOODS, JOBS, words
+from typing import TypeVar
 
 T = TypeVar("T")
+Entry = dict[str, str]
 
-WORLD_SEED = "vocabforge-world-1"
-NUM_TOWNS, NUM_PEOPLE, NUM_ANIMALS = 900, 900, 500
-NUM_RIVERS, NUM_SURNAMES = 160, 700
-
-
-class Region(NamedTuple):
-    """A region: the ending of its towns' names, where it lies, and what it is like."""
-
-    name: str
-    ending: str
-    direction: str
-    climate: str
-    language: str
-    capital: str
+WORLD_SEED = "vocabforge-world-2"
+NUM_TOWNS, NUM_PEOPLE, NUM_ANIMALS, NUM_RIVERS, NUM_SURNAMES = 900, 900, 500, 160, 700
 
 
-REGIONS = (
-    Region("Moravel", "mora", "north", "cold", "Velish", "Karmora"),
-    Region("Hestria", "stead", "east", "dry", "Hestrian", "Oldstead"),
-    Region("Lunaria", "luna", "south", "warm", "Lunic", "Belluna"),
-    Region("Tarvenia", "ven", "west", "rainy", "Tarvic", "Goldven"),
-    Region("Ostmark", "berg", "east", "windy", "Ostish", "Hochberg"),
-    Region("Silvania", "wald", "centre", "mild", "Silvan", "Grunwald"),
-    Region("Pelagia", "port", "south", "humid", "Pelagic", "Newport"),
-    Region("Aridane", "dune", "west", "hot", "Aridic", "Reddune"),
-    Region("Nordfell", "fell", "north", "icy", "Fellish", "Highfell"),
-    Region("Brackwater", "mere", "centre", "foggy", "Merish", "Stillmere"),
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, in order."""
+    return tuple(text.split())
+
+
+def _table(keys: str, rows: str) -> tuple[Entry, ...]:
+    """``a=b=c; ...`` as records with these keys."""
+    return tuple(
+        dict(zip(keys.split(), map(str.strip, row.split("=")), strict=True)) for row in rows.split(";")
+    )
+
+
+REGIONS = _table(
+    "region ending direction climate language capital",
+    "Moravel=mora=north=cold=Velish=Karmora; Hestria=stead=east=dry=Hestrian=Oldstead; "
+    "Lunaria=luna=south=warm=Lunic=Belluna; Tarvenia=ven=west=rainy=Tarvic=Goldven; "
+    "Ostmark=berg=east=windy=Ostish=Hochberg; Silvania=wald=centre=mild=Silvan=Grunwald; "
+    "Pelagia=port=south=humid=Pelagic=Newport; Aridane=dune=west=hot=Aridic=Reddune; "
+    "Nordfell=fell=north=icy=Fellish=Highfell; Brackwater=mere=centre=foggy=Merish=Stillmere",
 )
-
-
-class Kind(NamedTuple):
-    """A kind of animal: the ending of its members' names, its class, home and covering."""
-
-    ending: str
-    group: str
-    home: str
-    cover: str
-    young: str
-
-
-KINDS = (
-    Kind("wing", "bird", "in tall trees", "feathers", "chicks"),
-    Kind("fin", "fish", "in clear rivers", "scales", "fry"),
-    Kind("paw", "mammal", "in deep forests", "soft fur", "cubs"),
-    Kind("hoof", "mammal", "on open plains", "short hair", "calves"),
-    Kind("crawl", "reptile", "among warm rocks", "dry scales", "hatchlings"),
-    Kind("leap", "frog", "near quiet ponds", "wet skin", "tadpoles"),
-    Kind("buzz", "insect", "in sunny meadows", "a hard shell", "larvae"),
+KINDS = _table(
+    "ending group home cover young",
+    "wing=bird=in tall trees=feathers=chicks; fin=fish=in clear rivers=scales=fry; "
+    "paw=mammal=in deep forests=soft fur=cubs; hoof=mammal=on open plains=short hair=calves; "
+    "crawl=reptile=among warm rocks=dry scales=hatchlings; leap=frog=near quiet ponds=wet skin=tadpoles; "
+    "buzz=insect=in sunny meadows=a hard shell=larvae",
 )
-
-
-@dataclass(frozen=True)
-class Town:
-    """A town and what the encyclopaedia says about it."""
-
-    name: str
-    region: Region
-    river: str
-    product: str
-    founded: int
-    people: int  # thousands
-
-
-@dataclass(frozen=True)
-class Person:
-    """A person of note."""
-
-    name: str
-    woman: bool
-    job: str
-    town: Town
-    born: int
-
-    @property
-    def subject(self) -> str:
-        """The pronoun at the start of a sentence."""
-        return "She" if self.woman else "He"
-
-    @property
-    def possessive(self) -> str:
-        """The possessive pronoun."""
-        return "her" if self.woman else "his"
-
-
-@dataclass(frozen=True)
-class Animal:
-    """An invented animal."""
-
-    name: str
-    kind: Kind
-    food: str
-    weight: int
-    colour: str
-
-
-@dataclass(frozen=True)
-class World:
-    """All entries, each tuple in order of fame."""
-
-    towns: tuple[Town, ...]
-    people: tuple[Person, ...]
-    animals: tuple[Animal, ...]
-
-
-def pick(rng: random.Random, rows: Sequence[T], skew: float = 2.5) -> T:
-    """A row drawn with a Zipf-like skew: with ``skew`` s, P(rank < r) is about (r / n) ** (1 / s)."""
-    return rows[int(len(rows) * rng.random() ** skew)]
-
-
+JOBS = _table(
+    "job tool material purpose",
+    "baker=oven=brick=bakes the bread; smith=hammer=iron=shapes the hot metal; weaver=loom=oak=crosses the threads; "
+    "fisher=net=hemp=holds the catch; carpenter=plane=beech=smooths the boards; potter=wheel=stone=turns the wet clay; "
+    "miller=millstone=granite=grinds the grain; painter=brush=bristle=spreads the colour; "
+    "tailor=needle=steel=joins the cloth; mason=trowel=steel=lays the mortar; glazier=cutter=diamond=scores the pane; "
+    "cooper=adze=iron=hollows the staves; shepherd=crook=hazel=guides the sheep; beekeeper=smoker=tin=calms the bees; "
+    "gardener=spade=ash=turns the soil; printer=press=iron=prints the page; clockmaker=file=steel=fits the gears; "
+    "cobbler=last=maple=shapes the shoe; tanner=scraper=horn=cleans the hide; brewer=kettle=copper=boils the wort; "
+    "saddler=awl=steel=pierces the leather; surveyor=chain=brass=measures the land; "
+    "apothecary=mortar=marble=grinds the herbs; roofer=ladder=spruce=reaches the roof",
+)
+FOODS = words(
+    "apples bread plums cheese walnuts honey beans pears barley carrots mushrooms berries olives oats figs"
+)
+GOODS = words(
+    "glass wool salt copper timber paper silk amber tea iron pottery leather wine marble pearls rope"
+)
+COLOURS = words("red blue green white black yellow grey brown golden silver")
+OBJECTS = words(
+    "apples books coins stamps pencils eggs marbles cakes tickets bottles cards boxes shells flowers buttons nails "
+    "candles pears plates ribbons bricks oranges lamps baskets"
+)
+FEELINGS = words("tired proud curious worried calm excited lonely hopeful hungry cheerful")
+WEATHER = words("sunny rainy windy foggy snowy stormy cloudy frosty warm misty")
+FESTIVALS = words("harvest river lantern winter music bread spring book kite summer")
 _ONSETS = words("b d f g h k l m n p r s t v w br dr gr kl pl st tr sh fl")
 _INNER = words("b d g k l m n r s t v nd rt lm st")
 _VOWELS = words("a e i o u")
 _CODAS = ("", "", *words("l n r s m t"))
+# Women's and men's names by turns.
 _FIRST = words(
-    "Anna Ben Clara David Emma Felix Greta Hugo Ida Jonas Karla Leo Mara Nils Olga Paul Rosa Simon Tilda "
-    "Viktor Alma Anton Berta Conrad Dora Emil Frida Georg Hanna Igor Julia Kaspar Lena Max Nora Oskar "
-    "Petra Quentin Rita Sven Thea Ulrich Vera Walter Yara Zeno Agnes Bruno Celia Dirk Elsa Frank Gilda "
-    "Henrik Irma Jakob"
+    "Anna Ben Clara David Emma Felix Greta Hugo Ida Jonas Karla Leo Mara Nils Olga Paul Rosa Simon Tilda Viktor Alma "
+    "Anton Berta Conrad Dora Emil Frida Georg Hanna Igor Julia Kaspar Lena Max Nora Oskar Petra Quentin Rita Sven Thea "
+    "Ulrich Vera Walter Yara Zeno Agnes Bruno Celia Dirk Elsa Frank Gilda Henrik Irma Jakob"
 )
 
 
-def _stem(rng: random.Random, syllables: int) -> str:
-    onsets = [rng.choice(_ONSETS)] + [rng.choice(_INNER) for _ in range(syllables - 1)]
-    return "".join(onset + rng.choice(_VOWELS) for onset in onsets) + rng.choice(_CODAS)
+def pick(rng: random.Random, rows: Sequence[T], skew: float = 2.0) -> T:
+    """A row drawn with a Zipf-like skew: with ``skew`` s, P(rank < r) is about (r / n) ** (1 / s)."""
+    return rows[int(len(rows) * rng.random() ** skew)]
+
+
+def article(word: str) -> str:
+    """The word with its indefinite article."""
+    return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
 
 
 def _stems(rng: random.Random, count: int, syllables: tuple[int, ...]) -> list[str]:
     """``count`` different invented word stems."""
     found: dict[str, None] = {}
     while len(found) < count:
-        found[_stem(rng, rng.choice(syllables))] = None
+        onsets = [rng.choice(_ONSETS)] + [rng.choice(_INNER) for _ in range(rng.choice(syllables) - 1)]
+        found["".join(onset + rng.choice(_VOWELS) for onset in onsets) + rng.choice(_CODAS)] = None
     return list(found)
 
 
 @lru_cache(maxsize=1)
-def build_world() -> World:
-    """The one world, the same on every machine and in every run."""
+def build_world() -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
+    """People (each with the facts of a trade and a home town) and animals, in order of fame."""
     rng = random.Random(WORLD_SEED)
     rivers = [stem.capitalize() for stem in _stems(rng, NUM_RIVERS, (1, 2, 2))]
     towns = []
-    for rank, stem in enumerate(_stems(rng, NUM_TOWNS, (1, 2, 2))):
-        region = REGIONS[rank % len(REGIONS)] if rank < len(REGIONS) else pick(rng, REGIONS, 1.5)
+    for stem in _stems(rng, NUM_TOWNS, (1, 2, 2)):
+        region = pick(rng, REGIONS, 1.5)
         towns.append(
-            Town(
-                name=(stem + region.ending).capitalize(),
-                region=region,
-                river=pick(rng, rivers, 1.8),
-                product=pick(rng, GOODS, 1.5),
-                founded=rng.randrange(10, 19) * 100 + rng.choice((0, 10, 20, 50)),
-                people=rng.randrange(2, 90),
-            )
+            {
+                **region,
+                "town": (stem + region["ending"]).capitalize(),
+                "river": pick(rng, rivers),
+                "product": pick(rng, GOODS, 1.5),
+                "founded": str(rng.randrange(10, 19) * 100 + rng.choice((0, 10, 20, 50))),
+                "inhabitants": str(rng.randrange(2, 90)),
+            }
         )
-    people: dict[str, Person] = {}
+    people: dict[str, Entry] = {}
     surnames = [stem.capitalize() for stem in _stems(rng, NUM_SURNAMES, (2, 2, 3))]
     while len(people) < NUM_PEOPLE:
         number = rng.randrange(len(_FIRST))
         name = f"{_FIRST[number]} {pick(rng, surnames, 1.3)}"
-        born = rng.randrange(1500, 1900, 5)
-        woman = number % 2 == 0  # the first names alternate
-        people.setdefault(name, Person(name, woman, pick(rng, JOBS, 1.5), pick(rng, towns, 1.8), born))
+        trade = pick(rng, JOBS, 1.5)
+        people.setdefault(
+            name,
+            {
+                **pick(rng, towns, 1.3),
+                **trade,
+                "name": name,
+                "first": _FIRST[number],
+                "she": ("she", "he")[number % 2],
+                "She": ("She", "He")[number % 2],
+                "her": ("her", "his")[number % 2],
+                "a_job": article(trade["job"]),
+                "born": str(rng.randrange(1500, 1900, 5)),
+            },
+        )
     animals = []
     for stem in _stems(rng, NUM_ANIMALS, (1, 2, 2)):
         kind = pick(rng, KINDS, 1.3)
-        colour = rng.choice(("grey", "brown", "golden", "white", "black", "red", "green", "blue"))
-        animals.append(Animal(stem + kind.ending, kind, pick(rng, FOODS, 1.4), rng.randrange(1, 60), colour))
-    return World(tuple(towns), tuple(people.values()), tuple(animals))
+        name = stem + kind["ending"]
+        facts = {"animal": name, "an_animal": article(name), "a_group": article(kind["group"])}
+        own = {
+            "food": pick(rng, FOODS, 1.4),
+            "weight": str(rng.randrange(1, 60)),
+            "colour": rng.choice(COLOURS),
+        }
+        animals.append({**kind, **facts, **own})
+    return tuple(people.values()), tuple(animals)
+
+
+def scene(rng: random.Random, skew: float = 2.0) -> Entry:
+    """A person with trade and town, an animal, and what varies from text to text, as fields of a template."""
+    people, animals = build_world()
+    return {
+        **pick(rng, animals, skew),
+        **pick(rng, people, skew),
+        "weather": pick(rng, WEATHER, 1.3),
+        "feeling": pick(rng, FEELINGS, 1.3),
+        "festival": rng.choice(FESTIVALS),
+        "visitors": str(rng.randrange(2, 60) * 100),
+        "price": str(rng.randrange(2, 20)),
+        "days": str(rng.randrange(3, 30)),
+        "amount": str(rng.randrange(2, 40)),
+        "goods": f"{pick(rng, COLOURS, 1.2)} {pick(rng, GOODS, 1.3)}",
+    }

@@ -12,25 +12,8 @@ from pydantic import Field
 
 from ..core.config import StrictModel
 from ..core.files import atomic_write
-from .sample_arithmetic import arithmetic
-from .sample_code import coding
-from .sample_dialogue import extraction, roleplay, writing
-from .sample_knowledge import question, retrieval, summary
-from .sample_translation import translation
-from .sample_types import Conversation, Family
+from .sample_families import FAMILIES, SampleConversation
 
-# In the order in which Spec-Bench lists its categories; the number is the family's share.
-FAMILIES: dict[str, tuple[Family, int]] = {
-    "writing": (writing, 3),
-    "roleplay": (roleplay, 3),
-    "coding": (coding, 5),
-    "extraction": (extraction, 3),
-    "translation": (translation, 8),
-    "summarization": (summary, 4),
-    "qa": (question, 10),
-    "math_reasoning": (arithmetic, 7),
-    "rag": (retrieval, 5),
-}
 Count = Annotated[int, Field(ge=1)]
 FIRST_QUESTION_ID = 81
 TRAIN, HELDOUT, QUESTIONS = "train.jsonl", "heldout.jsonl", "question.jsonl"
@@ -50,12 +33,7 @@ class SampleSizes(StrictModel):
     questions_per_category: Count = 5
 
 
-def _row_key(conversation: Conversation) -> str:
-    """What makes two conversations the same question: the first prompt."""
-    return conversation.exchanges[0].prompt
-
-
-def _stream(seed: int, split: str, family: str) -> Iterator[Conversation]:
+def _stream(seed: int, split: str, family: str) -> Iterator[SampleConversation]:
     """The endless stream of a family's conversations for one split; equal arguments give equal streams."""
     rng = random.Random(f"{seed}/{split}/{family}")
     make = FAMILIES[family][0]
@@ -64,12 +42,12 @@ def _stream(seed: int, split: str, family: str) -> Iterator[Conversation]:
 
 
 def _take(
-    stream: Iterator[Conversation], count: int, taken: set[str], blocked: set[str]
-) -> list[Conversation]:
+    stream: Iterator[SampleConversation], count: int, taken: set[str], blocked: set[str]
+) -> list[SampleConversation]:
     """The next ``count`` conversations whose first prompt is neither blocked nor taken."""
-    found: list[Conversation] = []
+    found: list[SampleConversation] = []
     for conversation in stream:
-        key = _row_key(conversation)
+        key = conversation.exchanges[0].prompt
         if key in blocked or key in taken:
             continue
         taken.add(key)
@@ -79,7 +57,7 @@ def _take(
     return found
 
 
-def _mixed(seed: int, split: str, count: int, blocked: set[str], *, unique: bool) -> list[Conversation]:
+def _mixed(seed: int, split: str, count: int, blocked: set[str], *, unique: bool) -> list[SampleConversation]:
     """``count`` conversations over all families by their shares, in an order drawn from the seed."""
     rng = random.Random(f"{seed}/{split}/order")
     names, shares = list(FAMILIES), [share for _, share in FAMILIES.values()]
@@ -96,7 +74,7 @@ def _jsonl(rows: list[dict[str, object]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def spec_bench_rows(conversations: list[Conversation]) -> list[dict[str, object]]:
+def spec_bench_rows(conversations: list[SampleConversation]) -> list[dict[str, object]]:
     """Rows of ``question.jsonl`` as Spec-Bench writes them; ``reference`` only where every turn has one."""
     rows: list[dict[str, object]] = []
     for number, conversation in enumerate(conversations, FIRST_QUESTION_ID):
@@ -112,10 +90,10 @@ def spec_bench_rows(conversations: list[Conversation]) -> list[dict[str, object]
     return rows
 
 
-def sample_questions(seed: int = 0, per_category: int = 5) -> list[Conversation]:
+def sample_questions(seed: int = 0, per_category: int = 5) -> list[SampleConversation]:
     """The conversations whose prompts ``write_sample`` puts into ``question.jsonl``."""
     taken: set[str] = set()
-    questions: list[Conversation] = []
+    questions: list[SampleConversation] = []
     for name in FAMILIES:
         questions += _take(_stream(seed, "questions", name), per_category, taken, set())
     return questions
@@ -138,9 +116,9 @@ def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) 
     """
     sizes = sizes or SampleSizes()
     questions = sample_questions(seed, sizes.questions_per_category)
-    blocked = {_row_key(conversation) for conversation in questions}
+    blocked = {conversation.exchanges[0].prompt for conversation in questions}
     heldout = _mixed(seed, "heldout", sizes.heldout, blocked, unique=True)
-    blocked |= {_row_key(conversation) for conversation in heldout}
+    blocked |= {conversation.exchanges[0].prompt for conversation in heldout}
     train = _mixed(seed, "train", sizes.train, blocked, unique=False)
     texts = {
         TRAIN: _jsonl([{"messages": conversation.messages()} for conversation in train]),

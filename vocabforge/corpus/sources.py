@@ -9,7 +9,7 @@ from .document import Document, ReadContext, Sampler, SourceOptions
 from .inputs import SourceKind, expand_paths, kind_of
 from .jsonfile import json_documents, line_documents
 from .pieces import file_documents
-from .reading import OnBytes, Problems, Span, text_lines
+from .reading import ByteSpan, OnBytes, Problems, text_lines
 from .units import paragraphs, separated
 
 __all__ = [
@@ -33,8 +33,6 @@ def iter_documents(
 
     Args:
         paths: files, folders, globs, Hub data sets (``hub:NAME[:CONFIG[:SPLIT]]``).
-        options: how files are cut, and which documents are kept.
-        problems: collects what is skipped; by default a new one by ``options.strict``.
         on_bytes: called with each number of stored (compressed) bytes read, for a progress bar; not for
             Hub data sets.
 
@@ -62,9 +60,9 @@ def documents_between(
         DataError, VocabForgeError: see :func:`iter_documents`.
     """
     if kind == "text":
-        return text_documents(Span(path, start, stop), context)
+        return text_documents(ByteSpan(path, start, stop), context)
     if kind == "lines":
-        return line_documents(Span(path, start, stop), context)
+        return line_documents(ByteSpan(path, start, stop), context)
     if kind == "json":
         return json_documents(path, context)
     if kind == "parquet":
@@ -76,7 +74,7 @@ def documents_between(
     return hub_documents(str(path), context, start, stop)
 
 
-def text_documents(span: Span, context: ReadContext) -> Iterator[Document]:
+def text_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
     """Documents of a text file by ``text_unit`` or ``separator``; of white space alone there are none."""
     options, problems = context.options, context.problems
     if options.separator is None and options.text_unit == "file":

@@ -14,10 +14,12 @@ import jinja2
 import jinja2.ext
 from jinja2 import meta, nodes
 from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..core.errors import DataError
-from .template_bounds import BoundedEnvironment
-from .template_costs import bounded
+
+# Far beyond any published template (30 kB) and any conversation.
+_LONGEST_TEMPLATE, _LONGEST_TEXT, _LONGEST_NUMBER = 1 << 20, 64 << 20, 4096
 
 # What a template can raise on messages that it does not fit, beside Jinja's own errors.
 _RENDER_ERRORS = (
@@ -64,6 +66,28 @@ class _GenerationTag(jinja2.ext.Extension):
         return f"{text[:at]}{opened}{core}{closed}{text[at + len(core) :]}"
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's immutable sandbox with caps on sizes: a template comes from other people."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """A product or power, refused when the result would not fit in memory."""
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * max(right, 0) if operator == "**" else 0
+            _check_size(bits // 8, _LONGEST_NUMBER)
+        elif operator == "*":
+            sequence, times = (right, left) if isinstance(left, int) else (left, right)
+            if isinstance(sequence, (str, list, tuple)) and isinstance(times, int):
+                _check_size(len(sequence) * times, _LONGEST_TEXT)
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise jinja2.TemplateRuntimeError(f"it makes a value of {size:,} characters (at most {most:,})")
+
+
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
@@ -91,19 +115,19 @@ def _tojson(
     )
 
 
-def _environment() -> BoundedEnvironment:
-    environment = BoundedEnvironment(
+def _environment() -> _Environment:
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    environment.seal()
     return environment
 
 
 @functools.lru_cache(maxsize=16)
 def _compile(template: str) -> jinja2.Template:
+    _check_size(len(template), _LONGEST_TEMPLATE)
     return _environment().from_string(template)
 
 
@@ -166,11 +190,7 @@ def generation_spans(
     white space. Nested tags count as the outermost.
 
     Args:
-        template: Jinja text of the chat template.
         text: the conversation as :func:`render_template` renders it, without a generation prompt.
-        messages: the conversation.
-        variables: further names that the template sees.
-        source: where the template came from, for error messages.
 
     Returns:
         the spans in order; None where marked text does not come through unchanged (it is measured, cut or
@@ -219,14 +239,11 @@ def render_template(
     """Render a conversation.
 
     Args:
-        template: Jinja text of the chat template.
-        messages: mappings with ``role`` and ``content`` (and what else the template reads).
         add_generation_prompt: end with the header of the assistant's next turn.
         variables: further names that the template sees (``bos_token``, ``tools``, ``enable_thinking``, ...).
-        source: where the template came from, for error messages.
 
     Raises:
-        DataError: the template has a syntax error, refuses these messages, or computes without end.
+        DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.
     """
     try:
         compiled = _compile(template)
@@ -239,10 +256,14 @@ def render_template(
         ) from error
     names = {"tools": None, "documents": None, **variables}
     try:
-        with bounded(messages):
-            text = compiled.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **names
-            )
+        parts, size = [], 0
+        for part in compiled.generate(
+            messages=list(messages), add_generation_prompt=add_generation_prompt, **names
+        ):
+            parts.append(part)
+            size += len(part)
+            _check_size(size, _LONGEST_TEXT)
+        text = "".join(parts)
         text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
         return text
     except _RENDER_ERRORS as error:

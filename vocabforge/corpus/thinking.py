@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..core.errors import DataError
 from .conversation import Message
-from .turns import Rendering, Turn, answer_start
+from .turns import AssistantTurn, Rendering, answer_start
 
 Thought = tuple[str, str, str]
 """The thinking of a turn; the block as it stands in the content (``""`` when a field holds it); the answer."""
@@ -19,7 +19,6 @@ def find_thoughts(
     """The assistant's turns with thinking, by index.
 
     Args:
-        messages: the conversation.
         tags: what opens and closes thinking within a content.
         expects: whether a closing tag alone means thinking in the turn of this index; else it is plain text.
     """
@@ -93,7 +92,7 @@ def may_hold_empty_block(text: str, tags: tuple[str, str]) -> bool:
     return re.search(rf"(?:^|{opened})\s*{closed}", text) is not None
 
 
-def behind_empty_block(rendering: Rendering, turn: Turn, tags: tuple[str, str]) -> int:
+def behind_empty_block(rendering: Rendering, turn: AssistantTurn, tags: tuple[str, str]) -> int:
     """Where a turn without thinking begins: behind the empty block that the template writes, if it does.
 
     A target that is served with thinking writes its own block, one served without finds it in its prompt.

@@ -86,8 +86,6 @@ class TextTokenizer:
         """Text of a conversation by the chat template.
 
         Args:
-            messages: mappings with ``role`` and ``content``.
-            add_generation_prompt: end with the header of the assistant's next turn.
             **variables: further names that the template reads (``tools``, ``enable_thinking``, ...).
 
         Raises:
@@ -116,9 +114,6 @@ def encode_prompt(
 
     A text gets the tokenizer's own prefix (BOS where its post-processor or ``add_bos_token`` says so, never
     twice). A conversation is rendered with the header of the assistant's turn; its template adds specials.
-
-    Args:
-        **variables: further names that the chat template reads.
 
     Raises:
         DataError: a conversation without a chat template, or nothing to read at all.

@@ -8,9 +8,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from ..core.artifact import model_remedy
 from ..core.errors import DataError
 from ..core.files import read_json
-from ..core.remedies import model_remedy
 
 # End tokens where no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
 _USUAL_EOS = (

@@ -9,12 +9,14 @@ other contents of that turn: what stands before and behind is what both have in 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import DataError
 from .conversation import Message
+from .template import generation_spans, template_facts
 from .tokenizer import TextTokenizer
 
 _PROBES = ("Xq", "Zw")  # they share neither a first nor a last character
@@ -22,13 +24,7 @@ _PROBES = ("Xq", "Zw")  # they share neither a first nor a last character
 
 @dataclass(frozen=True, eq=False)
 class Rendering:
-    """A conversation with all that decides its rendering.
-
-    Attributes:
-        tokenizer: holds the chat template.
-        messages: the conversation.
-        variables: further names that the template reads (``tools``, ``enable_thinking``, ...).
-    """
+    """A conversation with all that decides its rendering."""
 
     tokenizer: TextTokenizer
     messages: Sequence[Message]
@@ -70,7 +66,7 @@ class Rendering:
 
 
 @dataclass(frozen=True)
-class Turn:
+class AssistantTurn:
     """An assistant turn in the rendered conversation, in characters.
 
     Attributes:
@@ -89,19 +85,15 @@ def roles_of(messages: Sequence[Message]) -> str:
     return ", ".join(str(message["role"]) for message in messages)
 
 
-def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Turn]:
+def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[AssistantTurn]:
     """The wanted messages' places; a first one answers no prompt and is left out.
-
-    Args:
-        rendering: the conversation.
-        wanted: places of assistant messages in it.
 
     Raises:
         DataError: a turn's place cannot be found, or the template refuses a prefix of the conversation.
     """
     whole = rendering.whole
     closers = closing_tokens(rendering.tokenizer)
-    turns: list[Turn] = []
+    turns: list[AssistantTurn] = []
     behind = 0
     for index in sorted(set(wanted) - {0}):
         head = rendering.upto(index, prompt=True)
@@ -111,16 +103,14 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Turn]
         if start < behind or end < start:
             raise rendering.unstable(index, "its own text")
         behind = start + _without_tail(whole[start:end], closers)
-        turns.append(Turn(index, start, behind))
+        turns.append(AssistantTurn(index, start, behind))
     return turns
 
 
-def answer_start(rendering: Rendering, turn: Turn, thinking: tuple[str, str] | None) -> int:
+def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str, str] | None) -> int:
     """Where a turn's answer begins, behind its thinking and what the template writes around that.
 
     Args:
-        rendering: the conversation.
-        turn: one of :func:`assistant_turns`.
         thinking: (thinking block, answer) of a content that holds both, None otherwise.
 
     Raises:
@@ -140,7 +130,7 @@ def answer_start(rendering: Rendering, turn: Turn, thinking: tuple[str, str] | N
     return len(found)
 
 
-def cut_end(rendering: Rendering, turn: Turn) -> int:
+def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
     """Where the text of a cut answer ends: the target wrote nothing of what the template puts behind it.
 
     Calls of a cut answer are not counted to it: the template writes them anew and closes them.
@@ -232,3 +222,69 @@ def _without_tail(turn: str, closers: Sequence[str]) -> int:
     """Length of a turn without the white space behind its end-of-turn token, if it has one."""
     bare = turn.rstrip()
     return len(bare) if any(bare.endswith(closer) for closer in closers) else len(turn)
+
+
+def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
+    """(start, end) in characters of what the template's generation tags enclose, None where they say nothing.
+
+    Raises:
+        DataError: the tags enclose nothing.
+    """
+    template = rendering.tokenizer.chat_template or ""
+    if not template_facts(template).marks_generation:
+        return None
+    source = rendering.tokenizer.source.parent
+    marked = generation_spans(
+        template,
+        rendering.whole,
+        rendering.messages,
+        variables={**rendering.tokenizer.special_text, **rendering.variables},
+        source=source,
+    )
+    if marked is not None and not marked:
+        raise DataError(
+            "the chat template's generation tags enclose nothing, so the loss mask is all zero",
+            got=f"roles: {roles_of(rendering.messages)}",
+            expected="{% generation %} around the assistant's text",
+            source=source,
+        )
+    return marked
+
+
+def check_marks(rendering: Rendering, marked: Sequence[tuple[int, int]]) -> Counter[str]:
+    """Compare the tags' places with the assistant's turns; where no turn can be found, the tags are believed.
+
+    Returns:
+        ``marks_with_header`` 1 where a tag opens before the header's end, ``marks_without_end`` 1 where one
+        closes before the turn's end (its end-of-turn token).
+
+    Raises:
+        DataError: a tag encloses text outside every turn of the assistant (a user's, a header alone).
+    """
+    messages, whole = rendering.messages, rendering.whole
+    try:
+        turns = assistant_turns(rendering, [at for at, m in enumerate(messages) if m["role"] == "assistant"])
+    except DataError:
+        return Counter()
+    if not turns:
+        return Counter()
+    # A first message of the assistant answers no prompt and has no turn to compare with.
+    begin = turns[0].start if messages[0]["role"] == "assistant" else 0
+    for start, end in marked:
+        inside = any(max(start, turn.start) < min(end, turn.end) for turn in turns)
+        if not inside and end > begin and whole[start:end].strip():
+            raise DataError(
+                "the chat template's generation tags enclose text that is not the assistant's",
+                got=repr(whole[start:end][:60]),
+                expected="tags around the assistant's turns only",
+                source=rendering.tokenizer.source.parent,
+                remedy="mend the tags in the chat template, or take them out: the mask is found without them",
+            )
+    facts: Counter[str] = Counter()
+    for turn in turns:
+        own = [(a, b) for a, b in marked if max(a, turn.start) < min(b, turn.end)]
+        if own and whole[own[0][0] : turn.start].strip():
+            facts["marks_with_header"] = 1
+        if own and whole[own[-1][1] : turn.end].strip():
+            facts["marks_without_end"] = 1
+    return facts

@@ -27,7 +27,7 @@ from .policies import tree_settings
 from .proposer_draft_model import head_base
 from .proposers import ALONE, FITTING, FOREIGN, ProposerParts, make_proposer
 from .recipe import PLAIN
-from .result import Generator
+from .request import Generator
 from .verifiers import chosen_verifier
 
 __all__ = [

@@ -14,9 +14,8 @@ from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, LoadedHead, check_owner, load_head, owner_of
 from ..models.heads import DraftHead, HeadBase, HeadOptions, base_of, build_head
 from ..models.heads_low_rank import check_shortlist
-from ..models.heads_router import check_budgets
+from ..models.heads_router import Router, check_budgets
 from ..models.low_rank import LowRankScorer
-from ..models.router import Router
 from ..vocab.schedule import schedule_sizes
 from .build_vocab_heads import check_dynamic, phrase
 

@@ -13,10 +13,10 @@ from ..export.formats import load_drafter
 from ..models.device import choose_device
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors
-from ..models.families import find_family
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ..models.lean import LeanModel, load_target
+from ..models.lean_config import find_family
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
 from .build_vocab_heads import BuiltHead

@@ -44,7 +44,9 @@ class TokenEstimates:
         shrink: how many cycles the level estimate counts for against a plan's own mean.
     """
 
-    def __init__(self, plans: Sequence[Plan], prior: float, weight: float, shrink: float) -> None:
+    def __init__(
+        self, plans: Sequence[Plan], *, prior: float = 0.7, weight: float = 2.0, shrink: float = 8.0
+    ) -> None:
         self._levels = [plan.levels for plan in plans]
         self._prior, self._weight, self._shrink = prior, weight, shrink
         widths = [round(math.log2((plan.nodes - 1) / plan.levels)) for plan in plans if plan.levels]
@@ -148,9 +150,10 @@ class CostEstimates:
     def __init__(
         self,
         plans: Sequence[Plan],
-        window: int,
-        clip: float,
-        optimism: float,
+        *,
+        window: int = 16,
+        clip: float = 1.5,
+        optimism: float = 0.1,
         given: Mapping[Plan, float] | None = None,
     ) -> None:
         self._plans, self._window, self._clip, self._optimism = plans, window, clip, optimism

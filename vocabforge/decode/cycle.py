@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .chance import SeededChance
 from .continuations import root_trees
 from .draft import Commit, Draw, Plan
 from .proposers import Lap, Proposer
 from .request import SamplingParams
+from .sampling import SeededChance
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verifiers import RowVerification, Verdicts, by_argmax, greedy_verdicts, verify

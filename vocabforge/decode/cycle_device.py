@@ -17,7 +17,6 @@ from ..ops.target_choice import target_choice
 from ..ops.target_sample import target_sample, target_weights_of
 from ..ops.tree_verify import tree_verify
 from ..ops.tree_verify_point import tree_verify_point
-from .chance import SeededChance
 from .continuations import root_trees
 from .control import Control, FixedControl
 from .cycle import CycleResult, Judges, states_on, tokens_behind
@@ -26,6 +25,7 @@ from .graphs import GraphCapture
 from .proposer_model import ModelProposer
 from .proposers import Lap, Proposer
 from .request import Request, SamplingParams
+from .sampling import SeededChance
 from .target_side import TargetPass, TargetSide
 from .tree import DraftTree
 from .verifiers import greedy_verdicts

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..models.heads import DraftHead, DraftState
 from ..models.kv_cache import KVCache
-from .chance import Chance
 from .request import SamplingParams
+from .sampling import Chance
 from .tree import DraftTree
 
 # A pure function of tensors with static shapes, by name -> the same, made faster (compiled, captured).

@@ -2,11 +2,12 @@
 
 B requests run side by side, each at its own length; a row whose request ends takes the next one. Every tensor
 has a fixed shape: trees, their paths and the proposer's rows are padded, and caches are looked at in steps of
-:data:`~vocabforge.decode.masks.VIEW_STEP` slots.
+:data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -16,8 +17,6 @@ from ..core.errors import UsageError
 from ..core.extension import resolve
 from ..models.lean import LeanModel
 from .caches import Caches
-from .chance import Chance, SeededChance
-from .clock import PREFILL, Clock, total_up
 from .continuations import root_trees
 from .control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
@@ -25,12 +24,48 @@ from .cycle_device import check_window, device_cycle, serves
 from .draft import PLAIN_PLAN, Wrap, WrapsPasses
 from .graphs import GraphCapture
 from .proposers import Counts, Proposer
-from .request import Request, SamplingParams, StopRule
-from .result import Generation
-from .sampling import TokenHistory
+from .request import Generation, Request, SamplingParams, StopRule
+from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
 from .verifiers import VERIFIERS, RowVerification, verify
 from .work import Waiting, Work, check_layers, check_request
+
+PREFILL = "prefill"
+
+
+class Clock:
+    """Seconds by part, measured between laps and counted for every request that is in work.
+
+    The time that the consumer of a stream takes is not counted: call :meth:`resume` after it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = time.perf_counter()
+        self.results: Sequence[Generation] = ()
+
+    def resume(self) -> None:
+        self._last = time.perf_counter()
+
+    def now(self) -> float:
+        """When the last lap ended, in seconds."""
+        return self._last
+
+    def lap(self, part: str) -> float:
+        """Count what passed since the last lap as ``part``; returns the seconds."""
+        if self._device.type == "cuda":  # else a part's time would count where its results are first read
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        passed, self._last = now - self._last, now
+        for result in self.results:
+            result.timings[part] = result.timings.get(part, 0.0) + passed
+        return passed
+
+
+def total_up(result: Generation) -> None:
+    """Fill the seconds of a finished request."""
+    result.prefill_s = result.timings.get(PREFILL, 0.0)
+    result.decode_s = sum(seconds for part, seconds in result.timings.items() if part != PREFILL)
 
 
 class Decoder:
@@ -120,7 +155,7 @@ class Decoder:
         sampling: SamplingParams | None = None,
         stop: StopRule | None = None,
     ) -> Generation:
-        """Continue a prompt; see :class:`~vocabforge.decode.result.Generation`.
+        """Continue a prompt; see :class:`~vocabforge.decode.request.Generation`.
 
         Args:
             sampling: instead of ``temperature`` and ``seed``.

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import KVCache
+from ..models.kv_cache import KVCache, Sight, line_sight
 from ..models.lean import LeanModel
-from ..models.sight import Sight, line_sight
 from ..ops.trees import WORD, bits_of
 from .draft import Frontier
-from .masks import block_mask, view_length
+from .target_side import block_mask, view_length
 
 
 class NodeCarry(NamedTuple):

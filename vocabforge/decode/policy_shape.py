@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from ..models.heads import DraftHead, DraftState
-from .chance import Chance
 from .draft import Draw, Frontier, Growth, Plan
-from .sampling import draft_weights
+from .sampling import Chance, draft_weights
 from .shapes import TreeShape
 from .tree import DraftLaw, DraftTree, build_tree
 

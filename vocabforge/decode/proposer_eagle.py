@@ -17,15 +17,14 @@ from torch import Tensor
 
 from ..models.drafter import CachedDrafter
 from ..models.heads import exact_head
-from ..models.kv_cache import KVCache
-from ..models.sight import Sight, line_sight
+from ..models.kv_cache import KVCache, Sight, line_sight
 from ..ops.trees import WORD, bits_of
 from .draft import Commit, DraftStep, Frontier, Wrap
 from .graphs import GraphCapture
-from .masks import block_mask, view_length
 from .policies import choose_policy
 from .proposer_model import ModelProposer
 from .proposers import ProposerParts
+from .target_side import block_mask, view_length
 
 
 class _Carry(NamedTuple):

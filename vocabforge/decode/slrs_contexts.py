@@ -17,12 +17,11 @@ from torch.nn import functional as F
 
 from ..models.kv_cache import KVCache
 from ..models.lean import LeanModel
-from .chance import Weights
 from .draft import Wrap
-from .masks import view_length
 from .request import SamplingParams
-from .sampling import draft_weights
+from .sampling import Weights, draft_weights
 from .slrs_trie import DraftWords
+from .target_side import view_length
 
 SCRATCH = 512  # draft nodes whose keys are kept
 READ_AT_ONCE = 256  # tokens of the text in one pass

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from ..core.errors import UsageError
 from ..core.extension import check_known, resolve
-from .chance import Chance
 from .request import SamplingParams
-from .row_tree import RowTree, Verifier, children_of
-from .sampling import TokenHistory, no_law
-from .tree import DraftTree, Law
+from .sampling import Chance, TokenHistory, no_law
+from .tree import DraftTree, Law, RowTree, Verifier, children_of
 from .verify import GreedyVerdicts, read_greedy, verify_greedy
 
-# name -> "module:attr", a row_tree.Verifier; a new one is a file and a row.
+# name -> "module:attr", a tree.Verifier; a new one is a file and a row.
 VERIFIERS: dict[str, str] = {
     "greedy": "vocabforge.decode.verify:GREEDY",
     "match": "vocabforge.decode.verify_match:MATCH",

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from ..ops.target_choice import target_choice
 from ..ops.tree_verify import tree_verify
-from .row_tree import RowTree, Verifier, Walk, walk_down
 from .sampling import target_weights
-from .tree import DraftTree
+from .tree import DraftTree, RowTree, Verifier, Walk, walk_down
 
 
 class GreedyVerdicts(NamedTuple):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.errors import MismatchError
-from .chance import Chance, Weights
-from .row_tree import RowTree
-from .tree import LazyLaw
+from .sampling import Chance, Weights
+from .tree import LazyLaw, RowTree
 
 LAZY_DRAWS = 1000  # draws from the residual before it is computed as a whole
 

@@ -7,8 +7,8 @@ request's output follows from its seed alone, not from what was drafted, how muc
 
 from __future__ import annotations
 
-from .row_tree import RowTree, Verifier, Walk, walk_down
 from .sampling import target_weights
+from .tree import RowTree, Verifier, Walk, walk_down
 
 
 def walk_matches(row: RowTree) -> Walk:

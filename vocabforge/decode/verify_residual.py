@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import MismatchError
-from .chance import Chance, Weights
-from .row_tree import RowTree, Verifier, Walk, walk_down
-from .sampling import target_weights
-from .tree import DraftLaw
+from .sampling import Chance, Weights, target_weights
+from .tree import DraftLaw, RowTree, Verifier, Walk, walk_down
 from .verify_lazy import choose_lazy
 from .verify_sampling import choose_point_mass
 

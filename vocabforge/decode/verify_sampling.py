@@ -7,9 +7,8 @@ children that were drawn at random too, as long as the draws have nothing to do 
 
 from __future__ import annotations
 
-from .chance import Chance, Weights
-from .row_tree import RowTree, Verifier, Walk, walk_down
-from .sampling import target_weights
+from .sampling import Chance, Weights, target_weights
+from .tree import RowTree, Verifier, Walk, walk_down
 
 
 def walk_point_masses(row: RowTree) -> Walk:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.errors import MismatchError, UsageError
-from .request import Request
-from .result import Finish, Generation
+from .request import Finish, Generation, Request
 from .tree import DraftTree
 from .verifiers import RowVerification
 

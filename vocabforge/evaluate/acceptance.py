@@ -1,6 +1,6 @@
 """Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
 
-What exports, re-vocabularised drafters and ``tune`` compare: greedy, through the engine that serves.
+What exports and ``tune`` compare: greedy, through the engine that serves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..decode.engine import Decoder
 from ..decode.proposers import Proposer
-from ..decode.result import Generation
+from ..decode.request import Generation
 from ..models.lean import LeanModel
 from .intervals import estimate, ratio, ratio_of_ratios
 from .live_prompts import LivePrompts
@@ -42,12 +42,6 @@ class Accepted:
     def prompts(self) -> int:
         """How many were decoded."""
         return len(self.made)
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """:func:`pooled`, with ``low``, ``high`` and ``identical``."""
-        more = {"low": self.length.low, "high": self.length.high, "identical": self.identical}
-        return pooled(self.made) | more
 
 
 class AcceptanceMeter:

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from ..core.errors import DataError
 from ..core.files import atomic_write, parse_json
 
 if TYPE_CHECKING:
-    from ..decode.result import Generation
+    from ..decode.request import Generation
     from .benchmarks import Question
 
 ANSWER_KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")
 CHOICE_KEYS = ("index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths")
-DETAIL_KEYS = ("question_id", "category", "choices")
-DETAIL_CHOICE_KEYS = (
-    "index",
-    "prompt_tokens",
-    "token_ids",
-    "accept_lengths",
-    "prefill_s",
-    "decode_s",
-    "timings",
-    "target_forwards",
-    "drafted",
-    "drafted_by_depth",
-    "accepted_by_depth",
-    "finish",
-)
-# "counts" is not among them: details written before proposers counted are read, too.
 # Readers of these rows expect the id to look like a "shortuuid": 22 characters of this alphabet.
 _ID_ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _ID_LENGTH = 22
@@ -41,8 +27,53 @@ _ID_LENGTH = 22
 Row = Mapping[str, Any]
 
 
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**53, allow_inf_nan=False)]
+
+
+class _AnswerChoice(BaseModel):
+    index: Any
+    turns: list[str]
+    decoding_steps: list[Count]
+    new_tokens: list[Count]
+    wall_time: list[Seconds]
+    accept_lengths: list[Count]
+
+
+class _DetailChoice(BaseModel):
+    """``counts`` is optional: details written before proposers counted are read, too."""
+
+    index: Any
+    prompt_tokens: list[Count]
+    token_ids: list[list[Count]]
+    accept_lengths: list[list[Count]]
+    prefill_s: list[Seconds]
+    decode_s: list[Seconds]
+    timings: list[dict[str, Seconds]]
+    target_forwards: list[Count]
+    drafted: Any
+    drafted_by_depth: list[list[Count]]
+    accepted_by_depth: list[list[Count]]
+    finish: list[str]
+
+
+class _DetailRow(BaseModel):
+    question_id: Annotated[int, Field(strict=True)]
+    category: str
+    choices: Annotated[list[_DetailChoice], Field(min_length=1)]
+
+
+class _AnswerRow(BaseModel):
+    question_id: Annotated[int, Field(strict=True)]
+    category: str
+    answer_id: Any
+    model_id: Any
+    choices: Annotated[list[_AnswerChoice], Field(min_length=1)]
+    tstamp: Any
+
+
 @dataclass(frozen=True)
-class Turn:
+class AnsweredTurn:
     """One answered turn.
 
     Attributes:
@@ -78,7 +109,7 @@ def new_answer_id() -> str:
 
 
 def answer_row(
-    question: Question, turns: Sequence[Turn], *, model_id: str, answer_id: str, tstamp: float
+    question: Question, turns: Sequence[AnsweredTurn], *, model_id: str, answer_id: str, tstamp: float
 ) -> dict[str, Any]:
     """A Spec-Bench answer row (docs/formats.md: keys in upstream order; one entry per turn, accept_lengths flat)."""
     choice = {
@@ -99,7 +130,7 @@ def answer_row(
     }
 
 
-def detail_row(question: Question, turns: Sequence[Turn]) -> dict[str, Any]:
+def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
     """The side file's row: per turn token ids, times in seconds and counts of verification."""
     runs = [turn.generation for turn in turns]
     choice = {
@@ -131,12 +162,12 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: missing file, bad JSON, or a row without the format's keys (with file:line).
     """
-    return _read_rows(path, ANSWER_KEYS, CHOICE_KEYS)
+    return _read_rows(path, _AnswerRow)
 
 
 def read_details(path: Path) -> list[dict[str, Any]]:
     """Read a side file. Raises as ``read_answers``."""
-    return _read_rows(path, DETAIL_KEYS, DETAIL_CHOICE_KEYS)
+    return _read_rows(path, _DetailRow)
 
 
 def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
@@ -147,7 +178,7 @@ def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) ->
     ]
 
 
-def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> list[dict[str, Any]]:
+def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -162,95 +193,22 @@ def _read_rows(path: Path, keys: Sequence[str], choice_keys: Sequence[str]) -> l
     for number, line in enumerate(text.split("\n"), start=1):
         if not line:
             continue
-        source = f"{path}:{number}"
         try:
-            row = parse_json(line, finite=False)  # which value it is, is said below
-        except json.JSONDecodeError as error:
-            raise DataError(
-                "an answer row is not valid JSON",
-                got=error.msg,
-                source=source,
-                remedy="the file may be damaged; evaluate again",
-            ) from error
-        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-            raise DataError(
-                "an answer row cannot be read",
-                got=error,
-                source=source,
-                remedy="the file may be damaged; evaluate again",
-            ) from error
-        _require(row, keys, source)
-        for key, kind, wanted in (("question_id", int, "a whole number"), ("category", str, "a text")):
-            if type(row[key]) is not kind:
-                raise DataError(
-                    f"{key} of an answer row is not {wanted}",
-                    got=repr(row[key])[:80],
-                    expected=wanted,
-                    source=source,
+            row = parse_json(line, finite=False)  # the model below names the value
+            model.model_validate(row)
+        except (ValueError, RecursionError) as error:
+            what, got = "an answer row cannot be read", str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False)[0]
+                place = ".".join(map(str, first["loc"])) or "the value"
+                what, got = (
+                    f"{place} of an answer row is not valid",
+                    f"{first['input']!r:.80}: {first['msg']}",
                 )
-        if not isinstance(row["choices"], list) or not row["choices"]:
+            elif isinstance(error, json.JSONDecodeError):
+                what, got = "an answer row is not valid JSON", error.msg
             raise DataError(
-                "an answer row has no choice",
-                got=repr(row["choices"])[:80],
-                expected="a list with one choice or more",
-                source=source,
-            )
-        for choice in row["choices"]:
-            _require(choice, choice_keys, source)
-            _check_values(choice, source)
+                what, got=got, source=f"{path}:{number}", remedy="the file may be damaged; evaluate again"
+            ) from error
         rows.append(row)
     return rows
-
-
-def _check_values(choice: Row, source: str) -> None:
-    """Refuse values that no figure can be made from."""
-    for key, (fits, expected) in _VALUES.items():
-        if key in choice and not (isinstance(choice[key], list) and all(map(fits, choice[key]))):
-            raise DataError(
-                f"{key} of an answer row has the wrong type",
-                got=repr(choice[key])[:80],
-                expected=f"a list of {expected}",
-                source=source,
-            )
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_count, value))
-
-
-_MOST = 2**53
-_COUNTS, _LISTS = (_count, "whole numbers, 0 or more"), (_counts, "lists of whole numbers")
-_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "turns": (lambda value: isinstance(value, str), "texts"),
-    **dict.fromkeys(("decoding_steps", "new_tokens", "target_forwards", "prompt_tokens"), _COUNTS),
-    **dict.fromkeys(("wall_time", "prefill_s", "decode_s"), (_seconds, "finite numbers, 0 or more")),
-    **dict.fromkeys(("token_ids", "drafted_by_depth", "accepted_by_depth"), _LISTS),
-    "accept_lengths": (
-        lambda value: _count(value) or _counts(value),
-        "whole numbers, or a list of them a turn",
-    ),
-    "finish": (lambda value: isinstance(value, str), "texts"),
-    "timings": (
-        lambda value: isinstance(value, Mapping) and all(map(_seconds, value.values())),
-        "tables of seconds",
-    ),
-}
-
-
-def _require(value: Any, keys: Sequence[str], source: str) -> None:
-    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
-    if missing:
-        raise DataError(
-            "an answer row lacks keys",
-            got=", ".join(value) if isinstance(value, dict) else type(value).__name__,
-            expected=", ".join(missing),
-            source=source,
-        )

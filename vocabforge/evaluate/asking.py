@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..core.errors import VocabForgeError
-from .answers import Turn
+from .answers import AnsweredTurn
 from .benchmarks import Question
-from .prompts import Conversation, system_of
+from .prompts import PromptBuilder, system_of
 from .settings import Run, RunSettings
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer import TextTokenizer
     from ..decode.build import Method
-    from ..decode.result import Generator
+    from ..decode.request import Generator
 
 # A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
 _MOST_TRIES = 8
@@ -64,7 +64,7 @@ class Asking:
     synchronise: Callable[[], None]
     between: Callable[[], None] = lambda: None
 
-    def ask(self, question: Question, method: Method, run: Run) -> list[Turn]:
+    def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
         """All turns of one question with one method, its own earlier answers fed back.
 
         Raises:
@@ -73,8 +73,8 @@ class Asking:
         self.between()
         settings = self.settings
         system = system_of(question, settings.system)
-        conversation = Conversation(self.tokenizer, settings.prompt_format, system)
-        turns: list[Turn] = []
+        conversation = PromptBuilder(self.tokenizer, settings.prompt_format, system)
+        turns: list[AnsweredTurn] = []
         failed: TurnFailed | None = None
         for index, text in enumerate(question.turns):
             try:
@@ -89,7 +89,9 @@ class Asking:
             turns.append(turn)
         return turns
 
-    def _turn(self, prompt: Sequence[int], method: Method, run: Run, question_id: int, index: int) -> Turn:
+    def _turn(
+        self, prompt: Sequence[int], method: Method, run: Run, question_id: int, index: int
+    ) -> AnsweredTurn:
         limit, stop_ids = self.settings.max_new_tokens, self.tokenizer.eos_ids
         sampling = self.settings.sampling_of(run)
         sampling = replace(sampling, seed=turn_seed(sampling.seed, question_id, index))
@@ -109,7 +111,7 @@ class Asking:
                 break
         token_ids = until_stop(generation.token_ids, stop_ids)
         text = self.tokenizer.decode(list(token_ids)).strip()
-        return Turn(text, token_ids, len(prompt), wall_time, generation)
+        return AnsweredTurn(text, token_ids, len(prompt), wall_time, generation)
 
 
 def _recordings(generator: Generator) -> int:

@@ -15,15 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import VocabForgeError
-from ..core.memory import peak_memory
 from ..core.progress import ProgressBar
+from ..core.provenance import peak_memory
 from ..corpus.sources import SourceOptions, iter_documents
 from ..corpus.tokenizer import load_tokenizer
 
@@ -32,36 +31,16 @@ METHODS = (BASELINE, "encode_batch_fast", "vocabforge")
 _BATCH_CHARACTERS = 8 << 20
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Medians over the repeats of one method.
-
-    Attributes:
-        seconds: reading, tokenizing and counting, without what comes once, at the start.
-        start_s: loading the tokenizer, and for VocabForge loading and checking the engine.
-        mb_per_s: UTF-8 megabytes a second of ``seconds``.
-        ratio: of the baseline's seconds to this method's, the median of the ratios of each round.
-        ratios: of every round.
-        memory_mb: highest resident memory above that with the tokenizer loaded.
-        engine: the engine that counted, for VocabForge.
-    """
-
-    seconds: float
-    start_s: float
-    mb_per_s: float
-    ratio: float
-    ratios: Sequence[float]
-    memory_mb: float
-    engine: str
-
-
 def bench_counting(
     tokenizer: Path, inputs: Sequence[str], *, repeats: int = 3, workers: int = 1, text_unit: str = "file"
 ) -> dict[str, Any]:
     """Time all methods on the same files.
 
     Returns:
-        ``{"bytes", "tokens", "methods": {name: fields of Measured}}``, plain JSON.
+        plain JSON: ``bytes``, ``tokens``, and by name of ``methods`` medians over the rounds: ``seconds`` (reading,
+        tokenizing, counting), ``start_s`` (loading the tokenizer, loading and checking the engine), ``mb_per_s`` (UTF-8
+        megabytes a second of ``seconds``), ``ratio`` (the baseline's seconds over the method's, in each round
+        ``ratios``), ``memory_mb`` (highest resident memory above that with the tokenizer loaded), ``engine``.
 
     Raises:
         VocabForgeError: a method failed, or two methods counted differently.
@@ -85,23 +64,23 @@ def bench_counting(
     return {
         "bytes": first["bytes"],
         "tokens": first["tokens"],
-        "methods": {method: _median(method, rounds).__dict__ for method in METHODS},
+        "methods": {method: _median(method, rounds) for method in METHODS},
     }
 
 
-def _median(method: str, rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> Measured:
+def _median(method: str, rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
     rows = [done[method] for done in rounds]
     seconds = statistics.median(row["seconds"] for row in rows)
     ratios = [done[BASELINE]["seconds"] / done[method]["seconds"] for done in rounds]
-    return Measured(
-        seconds=seconds,
-        start_s=statistics.median(row["start_s"] for row in rows),
-        mb_per_s=rows[0]["bytes"] / seconds / 1e6,
-        ratio=statistics.median(ratios),
-        ratios=ratios,
-        memory_mb=statistics.median(row["memory_mb"] for row in rows),
-        engine=str(rows[0].get("engine", "")),
-    )
+    medians = {key: statistics.median(row[key] for row in rows) for key in ("start_s", "memory_mb")}
+    return {
+        "seconds": seconds,
+        "mb_per_s": rows[0]["bytes"] / seconds / 1e6,
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "engine": str(rows[0].get("engine", "")),
+        **medians,
+    }
 
 
 def _in_a_process(

@@ -5,8 +5,7 @@ Time depends on shapes, not on what the weights say; accepted lengths do, and ar
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -21,10 +20,8 @@ from ..models.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.heads import base_of
 from ..models.lean import LeanModel
 from ..models.lean_config import LeanConfig
-from .bench_kernels_parts import Journal, Options
-from .op_benches.heads import settings
-from .op_benches.heads_build import HeadSetting, build_setting, hybrid_core
-from .op_benches.types import SHAPES, Shape, generator
+from .op_benches.heads import BenchHead, build_setting, hybrid_core, settings
+from .op_benches.types import ModelShape, generator
 
 POSITIONS = 4096  # of the caches, at most
 _SPREAD = 0.02
@@ -38,11 +35,11 @@ class Pair:
         shape: their sizes.
     """
 
-    shape: Shape
+    shape: ModelShape
     target: LeanModel
     drafter: Eagle3Drafter
 
-    def proposer(self, setting: HeadSetting) -> ModelProposer:
+    def proposer(self, setting: BenchHead) -> ModelProposer:
         """EAGLE-3 with a dynamic tree and this draft head."""
         random = generator(self.target.device, 7)
         head, _, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
@@ -63,7 +60,7 @@ class Pair:
         read = [self.target.lm_head_weight, self.target.norm, *self.target.layers.parameters()]
         return _bytes(read) + self._cached(self.shape.layers)
 
-    def cycle_bytes(self, setting: HeadSetting) -> float:
+    def cycle_bytes(self, setting: BenchHead) -> float:
         """Bytes that one speculative cycle must read.
 
         The target once; the drafter's layer once to commit and once for each further level; its head once a level, with
@@ -74,7 +71,7 @@ class Pair:
         fuse = _bytes(drafter.fc.parameters())
         return self.plain_bytes() + fuse + levels * (layer + self.head_bytes(setting))
 
-    def head_bytes(self, setting: HeadSetting) -> float:
+    def head_bytes(self, setting: BenchHead) -> float:
         """Bytes of a draft head: its scorer or MLP, and the rows of the LM head that one row lists."""
         shape, item = self.shape, self.target.embedding.element_size()
         scorer = setting.rank * (shape.vocab + shape.hidden)  # 0 without one
@@ -101,7 +98,7 @@ def _bytes(tensors: Iterable[Tensor]) -> float:
     return float(sum(one.numel() * one.element_size() for one in tensors))
 
 
-def lean_config(shape: Shape) -> LeanConfig:
+def lean_config(shape: ModelShape) -> LeanConfig:
     """The configuration that a model of this shape has, without a file."""
     family = ("Qwen3ForCausalLM", "qwen3") if shape.qk_norm else ("LlamaForCausalLM", "llama")
     return LeanConfig.from_hf_config(
@@ -124,7 +121,7 @@ def lean_config(shape: Shape) -> LeanConfig:
     )
 
 
-def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> Pair:
+def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Pair:
     """A target and an EAGLE-3 drafter over the target's own LM head."""
     config = lean_config(shape)
     random = generator(device, 5)
@@ -151,30 +148,20 @@ def random_pair(shape: Shape, device: torch.device, dtype: torch.dtype) -> Pair:
     return Pair(shape, target, drafter)
 
 
-def for_each_pair(
-    options: Options,
-    journal: Journal,
-    names: Callable[[Shape], list[str]],
-    measure: Callable[[Pair, Options, Journal], None],
-) -> None:
-    """Measure a pair of every shape, one after the other: two of real size may not fit a device.
+class Pairs:
+    """Pairs made when they are first needed, one at a time: two of real size may not fit a device."""
 
-    Args:
-        names: of a shape's figures; a pair is made where one of them is still to be measured and there is time.
-        measure: writes them to the journal, and keeps nothing of the pair.
-    """
-    for shape in map(SHAPES.__getitem__, options.shapes):
-        wanted = names(shape)
-        if journal.skip.issuperset(wanted):
-            continue
-        if time.monotonic() > journal.deadline:
-            for name in wanted:
-                journal.leave(name, "no time left")
-            continue
-        with torch.inference_mode(False):
-            pair = random_pair(shape, torch.device(options.device), torch.bfloat16)
-        measure(pair, options, journal)
-        del pair
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._pair: Pair | None = None
+
+    def of(self, shape: ModelShape) -> Pair:
+        """The pair of a shape; the one before it is dropped."""
+        if self._pair is None or self._pair.shape != shape:
+            self._pair = None
+            with torch.inference_mode(False):
+                self._pair = random_pair(shape, self._device, torch.bfloat16)
+        return self._pair
 
 
 def _fill(module: nn.Module, random: torch.Generator) -> None:
@@ -187,7 +174,7 @@ def _fill(module: nn.Module, random: torch.Generator) -> None:
                 parameter.fill_(1.0)
 
 
-def head_settings(shape: Shape) -> list[HeadSetting]:
+def head_settings(shape: ModelShape) -> list[BenchHead]:
     """The heads that cycles are measured with."""
     shortlist = 2048 if 2048 in shape.shortlists else max(shape.shortlists)
     found = {
@@ -196,11 +183,11 @@ def head_settings(shape: Shape) -> list[HeadSetting]:
     return [found[kind] for kind in ("full", "static", "ranker", "router", "hybrid")]
 
 
-def _usual(setting: HeadSetting, shape: Shape, shortlist: int) -> bool:
+def _usual(setting: BenchHead, shape: ModelShape, shortlist: int) -> bool:
     same = setting.shortlist == shortlist and setting.rank == shape.ranks[-1] and setting.alike
     return same or setting.kind != "ranker"
 
 
-def label_of(setting: HeadSetting) -> str:
+def label_of(setting: BenchHead) -> str:
     """The head's label without what a cycle decides itself."""
     return setting.label.removesuffix(", rows alike")

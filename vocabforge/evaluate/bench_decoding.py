@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,97 @@ import torch
 
 from ..core.config import apply_overrides, parse_config
 from ..core.progress import ProgressBar, say
-from .bench_decoding_modes import MODES, OurSide, Run
+from .bench_decoding_modes import MODES, BenchRun, OurSide, TheirSide
 from .bench_decoding_settings import DecodingBenchConfig, modes_of, read_prompts
-from .bench_decoding_theirs import TheirSide
 from .compare import first_difference
 from .environment import describe_environment
-from .whole_pass import next_logits
+from .rounding import next_logits
+
+COLUMNS = (
+    "mode",
+    "tokens/s",
+    "transformers",
+    "ratio",
+    "over plain",
+    "accepted",
+    "equal",
+    "compiled, s",
+)
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One mode as text, in the order of :data:`COLUMNS`."""
+    ours, theirs = row["ours"], row["theirs"]
+    outputs = row.get("outputs") or row.get("as_plain")
+    return (
+        row["mode"],
+        f"{ours['tokens_per_s']['median']:.0f}",
+        "-" if theirs is None else f"{theirs['tokens_per_s']['median']:.0f}",
+        "-" if row["ratio"] is None else _range_of(row["ratio"], ".2f"),
+        "-" if row.get("over_plain") is None else _range_of(row["over_plain"], ".2f"),
+        _length(ours) if theirs is None else f"{_length(ours)} / {_length(theirs)}",
+        "-" if outputs is None else f"{outputs['equal']} of {outputs['compared']}",
+        f"{ours['compile_s']:.0f}",
+    )
+
+
+def remarks(result: Mapping[str, Any]) -> list[str]:
+    """What stands below the table: settings, where the time goes, and outputs that differ."""
+    lines = [
+        "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
+        "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target, VocabForge / transformers. "
+        "equal: outputs that are transformers', or plain decoding's. Modes over a draft model with another "
+        "tokenizer share transformers' side."
+    ]
+    for row in result["modes"]:
+        ours, theirs = row["ours"], row["theirs"]
+        parts = ", ".join(f"{part} {ms:.3f}" for part, ms in ours["part_ms_per_token"].items() if ms >= 5e-4)
+        told = f"{row['mode']}: {_settings(ours)}; ms a token: {parts}"
+        lines.append(told + ("" if theirs is None else f"; transformers: {_settings(theirs)}"))
+        lines += _remarks_of(row)
+    return lines
+
+
+def _remarks_of(row: Mapping[str, Any]) -> list[str]:
+    """What drafting counted, what transformers refused, and outputs that differ."""
+    lines, mode = [], row["mode"]
+    if counts := row["ours"]["counts"]:
+        told = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        if counts.get("psi"):
+            told += f"; {counts['psi_contexts'] / counts['psi']:.2f} drafter contexts a psi"
+        lines.append(f"{mode}: {told}")
+    if refused := row.get("refused"):
+        lines.append(f"{mode}: transformers refused every setting: {refused[0]['error']}")
+    compared = (
+        ("outputs", mode, "transformers'"),
+        ("as_plain", mode, "plain decoding's"),
+        ("theirs_as_plain", f"transformers for {mode}", "plain decoding's"),
+    )
+    for key, which, other in compared:
+        for one in (row.get(key) or {}).get("divergences", ()):
+            why = "a tie within rounding" if one["tie"] else "WRONG"
+            lines.append(
+                f"{which}: prompt {one['prompt'] + 1} differs from {other} output at token "
+                f"{one['token'] + 1}, where the target's two best logits are {one['margin']:.2g} apart: {why}"
+            )
+    return lines
+
+
+def _settings(side: Mapping[str, Any]) -> str:
+    named = [f"{key} {value}" for key, value in side["settings"].items()]
+    threads = side["threads"]
+    return ", ".join([*named, f"{threads} thread" + "s" * (threads > 1)])
+
+
+def _range_of(values: Mapping[str, float], form: str) -> str:
+    median, lowest, highest = (format(values[key], form) for key in ("median", "lowest", "highest"))
+    return median if lowest == highest else f"{median} ({lowest}–{highest})"
+
+
+def _length(side: Mapping[str, Any]) -> str:
+    length = side["accepted_length"]
+    return "-" if length is None else f"{length:.2f}"
+
 
 # What a library may raise over settings or a pair of models that it cannot do.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
@@ -32,7 +117,7 @@ MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
 @dataclass
-class Side:
+class BenchSide:
     """One side of a mode.
 
     Attributes:
@@ -45,7 +130,7 @@ class Side:
         parts: seconds by part of a round, all prompts together.
     """
 
-    run: Run
+    run: BenchRun
     threads: int
     seconds: list[list[float]] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
@@ -55,7 +140,7 @@ class Side:
 
 
 @dataclass
-class Found:
+class BestSettings:
     """transformers' best settings for a mode: none where it has no such mode, or refused all.
 
     Attributes:
@@ -63,7 +148,7 @@ class Found:
         tried: all settings and threads with their tokens a second, or the error that they gave.
     """
 
-    side: Side | None = None
+    side: BenchSide | None = None
     tried: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -85,12 +170,12 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     config = parse_config(DecodingBenchConfig, apply_overrides({}, settings), source="the command line")
     threads = torch.get_num_threads()
     try:
-        return _Bench(config, repeats).run()
+        return _DecodingBench(config, repeats).run()
     finally:
         torch.set_num_threads(threads)
 
 
-class _Bench:
+class _DecodingBench:
     def __init__(self, config: DecodingBenchConfig, repeats: int) -> None:
         self.config, self.repeats = config, repeats
         self.names = modes_of(config)
@@ -101,9 +186,9 @@ class _Bench:
         self.lengths = config.max_new_tokens
 
     def run(self) -> dict[str, Any]:
-        mine: dict[str, Side] = {}
-        found: dict[str, Found] = {}  # by what ``Mode.against`` says
-        pairs: list[list[Side]] = []
+        mine: dict[str, BenchSide] = {}
+        found: dict[str, BestSettings] = {}  # by what ``BenchMode.against`` says
+        pairs: list[list[BenchSide]] = []
         for name in self.names:
             say(f"{name}: loading, compiling, trying settings")
             mine[name] = self._ready(self.ours.start(name), self.config.threads)
@@ -122,9 +207,9 @@ class _Bench:
             "modes": [self._row(name, mine, found[_against(name)]) for name in self.names],
         }
 
-    def _ready(self, run: Run, threads: int) -> Side:
+    def _ready(self, run: BenchRun, threads: int) -> BenchSide:
         """The round that does not count: it warms up, compiles, and gives outputs and counts."""
-        side = Side(run, threads)
+        side = BenchSide(run, threads)
         with _threads(threads):
             for prompt in self.prompts:
                 done = run.generate(prompt, self.lengths)
@@ -134,9 +219,9 @@ class _Bench:
                     side.counts[key] = side.counts.get(key, 0) + count
         return side
 
-    def _best(self, name: str) -> Found:
+    def _best(self, name: str) -> BestSettings:
         """The fastest of transformers' settings and threads on the first prompts, and all that were tried."""
-        found, rates = Found(), list[tuple[float, Run, int]]()
+        found, rates = BestSettings(), list[tuple[float, BenchRun, int]]()
         if self.config.widen > 1 or self.config.temperature > 0:
             return found
         for threads in self.config.their_threads:
@@ -153,7 +238,7 @@ class _Bench:
             found.side = self._ready(chosen, threads)
         return found
 
-    def _rate(self, run: Run, threads: int) -> float:
+    def _rate(self, run: BenchRun, threads: int) -> float:
         """Tokens a second on the first prompts."""
         with _threads(threads):
             run.generate(self.prompts[0], min(self.lengths, _WARM_UP))
@@ -162,7 +247,7 @@ class _Bench:
                 made += len(run.generate(prompt, self.lengths).token_ids)
         return made / (time.perf_counter() - began)
 
-    def _round(self, number: int, pairs: Sequence[Sequence[Side]], bar: ProgressBar) -> None:
+    def _round(self, number: int, pairs: Sequence[Sequence[BenchSide]], bar: ProgressBar) -> None:
         """Every side of every mode once a prompt; each round begins with another mode, and with the other side."""
         everyone = [side for pair in pairs for side in pair]
         pairs = [pair[::-1] if number % 2 else pair for pair in pairs]
@@ -183,7 +268,7 @@ class _Bench:
             for part, total in side.run.parts.items():
                 side.parts.setdefault(part, []).append(total - before[id(side)].get(part, 0.0))
 
-    def _row(self, name: str, sides: dict[str, Side], found: Found) -> dict[str, Any]:
+    def _row(self, name: str, sides: dict[str, BenchSide], found: BestSettings) -> dict[str, Any]:
         mine, other, plain = sides[name], found.side, sides.get("plain")
         row: dict[str, Any] = {"mode": name, "ours": self._figures(mine), "theirs": None, "ratio": None}
         row["ours"]["compile_s"] = mine.run.compile_s
@@ -201,7 +286,7 @@ class _Bench:
             row["refused"] = found.tried
         return row
 
-    def _figures(self, side: Side) -> dict[str, Any]:
+    def _figures(self, side: BenchSide) -> dict[str, Any]:
         tokens = sum(map(len, side.outputs))
         rates = [tokens / sum(seconds) for seconds in side.seconds]
         # The first token is the prefill's, whose passes are no verifications.
@@ -243,7 +328,7 @@ def _against(name: str) -> str:
     return MODES[name].against or name
 
 
-def _ratios(mine: Side, other: Side) -> dict[str, float]:
+def _ratios(mine: BenchSide, other: BenchSide) -> dict[str, float]:
     """How many times as fast, round by round; both sides made the same number of tokens."""
     return _spread([sum(b) / sum(a) for a, b in zip(mine.seconds, other.seconds)])
 

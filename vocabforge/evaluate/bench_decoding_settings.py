@@ -15,7 +15,7 @@ from ..decode.verifiers import chosen_verifier
 from ..models.lean import LeanModel
 from .bench_decoding_modes import MODES
 from .benchmarks import load_benchmark
-from .prompts import Conversation, resolve_format
+from .prompts import PromptBuilder, resolve_format
 
 # Openings in the manner of TinyStories, for small models trained on it; others continue them too.
 PROMPTS = (
@@ -129,7 +129,7 @@ def read_prompts(config: DecodingBenchConfig, model: LeanModel) -> list[list[int
         found = load_benchmark(str(config.prompts), config.questions)
         texts = [question.turns[0] for question in found.questions]
     form = resolve_format(tokenizer, "auto")
-    prompts = [Conversation(tokenizer, form).ask(text) for text in texts]
+    prompts = [PromptBuilder(tokenizer, form).ask(text) for text in texts]
     most = model.config.max_positions - config.max_new_tokens
     if max(map(len, prompts)) > most:
         raise UsageError(

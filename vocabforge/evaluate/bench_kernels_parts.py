@@ -7,6 +7,9 @@ device, or the end of the time, costs one figure and names it.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,20 +17,109 @@ from pathlib import Path
 from typing import Any
 
 from ..core.extension import load_attribute, resolve
-from .bench_kernels_timing import Ceilings, Protocol
+from .bench_kernels_timing import DeviceCeilings, Protocol
 from .op_benches.types import ROWS
 
-# name -> "module:attr" of a function (options, journal); run in this order.
+_MOST_STARTS = 8
+_GRACE = 15.0  # seconds beyond the budget, for the figure that was begun in time
+_TAIL = 600  # characters of a dead process's last words
+
+Command = Callable[[str, Path, Path], Sequence[str]]
+
+
+def this_python(part: str, journal: Path, options: Path) -> Sequence[str]:
+    """The command of a part's process."""
+    return [sys.executable, "-m", __name__, part, str(journal), str(options)]
+
+
+def run_isolated(
+    part: str, options: KernelOptions, folder: Path, command: Command = this_python
+) -> FigureJournal:
+    """Measure one part in processes of its own; one that dies is followed by another for the rest.
+
+    Args:
+        part: row of ``PARTS``.
+        options: ``budget`` is for all its processes together.
+        folder: gets the journal and what the processes said.
+        command: of a process; it adds to the journal and skips what stands there.
+
+    Returns:
+        its figures, and those that stay open with the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    journal, settings, log = (folder / f"{part}.{end}" for end in ("jsonl", "json", "log"))
+    journal.unlink(missing_ok=True)
+    journal.touch()
+    end = time.monotonic() + options.budget
+    for _ in range(_MOST_STARTS):
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        settings.write_text(json.dumps({**options.to_dict(), "budget": left, "began": time.time()}))
+        why = _one(command(part, journal, settings), log, left + _GRACE)
+        found, at = read_journal(journal)
+        if why is None:
+            return found
+        name = at or f"{part}: start"
+        _add(journal, {"name": name, "open": why})
+        if at is None:  # it will not get further the next time
+            break
+    return read_journal(journal)[0]
+
+
+def _one(command: Sequence[str], log: Path, seconds: float) -> str | None:
+    """Run one process; why it ended before it was done, or None."""
+    with log.open("a", encoding="utf-8") as output:
+        begun = output.tell()
+        try:
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, env=_environment()
+            )
+        except subprocess.TimeoutExpired:
+            return f"not done after {seconds:.0f} s"
+    if done.returncode == 0:
+        return None
+    said = log.read_bytes()[begun:].decode("utf-8", "replace").strip()
+    return f"the process ended with {done.returncode}: {said[-_TAIL:]}"
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the package where it was found."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _add(journal: Path, line: dict[str, str]) -> None:
+    with journal.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure a part in this process: ``PART JOURNAL OPTIONS``."""
+    part, journal, settings = arguments
+    values = json.loads(Path(settings).read_text())
+    passed = time.time() - values.pop("began")  # importing torch took its time
+    options = KernelOptions.from_dict(values)
+    before, _ = read_journal(Path(journal))
+    known = frozenset({*before.rows, *before.open})
+    run_part(part, options, FigureJournal(Path(journal), known, time.monotonic() + options.budget - passed))
+
+
+# Name of a figure and what measures it, or why it cannot be measured.
+Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
+
+# name -> "module:attr" of a function from options to the part's figures; run in this order.
 PARTS: dict[str, str] = {
-    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_part",
-    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_part",
-    "drafting": "vocabforge.evaluate.bench_cycle_draft:drafting_part",
-    "cycle": "vocabforge.evaluate.bench_cycle:cycle_part",
+    "ops": "vocabforge.evaluate.bench_kernels_ops:op_figures",
+    "heads": "vocabforge.evaluate.bench_kernels_ops:head_figures",
+    "drafting": "vocabforge.evaluate.bench_cycle:drafting_figures",
+    "cycle": "vocabforge.evaluate.bench_cycle:cycle_figures",
 }
 
 
 @dataclass(frozen=True)
-class Options:
+class KernelOptions:
     """What is measured.
 
     Attributes:
@@ -48,7 +140,7 @@ class Options:
     backend: str = "native"
     measure: float = 0.03
     budget: float = 120.0
-    ceilings: Ceilings | None = None
+    ceilings: DeviceCeilings | None = None
 
     def protocol(self) -> Protocol:
         """How these options are timed: on a CPU with few repeats."""
@@ -63,15 +155,17 @@ class Options:
         return {**vars(self), "ceilings": None if self.ceilings is None else vars(self.ceilings)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Options:
+    def from_dict(cls, values: Mapping[str, Any]) -> KernelOptions:
         """The options that :meth:`to_dict` gave."""
         ceilings = values["ceilings"]
         lists = {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
-        return cls(**{**values, **lists, "ceilings": None if ceilings is None else Ceilings(**ceilings)})
+        return cls(
+            **{**values, **lists, "ceilings": None if ceilings is None else DeviceCeilings(**ceilings)}
+        )
 
 
 @dataclass
-class Journal:
+class FigureJournal:
     """Figures by name, on disk as they come.
 
     Args:
@@ -120,9 +214,9 @@ class Journal:
                 file.write(json.dumps(line) + "\n")
 
 
-def read_journal(path: Path) -> tuple[Journal, str | None]:
+def read_journal(path: Path) -> tuple[FigureJournal, str | None]:
     """What a process wrote, and the figure that it was at when it ended without finishing it."""
-    found, at = Journal(), None
+    found, at = FigureJournal(), None
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     for text in lines:
         try:
@@ -147,99 +241,30 @@ def _device_lost(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "CUDA error" in str(error)
 
 
-def run_part(part: str, options: Options, journal: Journal) -> None:
+def run_part(part: str, options: KernelOptions, journal: FigureJournal) -> None:
     """Measure one part in this process.
 
     Raises:
         UsageError: no such part.
         RuntimeError: the device can no longer be used.
     """
-    resolve(PARTS, part, "part of the kernels' benchmark")(options, journal)
+    for name, make in resolve(PARTS, part, "part of the kernels' benchmark")(options):
+        if isinstance(make, str):
+            journal.leave(name, make)
+        else:
+            journal.measure(name, make)
 
 
-def planned(options: Options) -> dict[str, list[str]]:
+def planned(options: KernelOptions) -> dict[str, list[str]]:
     """Names of all figures by part, without measuring any: what a run leaves out is open."""
     found = {}
-    for part, where in _NAMES.items():
+    for part, where in PARTS.items():
         try:
-            found[part] = load_attribute(where)(options)
+            found[part] = [name for name, _ in load_attribute(where)(options)]
         except Exception as error:  # noqa: BLE001 (a part that cannot even be listed is open as a whole)
             found[part] = [f"{part}: {type(error).__name__}: {error}"]
     return found
 
 
-_NAMES = {
-    "ops": "vocabforge.evaluate.bench_kernels_parts:ops_names",
-    "heads": "vocabforge.evaluate.bench_kernels_parts:heads_names",
-    "drafting": "vocabforge.evaluate.bench_cycle_draft:drafting_names",
-    "cycle": "vocabforge.evaluate.bench_cycle:cycle_names",
-}
-
-
-def ops_names(options: Options) -> list[str]:
-    """Figures of the ops' part."""
-    return [name for name, _ in _ops(options)]
-
-
-def heads_names(options: Options) -> list[str]:
-    """Figures of the heads' part."""
-    return [name for name, _ in _heads(options)]
-
-
-def ops_part(options: Options, journal: Journal) -> None:
-    """Every op with a benchmark, checked and timed."""
-    _measure(_ops(options), options, journal, plain=True)
-
-
-def heads_part(options: Options, journal: Journal) -> None:
-    """The table of draft heads."""
-    _measure(_heads(options), options, journal, plain=False)
-
-
-def _measure(cases: Sequence[tuple[str, Any]], options: Options, journal: Journal, plain: bool) -> None:
-    from .bench_kernels_ops import Bench, measure_case
-
-    assert options.ceilings is not None
-    bench = Bench(options.protocol(), options.ceilings, options.backend, plain=plain)
-    for name, case in cases:
-        if isinstance(case, str):
-            journal.leave(name, case)
-            continue
-
-        def row(case: Any = case) -> dict[str, Any]:
-            return measure_case(case, bench)
-
-        journal.measure(name, row)
-
-
-def _ops(options: Options) -> list[tuple[str, Any]]:
-    from .op_benches import OP_BENCHES, op_cases
-
-    names = options.ops or tuple(OP_BENCHES)
-    return _named({name: _maker(name, op_cases) for name in names}, options)
-
-
-def _maker(name: str, cases: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
-    return lambda shape: cases(name, shape)
-
-
-def _heads(options: Options) -> list[tuple[str, Any]]:
-    from .op_benches.heads import cases
-
-    return _named({"heads": cases}, options)
-
-
-def _named(makers: Mapping[str, Callable[[Any], Any]], options: Options) -> list[tuple[str, Any]]:
-    """Cases by a name that no other has; a text where an op's cannot be made."""
-    from .bench_kernels_ops import unique_cases
-    from .op_benches.types import SHAPES
-
-    shapes = [SHAPES[name] for name in options.shapes]
-    found: dict[str, Any] = {}
-    for case in unique_cases(makers, shapes, options.rows):
-        if isinstance(case, str):
-            found[case.partition(":")[0]] = case
-        else:
-            sizes = " ".join(f"{name}={value}" for name, value in case.sizes.items())
-            found[f"{case.op}: {case.name} [{sizes}]"] = case
-    return list(found.items())
+if __name__ == "__main__":
+    main(sys.argv[1:])

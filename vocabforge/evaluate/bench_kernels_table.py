@@ -137,7 +137,7 @@ def speed_lines(rows: Iterable[Row]) -> list[str]:
             f"{one['accepted']:.2f}",
             one["source"],
             f"{one['tokens_per_s']:,.1f}",
-            f"{one['speedup']:.2f}",
+            "-" if one["speedup"] is None else f"{one['speedup']:.2f}",
         )
         for row in rows
         for one in row.get("follows", ())

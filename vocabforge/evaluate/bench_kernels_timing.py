@@ -15,6 +15,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
+
+def measure_ceilings(protocol: Protocol) -> DeviceCeilings:
+    """A large copy, a large bf16 product and the smallest kernel, on random data."""
+    copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
+    found = DeviceCeilings(
+        copy=2 * copied / _copy(protocol, copied).seconds,
+        matmul=2 * edge**3 / _product(protocol, edge).seconds,
+        node=_node(protocol).seconds,
+        sizes={"copied_bytes": copied, "matmul_edge": edge},
+    )
+    if protocol.cuda:
+        torch.cuda.empty_cache()  # other processes need the memory
+    return found
+
+
+def _copy(protocol: Protocol, count: int) -> Timing:
+    random = torch.Generator(device=protocol.device).manual_seed(0)
+    source = torch.randint(256, (count,), generator=random, device=protocol.device, dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return time_calls([lambda: target.copy_(source)], protocol)
+
+
+def _product(protocol: Protocol, edge: int) -> Timing:
+    random = torch.Generator(device=protocol.device).manual_seed(1)
+    a, b = (torch.randn((edge, edge), generator=random, device=protocol.device) for _ in range(2))
+    a, b = a.to(torch.bfloat16), b.to(torch.bfloat16)
+    out = torch.empty_like(a)
+    return time_calls([lambda: torch.mm(a, b, out=out)], protocol)
+
+
+def _node(protocol: Protocol) -> Timing:
+    one = torch.ones(1, device=protocol.device)
+    return time_calls([lambda: one.neg_()], protocol)
+
+
 Call = Callable[[], Any]
 
 _CPU_CACHE = 1 << 20  # enough that rotation is exercised
@@ -237,7 +272,7 @@ def summary(halves: tuple[list[float], list[float]], calls: int, method: str, pr
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class DeviceCeilings:
     """What the device can do, as measured.
 
     Attributes:

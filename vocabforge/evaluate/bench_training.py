@@ -6,19 +6,19 @@ variants take turns, round after round; figures are medians.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..capture.online import CapturedBatch
+from ..capture.online import CapturedBatch, RowBatch
 from ..core.config import Positive, StrictModel, apply_overrides, parse_config
+from ..core.extension import check_known
 from ..core.progress import ProgressBar
 from ..models.device import choose_device
 from ..models.drafters import drafter_sizes, new_drafter
@@ -28,9 +28,99 @@ from ..train.optim import make_optimizer
 from ..train.step import StepSettings, TrainStep
 from ..train.ttt import rows_by_step
 from ..train.vocab_loss import LossOptions, vocab_loss
-from ..train.vocab_loss_fused import Inputs
+from ..train.vocab_loss_terms import LossInputs
 from .tensor_memory import TensorMemory
-from .training_shapes import CPU_SHAPES, CUDA_SHAPES, Shape, find_shape, random_rows, random_target
+
+
+@dataclass(frozen=True)
+class TrainingShape:
+    """A target's sizes, and rows that fit one device.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        sizes: fields of its configuration.
+        batch, length: packed rows a step, and their tokens.
+        steps: K of the training-time test.
+        loss_rows: rows for the vocabulary loss alone.
+    """
+
+    model_type: str
+    sizes: Mapping[str, Any]
+    batch: int
+    length: int
+    steps: int = 7
+    loss_rows: int = 8192
+
+
+def _sizes(
+    hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "vocab_size": vocab,
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+_LONG = {"head_dim": 128, "max_position_embeddings": 40_960}
+
+SHAPES: dict[str, TrainingShape] = {
+    # As bitllama-3M: many rows of a tiny vocabulary.
+    "tiny": TrainingShape(
+        "llama", _sizes(256, 256, 8, 8, 4, 512), batch=4, length=256, steps=4, loss_rows=4096
+    ),
+    "tiny-long": TrainingShape(
+        "llama", _sizes(256, 256, 8, 8, 4, 512), batch=1, length=512, steps=4, loss_rows=4096
+    ),
+    "small": TrainingShape(
+        "llama", _sizes(256, 512, 4, 8, 4, 16_384), batch=1, length=512, steps=4, loss_rows=1024
+    ),
+    "qwen3-0.6b": TrainingShape(
+        "qwen3",
+        _sizes(1024, 3072, 28, 16, 8, 151_936, **{**_LONG, "tie_word_embeddings": True}),
+        batch=8,
+        length=2048,
+    ),
+    "qwen3-8b": TrainingShape(
+        "qwen3", _sizes(4096, 12_288, 36, 32, 8, 151_936, **_LONG), batch=4, length=2048
+    ),
+    "llama3-8b": TrainingShape(
+        "llama", _sizes(4096, 14_336, 32, 32, 8, 128_256, **_LONG), batch=4, length=2048
+    ),
+}
+CPU_SHAPES = ("tiny", "tiny-long", "small")
+CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b")
+
+
+def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype) -> HFTarget:
+    """A target with random weights, made on the device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(shape.model_type, **shape.sizes)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    return HFTarget(model, source=f"random weights of the shape {shape.model_type}")
+
+
+def random_rows(shape: TrainingShape, device: torch.device, seed: int) -> RowBatch:
+    """Rows of one document each, all of it the assistant's, so that nearly every row counts."""
+    size = (shape.batch, shape.length)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, int(shape.sizes["vocab_size"]), size, generator=generator)
+    position = torch.arange(shape.length).expand(size)
+    ones = torch.ones(size, dtype=torch.int64)
+
+    def move(x: Tensor) -> Tensor:
+        return x.contiguous().to(device)
+
+    return RowBatch(move(ids), move(ones.bool()), move(ones), move(position))
+
 
 _MB = 1e6
 
@@ -39,7 +129,7 @@ class TrainingBenchConfig(StrictModel):
     """Settings of ``vocabforge bench training``, given as ``key=value``.
 
     Attributes:
-        shapes: rows of ``evaluate/training_shapes.py``; None takes those that suit the device.
+        shapes: names of :data:`SHAPES`; None takes those that suit the device.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         batch, length, loss_rows: in the place of the shape's own.
         steps: the same, K of the training-time test (not optimiser steps).
@@ -68,25 +158,6 @@ class Variant:
     checkpointing: bool = False
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One variant's figures; None where the memory did not suffice.
-
-    Attributes:
-        seconds: median of the rounds; ``all_seconds`` are the rounds.
-        extra_mb: highest memory above what was held before, megabytes: allocated on CUDA, on a CPU the tensors
-            that live at once.
-        peak_mb: highest allocated memory on CUDA, with weights and optimiser state.
-        tokens_per_s: tokens of the rows (target's pass included) a second.
-    """
-
-    seconds: float | None
-    all_seconds: Sequence[float]
-    extra_mb: float | None
-    peak_mb: float | None = None
-    tokens_per_s: float | None = None
-
-
 def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
     """Measure whole training steps and the vocabulary loss alone at each shape.
 
@@ -95,7 +166,10 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         repeats: rounds, after one that does not count.
 
     Returns:
-        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``.
+        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``. A row is the variant with
+        ``seconds`` (median of the rounds, which are ``all_seconds``), ``extra_mb`` (highest memory above what was held
+        before: allocated on CUDA, on a CPU the tensors that live at once), ``peak_mb`` (highest allocated memory on
+        CUDA) and for a step ``tokens_per_s`` (of its rows). Figures are None if a variant was out of memory.
 
     Raises:
         UsageError: an unknown shape or device; ConfigError: an unknown setting.
@@ -103,42 +177,31 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     config = parse_config(TrainingBenchConfig, apply_overrides({}, settings), source="the command line")
     device = choose_device(config.device)
     names = config.shapes or (CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES)
-    shapes = {name: _adjusted(find_shape(name), config) for name in names}
+    for name in names:
+        check_known(name, SHAPES, "shape")
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(config.threads or threads)
-        return _measure(shapes, config, device, repeats)
+        return {
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "repeats": repeats,
+            "weights": config.weights,
+            "chunk_mb": config.chunk_mb,
+            "shapes": [_measure_shape(name, config, device, repeats) for name in names],
+        }
     finally:
         torch.set_num_threads(threads)
 
 
-def _measure(
-    shapes: Mapping[str, Shape], config: TrainingBenchConfig, device: torch.device, repeats: int
-) -> dict[str, Any]:
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "repeats": repeats,
-        "weights": config.weights,
-        "chunk_mb": config.chunk_mb,
-        "shapes": [
-            {"name": name} | _measure_shape(name, shape, config, device, repeats)
-            for name, shape in shapes.items()
-        ],
-    }
-
-
-def _adjusted(shape: Shape, config: TrainingBenchConfig) -> Shape:
-    wishes = {key: getattr(config, key) for key in ("batch", "length", "steps", "loss_rows")}
-    return dataclasses.replace(shape, **{key: value for key, value in wishes.items() if value is not None})
-
-
 def _measure_shape(
-    name: str, shape: Shape, config: TrainingBenchConfig, device: torch.device, repeats: int
+    name: str, config: TrainingBenchConfig, device: torch.device, repeats: int
 ) -> dict[str, Any]:
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    target = random_target(shape, device, dtype)
+    wishes = {key: getattr(config, key) for key in ("batch", "length", "steps", "loss_rows")}
+    given = {key: value for key, value in wishes.items() if value is not None}
+    shape = dataclasses.replace(SHAPES[name], **given)
+    target = random_target(shape, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     blocks = "flex" if device.type == "cuda" else "merged"
     variants = [Variant(loss, attention) for loss in ("fused", "naive") for attention in (blocks, "eager")]
     variants.insert(1, Variant("fused", blocks, checkpointing=True))
@@ -148,29 +211,23 @@ def _measure_shape(
         impl: _loss_alone(shape, target, impl, config.chunk_mb) for impl in ("fused", "naive")
     }
     tokens = shape.batch * shape.length
-    return {
+    found: dict[str, Any] = {
+        "name": name,
         "vocab": target.vocab_size,
         "batch": shape.batch,
         "length": shape.length,
-        "steps": shape.steps,
-        "loss_rows": shape.loss_rows,
-        "step": [
-            vars(variant) | vars(_with_rate(row, tokens))
-            for variant, row in _take_turns(f"{name}, steps", steps, device, repeats).items()
-        ],
-        "loss": [
-            {"impl": impl} | vars(row)
-            for impl, row in _take_turns(f"{name}, loss", losses, device, repeats).items()
-        ],
     }
-
-
-def _with_rate(row: Measured, tokens: int) -> Measured:
-    return dataclasses.replace(row, tokens_per_s=None if row.seconds is None else tokens / row.seconds)
+    found |= {"steps": shape.steps, "loss_rows": shape.loss_rows, "step": [], "loss": []}
+    for variant, row in _take_turns(f"{name}, steps", steps, device, repeats).items():
+        rate = None if row["seconds"] is None else tokens / row["seconds"]
+        found["step"].append({**vars(variant), **row, "tokens_per_s": rate})
+    for impl, row in _take_turns(f"{name}, loss", losses, device, repeats).items():
+        found["loss"].append({"impl": impl, **row})
+    return found
 
 
 def _training(
-    shape: Shape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
+    shape: TrainingShape, target: HFTarget, config: TrainingBenchConfig, device: torch.device
 ) -> Callable[[Variant], Callable[[], None]]:
     """Makes, for a variant, a function that does one training step; all share one drafter and optimiser."""
     torch.manual_seed(1)
@@ -207,7 +264,7 @@ def _training(
     return steps_of
 
 
-def _loss_alone(shape: Shape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
+def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str, chunk_mb: int) -> Callable[[], None]:
     """The vocabulary loss with its backward pass, one teacher a row."""
     head = target.head_weight
     draft, teacher = (
@@ -219,7 +276,7 @@ def _loss_alone(shape: Shape, target: HFTarget, impl: str, chunk_mb: int) -> Cal
     options = LossOptions(impl, chunk_mb)  # type: ignore[arg-type]
 
     def run() -> None:
-        result = vocab_loss(Inputs(draft, head, teacher, row, head, None, weight), options)
+        result = vocab_loss(LossInputs(draft, head, teacher, row, head, None, weight), options)
         result.total.backward()
         draft.grad = None
 
@@ -228,36 +285,29 @@ def _loss_alone(shape: Shape, target: HFTarget, impl: str, chunk_mb: int) -> Cal
 
 def _take_turns(
     label: str, runs: Mapping[Any, Callable[[], None]], device: torch.device, repeats: int
-) -> dict[Any, Measured]:
+) -> dict[Any, dict[str, Any]]:
     """Memory in a first round, then ``repeats`` timed rounds in which everyone has a turn."""
-    memory: dict[Any, tuple[float, float | None]] = {}
-    seconds: dict[Any, list[float]] = {key: [] for key in runs}
+    found: dict[Any, dict[str, Any]] = {
+        key: {"seconds": None, "all_seconds": [], "extra_mb": None, "peak_mb": None} for key in runs
+    }
     with ProgressBar(label, len(runs) * (repeats + 2), "runs") as bar:
         for key, run in runs.items():
-            with _enough_memory():
+            # A variant that is out of memory is reported as such, and the others go on.
+            try:
                 run()  # makes and compiles what later runs find
-                memory[key] = _memory_of(run, device)
+                found[key]["extra_mb"], found[key]["peak_mb"] = _memory_of(run, device)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
             bar.update(2)
         for _ in range(repeats):
             for key, run in runs.items():
-                if key in memory:
-                    seconds[key].append(_seconds(run, device))
+                if found[key]["extra_mb"] is not None:
+                    found[key]["all_seconds"].append(_seconds(run, device))
                 bar.update(1)
-    return {
-        key: Measured(statistics.median(seconds[key]), seconds[key], *memory[key])
-        if key in memory
-        else Measured(None, (), None)
-        for key in runs
-    }
-
-
-@contextlib.contextmanager
-def _enough_memory() -> Iterator[None]:
-    """A variant that does not fit is reported as such, and the others go on."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
+    for row in found.values():
+        if row["all_seconds"]:
+            row["seconds"] = statistics.median(row["all_seconds"])
+    return found
 
 
 def _seconds(run: Callable[[], None], device: torch.device) -> float:

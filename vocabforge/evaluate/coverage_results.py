@@ -21,7 +21,7 @@ from ..vocab.coverage import (
     unseen_mass,
     unseen_share,
 )
-from ..vocab.mixing import Part
+from ..vocab.domains import TablePart
 from ..vocab.select import Ids
 from ..vocab.subset import VocabSubset
 
@@ -50,8 +50,8 @@ class Text:
 
 
 def measure_coverage(
-    counts: Part,
-    heldout: Sequence[Part] = (),
+    counts: TablePart,
+    heldout: Sequence[TablePart] = (),
     vocabs: Mapping[str, VocabSubset] | None = None,
     *,
     sizes: Sequence[int] = (),
@@ -110,7 +110,7 @@ def measure_coverage(
     }
 
 
-def texts_of(counts: Part, heldout: Sequence[Part]) -> list[Text]:
+def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
     """The counted table, its domains, and the same of each held-out table; empty domains are left out.
 
     Raises:
@@ -144,7 +144,7 @@ def texts_of(counts: Part, heldout: Sequence[Part]) -> list[Text]:
     return texts
 
 
-def _warn_of_leaks(counts: Part, heldout: Sequence[Part]) -> None:
+def _warn_of_leaks(counts: TablePart, heldout: Sequence[TablePart]) -> None:
     seen = {digest: name for name, digest in counts.table.sources.items()}
     for part in heldout:
         for name, digest in part.table.sources.items():

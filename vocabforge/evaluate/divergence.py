@@ -15,9 +15,9 @@ from ..core.errors import DataError, VocabForgeError
 from ..core.progress import ProgressBar
 from ..models.lean import LeanModel
 from .benchmarks import Question
-from .prompts import Conversation, system_of
+from .prompts import PromptBuilder, system_of
 from .results import DivergenceRow
-from .rounding import Evidence, Place, ask_target
+from .rounding import Evidence, OutputPosition, ask_target
 from .settings import RunSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MOST_JUDGED = 50  # each costs as much as generating up to the divergence again
 TOLERANCE = 4
 
 # Place and tokens -> the fields of the row that judging fills.
-Verdicts = dict[tuple[Place, int | None, int | None], dict[str, Any]]
+Verdicts = dict[tuple[OutputPosition, int | None, int | None], dict[str, Any]]
 
 
 def judge(
@@ -114,13 +114,13 @@ def _place(
     details: Mapping[str, Any],
     tokenizer: TextTokenizer,
     settings: RunSettings,
-) -> Place:
+) -> OutputPosition:
     """The prompt as it was, from plain decoding's earlier answers, which the method's equal up to here.
 
     Raises:
         DataError: it is not as long as it was.
     """
-    conversation = Conversation(tokenizer, settings.prompt_format, system_of(question, settings.system))
+    conversation = PromptBuilder(tokenizer, settings.prompt_format, system_of(question, settings.system))
     prompt = conversation.ask(question.turns[0])
     for turn in range(row.turn):
         conversation.answer(details["token_ids"][turn], answers["turns"][turn])
@@ -131,11 +131,15 @@ def _place(
             f"its prompt has {len(prompt)} tokens now and had {was} then",
             expected="the tokenizer and chat template that it was asked with",
         )
-    return Place(tuple(prompt), tuple(details["token_ids"][row.turn][: row.position]))
+    return OutputPosition(tuple(prompt), tuple(details["token_ids"][row.turn][: row.position]))
 
 
 def _verdict(
-    row: DivergenceRow, place: Place, stop_ids: Collection[int], settings: RunSettings, target: LeanModel
+    row: DivergenceRow,
+    place: OutputPosition,
+    stop_ids: Collection[int],
+    settings: RunSettings,
+    target: LeanModel,
 ) -> dict[str, Any]:
     """Judgement, reason and evidence; where an output had ended, its likeliest stop token stands for it."""
     size = target.config.vocab_size
@@ -156,7 +160,7 @@ def _verdict(
     return found if ended is None else found | {"judgement": "fault", "reason": ended}
 
 
-def _ended(row: DivergenceRow, place: Place, stop_ids: Collection[int], limit: int) -> str | None:
+def _ended(row: DivergenceRow, place: OutputPosition, stop_ids: Collection[int], limit: int) -> str | None:
     """What is wrong where only one output goes on; None where both do.
 
     Two outputs that stop where they must cannot part like this: the stop token itself is part of an output, and the

@@ -1,61 +1,52 @@
-"""The best static draft vocabulary in place of a dynamic draft head, by measured accepted length.
+"""A static draft vocabulary in place of a dynamic draft head, for servers that only read static maps.
 
-Servers know static maps only. Three parts of the prompts decide three things, so that no figure is chosen by its own
-luck: on the first it is counted which tokens the dynamic head uses, on the second the rankings that follow are
-measured as static heads of R rows, on the third the best of them is measured again, beside the dynamic head and the
-drafter's own one.
+On half of the prompts the dynamic head drafts: the vocabulary's first tokens are those of the target's answers, then
+those that the head proposed. The other half measures how much accepted length the static head keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ..core.errors import UsageError
 from ..core.progress import ProgressBar
 from ..decode.build_heads import NamedHead, describe
+from ..decode.draft import Draw, Plan
 from ..decode.policies import tree_settings
-from ..decode.proposers import Proposer, tree_proposer
-from ..decode.tree import TreeSettings
+from ..decode.proposers import Lap, Proposer, tree_proposer
+from ..decode.tree import DraftTree, TreeSettings
 from ..models.drafter import Drafter
-from ..models.heads import DraftHead, HeadBase, StaticHead, base_of, exact_head_of
+from ..models.head_types import DraftHead, HeadBase, ScoresSome
+from ..models.heads import StaticHead, base_of
 from ..models.heads_core import rows_of
 from ..models.lean import LeanModel
+from ..models.low_rank import LowRankScorer
 from ..models.target_load import dtype_name
 from ..vocab.select import Ids
 from ..vocab.subset import VocabSubset
-from .acceptance import AcceptanceMeter, Accepted, length_ratio
-from .fallback_counts import (
-    UseCounts,
-    WatchedHead,
-    WatchedProposer,
-    default_size,
-    distinct,
-    subset_ranking,
-    weights_read,
-)
+from .acceptance import AcceptanceMeter, length_ratio
 from .live_prompts import LivePrompts
-from .results import Figure
 
-PARTS = 3
-FEWEST = 2 * PARTS  # prompts
-BY_WEIGHTS = "as many rows as the dynamic head reads weights for one hidden row"
-BY_HAND = "asked for"
+FEWEST = 4  # prompts
+ROWS_STEP = 8  # a default size is a multiple of it
 
 
 @dataclass(frozen=True)
 class FallbackRequest:
-    """What is chosen for.
+    """What a static vocabulary is chosen for.
 
     Attributes:
         head: the dynamic head.
-        size: R; None takes :data:`BY_WEIGHTS`.
-        vocabs: label and ids in rank order of further candidates, alone and behind the target's own tokens; of
-            longer ones the first R are taken, shorter ones are filled with the tokens that are accepted most.
-        forced: ids that are inside whatever is counted.
+        size: R; None: as many rows as the dynamic head reads weights for one hidden row.
+        filler: ids in rank order that follow the counted ones; without it the lowest ids do.
+        forced: ids that are always inside.
         tokens: V of the tokenizer; rows of the head beyond it are padding.
         fingerprint: the tokenizer's.
         new: tokens that each prompt is continued by.
@@ -63,117 +54,73 @@ class FallbackRequest:
 
     head: NamedHead
     size: int | None
-    vocabs: Sequence[tuple[str, Ids]]
+    filler: Ids | None
     forced: tuple[int, ...]
     tokens: int
     fingerprint: str
     new: int
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A static head that was measured on the second part."""
-
-    name: str
-    ranked: Ids
-    accepted: Accepted
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """What was chosen and what it costs.
-
-    Attributes:
-        subset: the chosen draft vocabulary.
-        name: of the ranking that it comes from. rule: why it has its size.
-        candidates: all that were measured on the second part.
-        own, dynamic, static: the drafter's own head, the dynamic head and the chosen one on the third part.
-        own_rows: tokens that the drafter's own head scores.
-        of_dynamic, of_own: the chosen head's accepted length over theirs, paired by prompt.
-        head: the dynamic head in a phrase.
-        parts: prompts of the three parts. dtype: that it was measured in.
-    """
-
-    subset: VocabSubset
-    name: str
-    rule: str
-    candidates: tuple[Candidate, ...]
-    own: Accepted
-    dynamic: Accepted
-    static: Accepted
-    own_rows: int
-    of_dynamic: Figure
-    of_own: Figure
-    head: str
-    parts: tuple[int, ...]
-    new: int
-    tree: TreeSettings
-    dtype: str
-
-
 def choose_fallback(
-    model: LeanModel, drafter: Drafter, prompts: LivePrompts, asked: FallbackRequest
-) -> Fallback:
-    """Measure the candidates and choose.
+    model: LeanModel, drafter: Drafter, prompts: LivePrompts, request: FallbackRequest
+) -> tuple[VocabSubset, dict[str, Any]]:
+    """Choose a static vocabulary and measure it.
 
     Args:
         model: the target. drafter: with its own head, on the target's device. prompts: held-out ones.
 
+    Returns:
+        the vocabulary, and for manifest and card: ``size``, ``own_rows``, ``forced`` (ids), ``head`` (in words),
+        ``prompts`` (``counted``, ``measured``), ``new_tokens``, ``dtype``, ``tree``, ``accepted_length`` of
+        ``dynamic`` and ``static``, ``of_dynamic`` (their ratio, paired by prompt: ``value``, ``low``, ``high``).
+
     Raises:
         UsageError: too few prompts; a size that is no restriction, or too small for the forced ids.
     """
-    parts = split_prompts(prompts)
+    halves = split_prompts(prompts)
     base = base_of(drafter)
-    dynamic = asked.head.over(base)
-    size, rule = _size(asked, dynamic, base)
+    dynamic = request.head.over(base)
+    size = _size(request, dynamic, base)
     tree = tree_settings(None, min(TreeSettings().topk, size), None, drafter.max_steps)
 
     def proposer(head: DraftHead) -> Proposer:
         return tree_proposer(model, drafter, head, tree)
 
-    with ProgressBar("count what the dynamic head uses", 2 * len(parts[0].prompts), "answers") as bar:
-        meter = AcceptanceMeter(model, parts[0], asked.new, partial(bar.update, 1))
-        counts = _counts(meter, proposer, dynamic, base)
-    rankings = _candidates(counts, asked, size, base)
-    # Each ranking, or each of the three heads, and plain decoding.
-    passes = (1 + len(rankings)) * len(parts[1].prompts) + 4 * len(parts[2].prompts)
-    with ProgressBar("measure static heads", passes, "answers") as bar:
-        choose, judge = (
-            AcceptanceMeter(model, part, asked.new, partial(bar.update, 1)) for part in parts[1:]
+    passes = 2 * len(halves[0].prompts) + 3 * len(halves[1].prompts)
+    with ProgressBar("choose a static head", passes, "answers") as bar:
+        counting, judging = (
+            AcceptanceMeter(model, half, request.new, partial(bar.update, 1)) for half in halves
         )
-        candidates = tuple(
-            Candidate(name, ranked, choose.measure(proposer(_static(base, ranked))))
-            for name, ranked in rankings.items()
-        )
-        best = max(candidates, key=lambda one: one.accepted.length.value or 0.0)  # the first of equals
-        own, moving, static = (
-            judge.measure(proposer(head))
-            for head in (exact_head_of(base), dynamic, _static(base, best.ranked))
-        )
+        counted: Any = CountingProposer(proposer(dynamic), len(base.embedding))
+        counting.measure(counted)
+        ranking = ranked_by(counting.plain_counts(len(base.embedding)), counted.proposed, request.filler)
+        allowed = np.zeros(len(base.embedding), dtype=np.bool_)
+        allowed[base.target_ids.cpu().numpy()] = True
+        allowed[request.tokens :] = False
+        ranked = first_ids(ranking, size, request.forced, allowed)
+        rows, _ = rows_of(base, np.sort(ranked).tolist())
+        static = judging.measure(proposer(StaticHead(base.weight[rows], base.target_ids[rows])))
+        moving = judging.measure(proposer(dynamic))
     subset = VocabSubset.from_ranked(
-        best.ranked, vocab_size=asked.tokens, fingerprint=asked.fingerprint, forced=asked.forced
+        ranked, vocab_size=request.tokens, fingerprint=request.fingerprint, forced=request.forced
     )
-    return Fallback(
-        subset=subset,
-        name=best.name,
-        rule=rule,
-        candidates=candidates,
-        own=own,
-        dynamic=moving,
-        static=static,
-        own_rows=len(base.weight),
-        of_dynamic=length_ratio(static, moving),
-        of_own=length_ratio(static, own),
-        head=describe(asked.head, dynamic),
-        parts=tuple(len(part.prompts) for part in parts),
-        new=asked.new,
-        tree=tree,
-        dtype=dtype_name(model.dtype),
-    )
+    kept = length_ratio(static, moving)
+    return subset, {
+        "size": size,
+        "own_rows": len(base.weight),
+        "forced": list(request.forced),
+        "head": describe(request.head, dynamic),
+        "prompts": dict(zip(("counted", "measured"), (len(half.prompts) for half in halves))),
+        "new_tokens": request.new,
+        "dtype": dtype_name(model.dtype),
+        "tree": {"topk": tree.topk, "depth": tree.depth, "total_nodes": tree.total_nodes},
+        "accepted_length": {"dynamic": moving.length.value, "static": static.length.value},
+        "of_dynamic": {"value": kept.value, "low": kept.low, "high": kept.high},
+    }
 
 
 def split_prompts(prompts: LivePrompts) -> list[LivePrompts]:
-    """Three parts of the distinct prompts, taken in turn: a file's categories are in all of them.
+    """Two halves of the distinct prompts, taken in turn: both have all categories of a file.
 
     Raises:
         UsageError: fewer than :data:`FEWEST` distinct prompts.
@@ -183,63 +130,121 @@ def split_prompts(prompts: LivePrompts) -> list[LivePrompts]:
         raise UsageError(
             "there are too few prompts to choose a static head by",
             got=f"{len(different)} different prompts that are short enough",
-            expected=f"at least {FEWEST}, {FEWEST // PARTS} for each of {PARTS} parts",
+            expected=f"at least {FEWEST}: half to count tokens, half to measure",
             source="--prompts",
         )
-    return [LivePrompts(different[place::PARTS], prompts.stop_ids) for place in range(PARTS)]
+    return [LivePrompts(different[place::2], prompts.stop_ids) for place in range(2)]
 
 
-def _size(asked: FallbackRequest, dynamic: DraftHead, base: HeadBase) -> tuple[int, str]:
-    rows, width = base.weight.shape
-    fewest = len(asked.forced) + 1
-    if asked.size is None:
-        read = weights_read(dynamic, asked.head.loaded.module, width)
-        size, rule = max(default_size(read), fewest), BY_WEIGHTS
+class CountingProposer:
+    """A proposer that counts the nodes of its trees, by target id, in ``proposed`` (V,)."""
+
+    def __init__(self, inner: Proposer, vocab_size: int) -> None:
+        self._inner = inner
+        self.proposed = np.zeros(vocab_size, dtype=np.int64)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        tree = self._inner.propose(roots, plan, draws, lap)
+        drafted = tree.tokens[:, 1:] if tree.alive is None else tree.tokens[:, 1:][tree.alive[:, 1:]]
+        np.add.at(self.proposed, drafted.flatten().cpu().numpy(), 1)
+        return tree
+
+
+def ranked_by(answers: Ids, proposed: Ids, filler: Ids | None) -> Ids:
+    """All ids, best first: by count in the target's answers (V,), then by proposals (V,); uncounted ones last.
+
+    Args:
+        filler: the order of uncounted ids; those that it lacks, and all without it, by id.
+    """
+    order = np.lexsort((np.arange(len(answers)), -proposed, -answers))
+    counted = order[(answers[order] > 0) | (proposed[order] > 0)]
+    joined = np.concatenate([counted, *([] if filler is None else [filler]), np.arange(len(answers))])
+    _, first = np.unique(joined, return_index=True)
+    ranked: Ids = joined[np.sort(first)].astype(np.int64)
+    return ranked
+
+
+def first_ids(ranking: Ids, size: int, forced: Sequence[int], allowed: NDArray[np.bool_]) -> Ids:
+    """The first ``size`` ids of a ranking of all ids, forced ones first, in rank order.
+
+    Args:
+        forced: ids that are always inside, all of them allowed.
+        allowed: (V,) ids that the drafter's head scores and that are tokens.
+    """
+    is_forced = np.isin(ranking, np.asarray(forced, dtype=np.int64))
+    return np.concatenate([ranking[is_forced], ranking[allowed[ranking] & ~is_forced]])[:size]
+
+
+def weights_read(head: DraftHead, module: Any, hidden_size: int) -> float:
+    """Weights that a dynamic head reads for one hidden row, in rows of H of an LM head.
+
+    A scorer of rank d' over R tokens reads d'(H + R) weights, a router all of its parameters; a ranker and a router
+    then read the rows of their shortlist.
+
+    Args:
+        module: its trained part.
+    """
+    if isinstance(module, LowRankScorer):
+        own = module.rank * (hidden_size + head.size)
     else:
-        size, rule = asked.size, BY_HAND
-    most = int((base.target_ids < asked.tokens).sum()) - 1
+        own = sum(parameter.numel() for parameter in module.parameters())
+    return own / hidden_size + (head.scored(0) if isinstance(head, ScoresSome) else 0)
+
+
+def _size(request: FallbackRequest, dynamic: DraftHead, base: HeadBase) -> int:
+    rows, width = base.weight.shape
+    fewest = len(request.forced) + 1
+    size = request.size
+    if size is None:
+        read = int(weights_read(dynamic, request.head.loaded.module, width))
+        size = max(read // ROWS_STEP * ROWS_STEP or read, fewest)
+    most = int((base.target_ids < request.tokens).sum()) - 1
     if not fewest <= size <= most:
         raise UsageError(
             "this is no size for a static fallback",
-            got=f"{size:,} rows ({rule})",
-            expected=f"{fewest:,} to {most:,}: room beside {len(asked.forced):,} forced ids, and fewer than the "
+            got=f"{size:,} rows"
+            + ("" if request.size else ", as many as the dynamic head reads weights for one hidden row"),
+            expected=f"{fewest:,} to {most:,}: room beside {len(request.forced):,} forced ids, and fewer than the "
             f"drafter's own head of {rows:,}",
             source="--fallback-size",
             remedy="give another --fallback-size, or leave --head out: the own head then costs a server no more",
         )
-    return size, rule
+    return size
 
 
-def _counts(
-    meter: AcceptanceMeter, proposer: Callable[[DraftHead], Proposer], dynamic: DraftHead, base: HeadBase
-) -> UseCounts:
-    vocab_size = len(base.embedding)
-    head = WatchedHead(dynamic, base)
-    watched = WatchedProposer(proposer(head), vocab_size)
-    meter.measure(watched)
-    return UseCounts(
-        watched.accepted, watched.proposed, meter.plain_counts(vocab_size), head.mass(vocab_size)
+def verdict(facts: Mapping[str, Any]) -> str:
+    """What the static head costs, in one sentence, from :func:`choose_fallback`."""
+    kept = facts["of_dynamic"]
+    share = "an unknown share" if kept["value"] is None else f"{kept['value']:.2f}"
+    if kept["low"] is not None:
+        share += f" ({kept['low']:.2f} to {kept['high']:.2f})"
+    return (
+        f"The static head of {facts['size']:,} tokens keeps {share} of the dynamic head's accepted length, on "
+        f"{facts['prompts']['measured']} held-out prompts that were not counted."
     )
 
 
-def _candidates(counts: UseCounts, asked: FallbackRequest, size: int, base: HeadBase) -> dict[str, Ids]:
-    allowed = np.zeros(len(base.embedding), dtype=np.bool_)
-    allowed[base.target_ids.cpu().numpy()] = True
-    allowed[asked.tokens :] = False
-    rankings = counts.rankings()
-    said = rankings["target"][: np.count_nonzero(counts.target)]  # few of a large vocabulary
-    for name, ranked in asked.vocabs:
-        rankings[name] = _joined(ranked, rankings["accepted"])
-        rankings[f"target, then {name}"] = _joined(said, rankings[name])
-    return distinct(
-        {name: subset_ranking(ranking, size, asked.forced, allowed) for name, ranking in rankings.items()}
-    )
+def card_section(facts: Mapping[str, Any]) -> str:
+    """The section of a model card, in Markdown."""
+    tree = facts["tree"]
+    return f"""\
+## Draft vocabulary in place of a dynamic head
 
+The dynamic head of this drafter ({facts["head"]}) cannot run in servers with static maps. A static draft vocabulary \
+of {facts["size"]:,} tokens replaces it: those of the target's answers to {facts["prompts"]["counted"]} prompts, then \
+those that the dynamic head proposed most; {len(facts["forced"])} end and control tokens are always inside.
 
-def _joined(first: Ids, others: Ids) -> Ids:
-    return np.concatenate([first, others[~np.isin(others, first)]])
+{verdict(facts)} Greedy, {facts["dtype"]}, {facts["new_tokens"]} tokens a prompt, dynamic tree of depth \
+{tree["depth"]}, width {tree["topk"]} and {tree["total_nodes"]} nodes.
 
+The dynamic head itself is in `dynamic/`: `dynamic/drafter` with the drafter's own head, `dynamic/head`, and \
+`dynamic/vocab`, the static draft vocabulary as an artefact. Compare them with:
 
-def _static(base: HeadBase, ranked: Ids) -> StaticHead:
-    rows, _ = rows_of(base, np.sort(ranked).tolist())
-    return StaticHead(base.weight[rows], base.target_ids[rows])
+```
+vocabforge eval --target TARGET --drafter DIR/dynamic/drafter --head DIR/dynamic/head \\
+  --vocab DIR/dynamic/vocab --benchmark BENCHMARK --output OUTPUT
+```
+"""

@@ -1,22 +1,16 @@
 """How sure a figure is: bootstrap intervals over questions, paired between methods.
 
-Every figure here is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a
-mean (a sum over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement,
-sums their columns again and applies the same function (percentile interval; Efron and Tibshirani, *An
-Introduction to the Bootstrap*, 1993, chapter 13).
+Every figure is a function of sums over questions: a ratio of sums (accepted length: tokens over steps), a mean (a sum
+over a count), a ratio of two means (speed-up). The bootstrap draws questions with replacement, sums their columns again
+and applies the same function (percentile interval; Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993,
+chapter 13).
 
-What is drawn is the question, with everything that belongs to it: all its steps, all its runs, and the baseline's
-answer to it. Steps of one answer resemble each other, and so do the runs of one question; drawing them on their own
-would call the figure far surer than it is. Method and baseline share the question's difficulty, which then cancels
-in their ratio.
+A question is drawn with all its steps, all its runs and the baseline's answer to it. Steps and runs of one question
+resemble each other; drawing them separately would make the figure look far surer than it is. Method and baseline share
+the question's difficulty, which cancels in their ratio. Runs are not drawn again within a question: their noise is in
+the per-question means already (Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, section 3.8).
 
-Runs are not drawn again inside of a question. The noise of single runs is in the per-question means already,
-divided by the number of runs, hence in how these vary between questions; drawing runs as well would count it
-twice (Davison and Hinkley, *Bootstrap Methods and their Application*, 1997, section 3.8). All runs share the
-questions and are interleaved question by question, so that a slow minute of the machine belongs to a question, too.
-What a whole run may have of its own shows in the standard deviation over runs, which stands beside the interval.
-
-Of simulated benchmarks with a known truth the interval covers 93 to 95% with 60 questions or more, but only about 89%
+On simulated benchmarks with a known truth the interval covers 93 to 95% with 60 questions or more, but only about 89%
 with 10 (a category of MT-bench): percentile intervals of few questions are too short.
 """
 
@@ -59,11 +53,6 @@ def columns_of_mean(values: Array) -> Array:
     return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
 
 
-def mean_of_runs(figures: Array) -> Array:
-    """(B, R) with NaN for "none" -> (B,): the mean over the runs that have a figure; NaN without any."""
-    return ratio(columns_of_mean(figures).sum(axis=1))
-
-
 def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
     """The figure of each run.
 
@@ -72,6 +61,19 @@ def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
         statistic: (..., C) sums over questions -> (...) figure.
     """
     return [_plain(value) for value in statistic(columns.sum(axis=0))]
+
+
+def figure_value(columns: Array, statistic: Statistic, *, pooled: bool) -> float | None:
+    """The figure without its interval; see :func:`estimate`."""
+    return _plain(_figures(_pooled(columns, pooled).sum(axis=0)[None], statistic)[0])
+
+
+def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Array:
+    """(RESAMPLES,) the figure of each bootstrap sample, NaN where undefined; see :func:`estimate`."""
+    columns = _pooled(columns, pooled)
+    questions, runs, width = columns.shape
+    sums = resampled_sums(columns.reshape(questions, runs * width))
+    return _figures(sums.reshape(-1, runs, width), statistic)
 
 
 def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
@@ -86,18 +88,25 @@ def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
     Returns:
         ``sd`` is None unless two runs have a figure; the interval is None unless two questions contribute.
     """
-    questions, runs, width = columns.shape
     each = [value for value in run_values(columns, statistic) if value is not None]
-    sd = float(np.std(each, ddof=1)) if len(each) > 1 else None
-    if pooled:
-        columns = columns.sum(axis=1, keepdims=True)  # (Q, 1, C)
-        runs = 1
-    value = mean_of_runs(statistic(columns.sum(axis=0)[None]))[0]
     low = high = None
     if np.count_nonzero(columns.any(axis=(1, 2))) > 1:
-        sums = resampled_sums(columns.reshape(questions, runs * width)).reshape(-1, runs, width)
-        low, high = percentile_interval(mean_of_runs(statistic(sums)))
-    return Figure(value=_plain(value), sd=sd, low=low, high=high)
+        low, high = percentile_interval(figure_samples(columns, statistic, pooled=pooled))
+    return Figure(
+        value=figure_value(columns, statistic, pooled=pooled),
+        sd=float(np.std(each, ddof=1)) if len(each) > 1 else None,
+        low=low,
+        high=high,
+    )
+
+
+def _pooled(columns: Array, pooled: bool) -> Array:
+    return columns.sum(axis=1, keepdims=True) if pooled else columns
+
+
+def _figures(sums: Array, statistic: Statistic) -> Array:
+    """(B, R, C) sums over questions -> (B,): the mean over the runs that have a figure; NaN without any."""
+    return ratio(columns_of_mean(statistic(sums)).sum(axis=1))
 
 
 def resampled_sums(values: Array) -> Array:

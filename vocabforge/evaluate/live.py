@@ -6,6 +6,7 @@ use. Outputs are greedy, so they must be those of plain decoding, which are fixe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,15 @@ from ..decode.proposers import tree_proposer
 from ..decode.tree import TreeSettings
 from ..models.drafter import Drafter
 from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ..models.lean import LeanModel, load_target
-from ..models.lean_shared import share_target
+from ..models.lean import LeanModel, load_target, share_target
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..train.config import LiveConfig
 from ..train.draft_heads import KINDS
 from .acceptance import AcceptanceMeter, pooled, share_of
 from .compare import first_difference
-from .live_copy import divided, for_decoding
 from .live_prompts import LivePrompts, read_prompts
-from .whole_pass import next_logits
+from .rounding import next_logits
 
 _NEAR_TIE = 1e-3  # share of the largest logit
 
@@ -216,3 +215,34 @@ def _depth(drafter: Any, depth: int) -> int:
 def _fitted(topk: int, depth: int, total: int) -> TreeSettings:
     most = topk + depth * topk**2 + 1
     return TreeSettings(topk, depth, max(depth + 2, min(total, most)))
+
+
+def for_decoding(module: Any, dtype: torch.dtype) -> Any:
+    """A copy to decode with, in evaluation mode: the original keeps its mode, its tables and its gradients.
+
+    All tensors are shared, but for trained parameters of another dtype: those are converted, as loading the saved
+    drafter onto the target would.
+    """
+    parameters = dict(module.named_parameters())
+    shared = {id(tensor): tensor for tensor in (*module.buffers(), *parameters.values())}
+    copied = copy.deepcopy(module, shared)
+    for name, parameter in parameters.items():
+        if parameter.dtype != dtype:
+            owner, _, own = name.rpartition(".")
+            frozen = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+            copied.get_submodule(owner).register_parameter(own, frozen)
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point() and buffer.dtype != dtype:
+            owner, _, own = name.rpartition(".")
+            setattr(copied.get_submodule(owner), own, buffer.to(dtype))
+    return copied.eval()
+
+
+def divided(drafter: Any, heads: Mapping[str, nn.Module]) -> str | None:
+    """Why these modules cannot decode in this process alone; None where they can."""
+    from torch.distributed.tensor import DTensor
+
+    tensors = [*drafter.parameters(), *(p for head in heads.values() for p in head.parameters())]
+    if any(isinstance(tensor, DTensor) or tensor.numel() == 0 for tensor in tensors):
+        return "the drafter's weights are divided over processes"
+    return None

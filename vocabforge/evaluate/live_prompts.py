@@ -10,7 +10,7 @@ from ..core.errors import UsageError
 from ..corpus.tokenizer import TextTokenizer
 from ..train.config import LiveConfig
 from .benchmarks import read_questions, spread
-from .prompts import Conversation, resolve_format
+from .prompts import PromptBuilder, resolve_format
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, conte
     """
     form = resolve_format(tokenizer, config.prompt_format)
     questions = read_questions(path)
-    rendered = [Conversation(tokenizer, form).ask(question.turns[0]) for question in questions]
+    rendered = [PromptBuilder(tokenizer, form).ask(question.turns[0]) for question in questions]
     most = min(config.max_prompt_tokens, context - config.max_new_tokens - config.total)
     fitting = [prompt for prompt in rendered if 0 < len(prompt) <= most]
     if not fitting:

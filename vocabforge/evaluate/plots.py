@@ -1,8 +1,13 @@
-"""Charts as SVG text that takes its colours from the page around it, so light and dark both work."""
+"""Charts as SVG text: values in, SVG out.
+
+Inside a page a chart takes its colours from CSS variables, so light and dark both work; :func:`standalone` makes a
+file of it. Names are written above bars, not beside them, so that long ones fit on a phone.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +16,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# The pages' light colours; `m0` to `m6` are those of methods, `m0` (grey) of the baseline.
+LIGHT = {
+    "--ink": "#16202c",
+    "--muted": "#586474",
+    "--rule": "#dfe4ea",
+    "--paper": "#ffffff",
+    "--m0": "#7b8794",
+    "--m1": "#2563eb",
+    "--m2": "#c2570c",
+    "--m3": "#0d8a5f",
+    "--m4": "#8b3fc7",
+    "--m5": "#c81e4a",
+    "--m6": "#0b7d95",
+}
 # Placeholder colours; `_themed` replaces each by a CSS variable of the page.
 INK, MUTED, RULE, PAPER = "#000001", "#000002", "#000003", "#000004"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"}
 METHOD_COLOURS = 7
-_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-MARKER_NAMES = ("dots", "squares", "diamonds", "triangles", "triangles down", "pluses", "crosses")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 # A chart is as wide as a panel on a phone of 360 pixels, so that its text is shown in the size that it has here.
 WIDTH_IN = 4.3
 TEXT_SIZE = 12
+_LONGEST_NAME = 24
+_ROW_IN = 0.6
 
 
 def method_colour(index: int) -> str:
@@ -30,7 +50,7 @@ def method_colour(index: int) -> str:
 
 def method_marker(index: int) -> str:
     """Marker of a method: another one each time that the colours begin again."""
-    return _MARKERS[index // METHOD_COLOURS % len(_MARKERS)]
+    return MARKERS[index // METHOD_COLOURS % len(MARKERS)]
 
 
 def method_dash(index: int) -> Any:
@@ -38,18 +58,146 @@ def method_dash(index: int) -> Any:
     return _DASHES[index // METHOD_COLOURS % len(_DASHES)]
 
 
-def known_points(x: Sequence[float], y: Sequence[float | None]) -> tuple[Sequence[float], Sequence[float]]:
-    """The places and values of a curve where it has one."""
-    known = [(place, value) for place, value in zip(x, y) if value is not None]
-    return [place for place, _ in known], [value for _, value in known]
+def shortened(text: str, length: int = _LONGEST_NAME) -> str:
+    """The text, cut in its middle when it is too long for a chart: its two ends tell variants apart."""
+    if len(text) <= length:
+        return text
+    end = (length - 1) // 2
+    return f"{text[: length - 1 - end]}…{text[-end:]}"
 
 
-def label_axes(axes: Axes, labels: tuple[str, str]) -> None:
-    """Texts of both axes, and level lines behind the curves."""
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    axes.grid(axis="y", color=RULE, linewidth=0.8)
-    axes.set_axisbelow(True)
+@dataclass(frozen=True)
+class Bar:
+    """A method's value with its interval.
+
+    Attributes:
+        index: number of the method's colour and marker.
+        text: the value in words.
+        low, high: interval; None without one.
+    """
+
+    index: int
+    name: str
+    text: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A curve, or a single point with its interval.
+
+    Attributes:
+        index: number of the colour, marker and line style.
+        y: values; None without one.
+        label: name in the legend of a file.
+        dashed: dashed whatever the index says.
+        marked: draw markers.
+        low, high: interval of a single point.
+    """
+
+    index: int
+    x: Sequence[float]
+    y: Sequence[float | None]
+    label: str = ""
+    dashed: bool = False
+    marked: bool = True
+    low: float | None = None
+    high: float | None = None
+
+    def known(self) -> tuple[list[float], list[float]]:
+        """Places and values of the points that have a value."""
+        points = [(x, y) for x, y in zip(self.x, self.y) if y is not None]
+        return [x for x, _ in points], [y for _, y in points]
+
+
+def trace_lines(
+    name: str,
+    labels: tuple[str, str],
+    traces: Sequence[Trace],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    bottom: float | None = None,
+    top: float | None = None,
+    level: float | None = None,
+    marks: Sequence[float] = (),
+    legend: bool = False,
+) -> str:
+    """Curves over steps, positions, runs or sizes.
+
+    Args:
+        name: prefix of the SVG's ids, different for each chart of a page.
+        labels: of both axes.
+        log_x: sizes, on a logarithmic axis of powers of two. log_y: values on a logarithmic axis, if one is above 0.
+        bottom, top: ends of the value axis; None leaves them to the values.
+        level: value marked by a horizontal line. marks: places marked by upright lines.
+        legend: name the curves inside the chart (for a file that stands alone).
+    """
+    log_y = log_y and any(y > 0 for trace in traces for y in trace.known()[1])
+
+    def draw(axes: Axes) -> None:
+        if log_x:
+            axes.set_xscale("log", base=2)
+        if log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.minorticks_off()
+        if level is not None:
+            axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)))
+        for place in marks:
+            axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
+        for trace in traces:
+            _draw_trace(axes, trace, above_0=log_y)
+        axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)
+        axes.set_ylim(bottom, top)
+        if log_x:
+            sizes = [x for trace in traces for x in trace.x]
+            first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
+            ticks = [1 << bits for bits in range(first, last + 1, 1 + (last - first) // 6)]
+            axes.set_xticks(ticks, [f"{tick >> 10}k" if tick >= 1024 else str(tick) for tick in ticks])
+            axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
+            axes.xaxis.minorticks_off()
+        else:
+            from matplotlib.ticker import MaxNLocator
+
+            axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        if legend:
+            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+
+    return render_chart(name, 3.0, draw)
+
+
+def _draw_trace(axes: Axes, trace: Trace, *, above_0: bool) -> None:
+    x, y = trace.known()
+    if above_0:
+        x, y = [place for place, value in zip(x, y) if value > 0], [value for value in y if value > 0]
+    if trace.low is not None and trace.high is not None and y:
+        reach = [[max(0.0, y[0] - trace.low)], [max(0.0, trace.high - y[0])]]
+        axes.errorbar(x[:1], y[:1], yerr=reach, color=method_colour(trace.index), capsize=3.5, linewidth=1.6)
+    axes.plot(
+        x,
+        y,
+        color=method_colour(trace.index),
+        linewidth=1.8,
+        linestyle=(0, (4, 2)) if trace.dashed else method_dash(trace.index),
+        marker=method_marker(trace.index) if trace.marked and len(x) <= 60 else None,
+        markersize=7,
+        markeredgecolor=PAPER,
+        label=trace.label,
+    )
+
+
+def _short(value: float) -> str:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
 def dot_chart(
@@ -65,26 +213,26 @@ def dot_chart(
     """One line per row (category), one dot per method.
 
     Args:
-        name: prefix of the SVG's ids, different for each chart of a page.
-        label: text of the value axis.
+        label: of the value axis.
         rows: row names, top to bottom; the first is set apart by weight.
-        series: method index -> value per row, None where there is none.
-        reference: value to mark by an upright line.
+        series: method index -> value per row; None without one.
+        reference: value marked by an upright line.
         from_zero: start the value axis at 0.
-        names: method index -> name, to explain the dots inside the chart (for a file that stands alone).
+        names: method index -> name, for a legend inside the chart (for a file that stands alone).
     """
 
     def draw(axes: Axes) -> None:
-        _dots(axes, len(rows), series, names or {})
+        for place in range(len(rows)):
+            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
+            values = [value for line in series.values() if (value := line[place]) is not None]
+            if len(values) > 1:
+                axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
+        for index, line in series.items():
+            heights, values = Trace(index, range(len(rows)), line).known()
+            _dots(axes, index, values, heights, label=(names or {}).get(index))
         if names:
-            axes.legend(
-                frameon=False,
-                labelcolor=INK,
-                fontsize=9,
-                loc="lower center",
-                bbox_to_anchor=(0.5, 1.0),
-                ncols=2,
-            )
+            look: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
+            axes.legend(frameon=False, labelcolor=INK, fontsize=9, **look)
         if reference is not None:
             axes.axvline(reference, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
         axes.set_yticks(range(len(rows)), list(rows))
@@ -97,97 +245,87 @@ def dot_chart(
     return render_chart(name, 0.85 + 0.3 * len(rows), draw)
 
 
-def _dots(
-    axes: Axes, rows: int, series: Mapping[int, Sequence[float | None]], names: Mapping[int, str]
-) -> None:
-    """A line a row, the stretch between its lowest and highest value, and the methods' dots on it."""
-    places = range(rows)
-    for place in places:
-        axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-        values = [value for line in series.values() if (value := line[place]) is not None]
-        if len(values) > 1:
-            axes.plot([min(values), max(values)], [place, place], color=MUTED, linewidth=1.6, zorder=2)
-    for index, line in series.items():
-        heights, known = known_points(places, line)
-        axes.scatter(
-            known,
-            heights,
-            s=46,
-            color=method_colour(index),
-            marker=method_marker(index),
-            edgecolors=PAPER,
-            linewidths=1.0,
-            zorder=3,
-            label=names.get(index),
-        )
+def _dots(axes: Axes, index: int, x: Sequence[float], y: Sequence[float], label: str | None = None) -> None:
+    look: dict[str, Any] = {"color": method_colour(index), "marker": method_marker(index)}
+    axes.scatter(x, y, s=50, edgecolors=PAPER, linewidths=1.0, zorder=3, label=label, **look)
 
 
-@dataclass(frozen=True)
-class Line:
-    """One curve: places and values (None: no value there), its colour by number, dashed or not, its name."""
-
-    x: Sequence[float]
-    y: Sequence[float | None]
-    colour: int
-    label: str
-    dashed: bool = False
-    marked: bool = False
-
-
-def line_chart(
-    name: str,
-    labels: tuple[str, str],
-    lines: Sequence[Line],
-    *,
-    log_y: bool = False,
-    ceiling: float | None = None,
-    legend: bool = False,
-) -> str:
-    """Curves over sizes, on a logarithmic axis of powers of two.
-
-    Args:
-        labels: of the size axis and of the value axis.
-        log_y: values on a logarithmic axis too; else from 0.
-        ceiling: end of the value axis.
-        legend: name the curves inside the chart (for a file that stands alone).
-    """
-
-    # A logarithmic axis over nothing above 0 cannot be drawn.
-    log_y = log_y and any(y is not None and y > 0 for line in lines for y in line.y)
+def bar_rows(name: str, label: str, bars: Sequence[Bar], *, dots: bool = False) -> str:
+    """One bar per method with its 95% interval; ``dots``: a dot on its interval instead, for differences from 0."""
 
     def draw(axes: Axes) -> None:
-        for line in lines:
-            shown = [None if y is not None and y <= 0 and log_y else y for y in line.y]
-            places, values = known_points(line.x, shown)
-            axes.plot(
-                places,
-                values,
-                color=method_colour(line.colour),
-                linewidth=1.8,
-                linestyle=(0, (4, 2)) if line.dashed else "-",
-                marker=method_marker(line.colour) if line.marked else None,
-                markersize=7,
-                markevery=max(1, len(places) // 8),
-                markeredgecolor=PAPER,
-                label=line.label,
-            )
-        axes.set_xscale("log", base=2)
-        largest = max(max(line.x) for line in lines)
-        smallest = min(min(line.x) for line in lines)
-        ticks = [1 << bits for bits in range(0, 40, 2) if smallest <= 1 << bits <= largest]
-        axes.set_xticks(ticks, [f"{tick:,}" if tick < 1024 else f"{tick >> 10}k" for tick in ticks])
-        axes.minorticks_off()
-        if log_y:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.minorticks_off()
-        else:
-            axes.set_ylim(0, ceiling)
-        label_axes(axes, labels)
-        if legend:
-            axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+        for place, bar in enumerate(bars):
+            value, colour = bar.value or 0.0, method_colour(bar.index)
+            low, high = (value if end is None else end for end in (bar.low, bar.high))
+            if dots:
+                axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
+                # A stroke a row, so that it crosses no name and no value.
+                axes.plot([0.0, 0.0], [place - 0.17, place + 0.17], color=INK, linewidth=1.2, zorder=1.5)
+                axes.plot([low, high], [place, place], color=colour, linewidth=2.8, solid_capstyle="butt")
+                _dots(axes, bar.index, [value], [place])
+            else:
+                axes.barh(place, value, height=0.36, color=colour)
+                if bar.low is not None and bar.high is not None:
+                    reach = [[max(0.0, value - low)], [max(0.0, high - value)]]
+                    axes.errorbar(value, place, xerr=reach, color=INK, capsize=3.5, linewidth=1.4)
+            _names(axes, place - 0.25, bar.name, bar.text)
+        axes.set_ylim(len(bars) - 0.66, -0.78)
+        axes.margins(x=0.08 if dots else 0.02)
+        axes.locator_params(axis="x", nbins=5)
+        _without_rows(axes, label, from_zero=not dots)
 
-    return render_chart(name, 3.1, draw)
+    return render_chart(name, 0.55 + _ROW_IN * len(bars), draw)
+
+
+def _names(axes: Axes, place: float, name: str, text: str) -> None:
+    """The name at the left and the value at the right, above a row."""
+    across = axes.get_yaxis_transform()
+    axes.text(0.0, place, shortened(name), transform=across, va="bottom", color=INK)
+    axes.text(1.0, place, text, transform=across, va="bottom", ha="right", color=INK, fontweight="bold")
+
+
+def _without_rows(axes: Axes, label: str, *, from_zero: bool = True) -> None:
+    """No vertical axis: the rows carry their names."""
+    axes.set_yticks([])
+    axes.spines["bottom"].set_visible(not from_zero)
+    if from_zero:
+        axes.set_xlim(left=0)
+    axes.set_xlabel(label)
+
+
+def stacked_rows(
+    name: str,
+    label: str,
+    rows: Sequence[tuple[str, str]],
+    parts: Sequence[tuple[int, Sequence[float]]],
+) -> str:
+    """One bar per row, divided into its parts; wide parts have their share written in.
+
+    Args:
+        rows: name and value in words.
+        parts: number of the colour and the value in each row, left to right.
+    """
+    totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
+    widest = max(totals, default=0.0) or 1.0
+
+    def draw(axes: Axes) -> None:
+        left = [0.0] * len(rows)
+        for colour, values in parts:
+            look: dict[str, Any] = {"color": method_colour(colour), "edgecolor": PAPER, "linewidth": 0.8}
+            axes.barh(range(len(rows)), values, left=left, height=0.4, **look)
+            for row, value in enumerate(values):
+                if value >= 0.09 * widest and value > 0:
+                    text = f"{100 * value / totals[row]:.0f}%"
+                    middle = left[row] + value / 2
+                    axes.text(middle, row, text, ha="center", va="center", color=PAPER, fontweight="bold")
+            left = [a + b for a, b in zip(left, values)]
+        for place, (shown, text) in enumerate(rows):
+            _names(axes, place - 0.28, shown, text)
+        axes.set_ylim(len(rows) - 0.66, -0.78)
+        axes.set_xlim(0, widest * 1.01)
+        _without_rows(axes, label)
+
+    return render_chart(name, 0.55 + _ROW_IN * len(rows), draw)
 
 
 def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = WIDTH_IN) -> str:
@@ -199,7 +337,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
     style = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
-        "font.size": TEXT_SIZE if width >= WIDTH_IN else TEXT_SIZE * width / WIDTH_IN + 0.8,
+        "font.size": TEXT_SIZE,
         "text.color": INK,
         "axes.labelcolor": MUTED,
         "axes.edgecolor": RULE,
@@ -241,27 +379,16 @@ def _themed(svg: str, name: str) -> str:
     return svg.strip()
 
 
-def stack_bars(
-    axes: Axes,
-    parts: Sequence[tuple[int, Sequence[float]]],
-    written: Callable[[int, float], str],
-    *,
-    height: float,
-) -> None:
-    """One bar a row, divided into its parts.
-
-    Args:
-        parts: number of the colour and the value in each row, left to right.
-        written: what stands in the part of a row with a value; may be empty.
-        height: of a bar, in rows.
-    """
-    left = [0.0] * max((len(values) for _, values in parts), default=0)
-    for colour, values in parts:
-        places = range(len(values))
-        look: dict[str, Any] = {"color": method_colour(colour), "edgecolor": PAPER, "linewidth": 0.8}
-        axes.barh(places, values, left=left, height=height, **look)
-        for row, value in enumerate(values):
-            if text := written(row, value):
-                middle = left[row] + value / 2
-                axes.text(middle, row, text, ha="center", va="center", color=PAPER, fontweight="bold")
-        left = [a + b for a, b in zip(left, values)]
+def standalone(svg: str) -> str:
+    """A chart as an SVG file of its own, in the colours of the light page."""
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    width, height = size.groups() if size else ("100%", "100%")
+    for variable, colour in LIGHT.items():
+        svg = svg.replace(f"var({variable})", colour)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'width="{width}" height="{height}" font-family="system-ui, sans-serif"'
+    )
+    paper = f'<rect width="100%" height="100%" fill="{LIGHT["--paper"]}"/>'
+    body = re.sub(r"^<svg\b", head, svg)
+    return re.sub(r"(<svg\b[^>]*>)", lambda found: found[1] + paper, body, count=1) + "\n"

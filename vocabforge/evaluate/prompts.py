@@ -100,7 +100,7 @@ def _check_shown(tokenizer: TextTokenizer, system: str, source: str) -> None:
     )
 
 
-class Conversation:
+class PromptBuilder:
     """One conversation with one method; ask, generate, ``answer``, ask again.
 
     ``chat`` renders the whole history through the chat template each time (as Spec-Bench does, answers as
@@ -147,7 +147,7 @@ def longest_conversation(
     max_new_tokens: int,
 ) -> int:
     """Positions that a question takes at most: all its turns, each answered to the limit."""
-    conversation = Conversation(tokenizer, prompt_format, system)
+    conversation = PromptBuilder(tokenizer, prompt_format, system)
     positions = 0
     for number, text in enumerate(question.turns, start=1):
         positions = len(conversation.ask(text)) + number * max_new_tokens

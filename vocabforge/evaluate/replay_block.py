@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..core.errors import MismatchError
 from ..models.heads import DraftState, HeadBase
-from ..models.heads_selector import Selector
+from ..models.low_rank import Selector
 from .replay_lists import OnList, Pairs, Shortlist, above, on_lists
 
 _T = TypeVar("_T")

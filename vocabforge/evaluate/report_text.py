@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from typing import TYPE_CHECKING
 
+from ..core.console import DataCell
 from .benchmarks import MT_BENCH
 from .results import DivergenceRow, Figure, GroupFigures, MethodResults, Outputs, Results
 from .summary import MT_BENCH_TASK, OVERALL
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 RowKey = tuple[str, str, str]
 
@@ -62,29 +66,49 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def interval(figure: Figure, digits: int = 2) -> str:
-    """``1.79–1.90``, or nothing where there is no interval or none with a width (plain decoding's accepted length)."""
+    """``1.79–1.90``; empty without an interval or with one of no width (plain decoding's accepted length)."""
     if figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
     return f"{number(figure.low, digits)}–{number(figure.high, digits)}"
 
 
 def deviation(figure: Figure, digits: int = 2) -> str:
-    """``±0.02``, or nothing where there is one run or nothing to see in so many digits."""
+    """``±0.02``; empty for a single run, or when it rounds to 0."""
     if figure.sd is None or not round(figure.sd, digits):
         return ""
     return f"±{number(figure.sd, digits if abs(figure.value or 0.0) < 1000 else 0)}"
 
 
-def explained(figure: Figure, digits: int = 3) -> str:
-    """The same in words, for those who point at a figure."""
+def figure_cell(
+    figure: Figure, digits: int = 2, unit: str = "", *, spread: bool = False, scale: float = 1.0
+) -> DataCell:
+    """A figure as a table cell: its interval below it, all in words as its tip.
+
+    Args:
+        unit: behind the value.
+        spread: show the deviation over runs, too.
+        scale: factor on all values, 100 for percent.
+    """
     if figure.value is None:
-        return "nothing to divide by"
-    parts = [number(figure.value, digits)]
-    if interval(figure):
-        parts.append(f"95% interval {interval(figure, digits)}")
+        return DataCell("–", tip="nothing to divide by")
+    if scale != 1.0:
+        known = {name: value for name, value in figure.model_dump().items() if value is not None}
+        figure = Figure(**{name: scale * value for name, value in known.items()})
+    told = [number(figure.value, digits + 1)]
+    if between := interval(figure, digits + 1):
+        told.append(f"95% interval {between}")
     if figure.sd is not None:
-        parts.append(f"standard deviation over runs {number(figure.sd, digits)}")
-    return ", ".join(parts)
+        told.append(f"standard deviation over runs {number(figure.sd, digits + 1)}")
+    under = [interval(figure, digits), deviation(figure, digits) if spread else ""]
+    return DataCell(number(figure.value, digits) + unit, " ".join(filter(None, under)), tip=", ".join(told))
+
+
+def figure_text(figure: Figure, digits: int = 2) -> Text:
+    """The value, and its interval below it, for a rich table."""
+    from rich.text import Text
+
+    text, between = Text(number(figure.value, digits)), interval(figure, digits)
+    return text.append(f"\n{between}", style="dim") if between else text
 
 
 def headline(results: Results) -> str:
@@ -109,22 +133,18 @@ def headline(results: Results) -> str:
         return f"{said}; NOT lossless: the verifier {best.verifier} writes other texts than the target would."
     if outputs is None:
         return f"{said}; outputs are sampled and were not compared."
-    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{_but(outputs)}."
+    others = judgements(outputs)
+    others = f" ({others})" if others else ""
+    return f"{said}; outputs identical in {outputs.identical:,} of {outputs.compared:,}{others}."
 
 
 def _with(figure: Figure, digits: int = 2) -> str:
-    """The value and its interval."""
     between = interval(figure, digits)
     return number(figure.value, digits) + (f" [{between}]" if between else "")
 
 
-def _but(outputs: Outputs) -> str:
-    others = judgements(outputs)
-    return f" ({others})" if others else ""
-
-
 def judgements(outputs: Outputs) -> str:
-    """``1 fault, 2 near-tied``: what the differing outputs are; empty where all agree."""
+    """``1 fault, 2 near-tied``: what the differing outputs are; empty when all agree."""
     counted = (
         (outputs.faults, "fault" if outputs.faults == 1 else "faults"),
         (outputs.near_tied, "near-tied"),
@@ -134,7 +154,7 @@ def judgements(outputs: Outputs) -> str:
 
 
 def divergence_line(method: MethodResults) -> str:
-    """How a method's outputs differ from plain decoding's; empty where they do not."""
+    """How a method's outputs differ from plain decoding's; empty when they do not."""
     outputs = method.summary.outputs
     if outputs is None or not outputs.divergences:
         return ""
@@ -147,10 +167,10 @@ def divergence_line(method: MethodResults) -> str:
 
 
 def law_line(method: MethodResults) -> str:
-    """That a method's outputs have not the target's law; empty where they have."""
+    """That a method changes the target's distribution; empty when it does not."""
     if method.lossless:
         return ""
-    return f"{method.name} is not lossless: the verifier {method.verifier} changes the law of the target's outputs"
+    return f"{method.name} is not lossless: the verifier {method.verifier} changes the target's distribution"
 
 
 def worst_first(outputs: Outputs) -> list[DivergenceRow]:
@@ -165,16 +185,3 @@ def parts_of(results: Results) -> list[str]:
     unknown = [part for part in results.time_parts if part not in PART_NAMES]
     place = known.index("other") if "other" in known else len(known)
     return known[:place] + unknown + known[place:]
-
-
-def shortened(text: str, length: int) -> str:
-    """The text, cut in its middle where it is too long for a chart: its two ends tell variants apart."""
-    if len(text) <= length:
-        return text
-    end = (length - 1) // 2
-    return f"{text[: length - 1 - end]}…{text[-end:]}"
-
-
-def quoted(token: str) -> str:
-    """A token's text such that its spaces and line ends can be seen."""
-    return json.dumps(token, ensure_ascii=False)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decode.masks import VIEW_STEP
 from ..decode.request import SamplingParams
 from ..decode.sampling import TokenHistory, no_law
-from ..decode.target_side import TargetSide
-from ..models.lean import LeanModel
+from ..decode.target_side import VIEW_STEP, TargetSide
+from ..models.kv_cache import causal_mask
+from ..models.lean import LeanModel, LeanOutput
 
 BLOCK = 8  # tokens of a pass in blocks
 
@@ -28,7 +28,7 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPosition:
     """A position of an output: it follows the ``prompt`` and the output's ``common`` first tokens."""
 
     prompt: tuple[int, ...]
@@ -56,7 +56,7 @@ class Evidence:
     sound: bool
 
 
-def ask_target(target: LeanModel, place: Place, sampling: SamplingParams) -> Evidence:
+def ask_target(target: LeanModel, place: OutputPosition, sampling: SamplingParams) -> Evidence:
     """The logits of the token at a place, and how far rounding moves them. Run it under ``torch.inference_mode()``.
 
     The noise is the largest difference between two ways over the vocabulary, and never below a unit or so in the last
@@ -101,7 +101,7 @@ def _apart(ways: Sequence[Scores]) -> float:
     return float(np.nan_to_num(moved, nan=np.inf, posinf=np.inf).max())
 
 
-def _ways(place: Place) -> list[tuple[tuple[int, ...], ...]]:
+def _ways(place: OutputPosition) -> list[tuple[tuple[int, ...], ...]]:
     """Different cuts of the same tokens into passes; the first is plain decoding's."""
     prompt, common = place.prompt, place.common
     rest = prompt[-1:] + common  # with the prompt's last token: a block remains without common tokens, too
@@ -123,3 +123,30 @@ def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
     assert logits is not None
     scores: Scores = logits.float().cpu().numpy()
     return scores
+
+
+def whole_pass(model: LeanModel, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> LeanOutput:
+    """Every position of some texts, each seeing what stands before it. Run it under ``torch.inference_mode()``.
+
+    Args:
+        model: the target.
+        ids: (B, T) int64; shorter texts are padded at their ends, where no other token looks.
+        aux_layers: 0-based layers whose outputs are wanted, too.
+    """
+    rows, length = ids.shape
+    places = torch.arange(length, device=model.device)
+    window = model.config.sliding_window
+    return model.forward(
+        ids.to(model.device),
+        places.expand(rows, -1),
+        cache=model.new_cache(length, rows),
+        slots=places,
+        mask=causal_mask(places, places),
+        window_mask=None if window is None else causal_mask(places, places, window),
+        aux_layers=aux_layers,
+    )
+
+
+def next_logits(model: LeanModel, ids: Sequence[int]) -> Tensor:
+    """(V,) logits behind some tokens, in the model's dtype."""
+    return model.logits(whole_pass(model, torch.tensor([list(ids)])).hidden[0, -1])

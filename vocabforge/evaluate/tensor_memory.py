@@ -1,6 +1,7 @@
 """Counts the bytes of tensors that live at once: exact, the same on every run, and for CPUs too.
 
-What an operation allocates inside itself and frees before it returns is not seen.
+What an operation allocates inside itself and frees before it returns is not seen. A module of its own because GPU tests
+use it on machines that have torch alone.
 """
 
 from __future__ import annotations

@@ -1,100 +1,114 @@
-"""The tables that end an evaluation on a terminal."""
+"""The main tables of an evaluation, the same on a terminal and on its page."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from ..core.console import DataCell, DataTable, percent
 from ..decode.drafting_counts import phrase_of
-from .report_text import divergence_line, figure_of, group_of, number, row_keys
-from .results import Results
-from .wide_tables import Name, TaskTable, figure_cell, simple_table
+from .report_text import (
+    divergence_line,
+    figure_cell,
+    figure_of,
+    group_of,
+    headline_method,
+    judgements,
+    number,
+    row_keys,
+)
+from .results import MethodResults, Results
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
+def overview_table(results: Results, *, page: bool = False) -> DataTable:
+    """One line per method: overall figures, and whether the output is that of plain decoding.
 
-def overview_table(results: Results) -> Table:
-    """One line per method: overall figures and whether the output is that of plain decoding."""
-    table = simple_table(f"{results.target.name} on {results.benchmark.name}")
-    table.add_column("method")
-    for column in (
-        "accepted\nlength",
-        "tokens/s",
-        "speed-up",
-        "speed-up\n(re-tok.)",
-        "forwards\n/token",
-        "identical",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
+    Args:
+        page: also the draft vocabulary and the deviation over runs, for which a terminal is too narrow.
+    """
+    rows, unit = [], "×" if page else ""
     for place, method in enumerate(results.methods):
-        figures, outputs = method.summary.overall, method.summary.outputs
-        same = "–" if outputs is None else f"{outputs.identical} of {outputs.compared}"
-        same = same if method.lossless else "not lossless"
-        table.add_row(
-            Name(method.name),
-            figure_cell(figures.accepted_length),
-            figure_cell(figures.tokens_per_s, 1),
-            figure_cell(figures.speedup) if place else number(figures.speedup.value),
-            number(figures.speedup_retokenised.value),
-            number(figures.forwards_per_token.value, 3),
-            same if place else "baseline",
-        )
-    if any(method.summary.overall.tokens_per_s.low is not None for method in results.methods):
-        table.caption = "under a figure: its 95% interval over questions"
-        table.caption_justify = "left"
-    return table
+        figures = method.summary.overall
+        row = [
+            DataCell(method.name, look=place),
+            figure_cell(figures.accepted_length, spread=page),
+            figure_cell(figures.tokens_per_s, 1, spread=page),
+            figure_cell(figures.speedup, 2, unit, spread=page),
+            _plain(figure_cell(figures.speedup_retokenised, 2, unit), page),
+            _plain(figure_cell(figures.forwards_per_token, 3), page),
+            _identical(method, page) if place else "baseline",
+        ]
+        rows.append([*row, _vocabulary(method)] if page else row)
+    columns = ["method<", "accepted length", "tokens/s", "speed-up", "speed-up (re-tok.)", "forwards /token"]
+    columns += ["identical", *(["draft vocabulary"] if page else [])]
+    known = any(method.summary.overall.tokens_per_s.low is not None for method in results.methods)
+    best = results.methods.index(headline_method(results)) if len(results.methods) > 1 else None
+    return DataTable(
+        "" if page else f"{results.target.name} on {results.benchmark.name}",
+        columns,
+        rows,
+        "under a figure: its 95% interval over questions" if known else "",
+        strong=best,
+    )
 
 
-def category_table(results: Results) -> TaskTable:
+def _plain(cell: DataCell, page: bool) -> DataCell:
+    return cell if page else replace(cell, under="")
+
+
+def _identical(method: MethodResults, page: bool) -> DataCell:
+    same = method.summary.outputs
+    if not method.lossless:
+        return DataCell("not lossless", tone="bad")
+    if same is None:
+        return DataCell("–")
+    tone = "bad" if same.faults else "good" if same.identical == same.compared else ""
+    return DataCell(f"{same.identical:,} of {same.compared:,}", judgements(same) if page else "", tone)
+
+
+def _vocabulary(method: MethodResults) -> DataCell:
+    found = method.vocabulary
+    if found is None:
+        return DataCell("–")
+    return DataCell(f"{found.size:,}", f"{found.kind}, {found.size / found.of:.1%}")
+
+
+def category_table(results: Results) -> DataTable:
     """One line per task: accepted length and speed-up of every method but the baseline."""
-    keys = row_keys(results)
-    columns = []
-    for method in results.methods[1:]:
-        cells = []
-        for key in keys:
+    rows = []
+    for key in row_keys(results):
+        cells = [key[2], str(group_of(results.methods[0], key).questions)]
+        for method in results.methods[1:]:
             length, speedup = (figure_of(method, key, name) for name in ("accepted_length", "speedup"))
             cells.append(f"{number(length.value)}  {number(speedup.value)}x")
-        columns.append((method.name, cells))
-    rows = [(key[2], str(group_of(results.methods[0], key).questions)) for key in keys]
-    return TaskTable("accepted length and speed-up by task", rows, columns)
+        rows.append(cells)
+    names = [method.name for method in results.methods[1:]]
+    return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows)
 
 
-def quality_table(results: Results) -> Table | None:
-    """One line per method: how many answers are right; None where nothing was scored."""
-    scored = [method for method in results.methods if method.summary.quality is not None]
-    if not scored:
-        return None
-    table = simple_table("right answers")
-    table.add_column("method")
-    for column in ("right", "of", "rate, %", "in the asked\nform, %", "verdict as\nplain's"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for method in scored:
-        quality = method.summary.quality
-        assert quality is not None  # chosen above
-        rate = quality.rate.model_copy(
-            update={
-                name: None if (value := getattr(quality.rate, name)) is None else 100 * value
-                for name in ("value", "sd", "low", "high")
-            }
+def quality_table(results: Results) -> DataTable | None:
+    """One line per method: how many answers are right; None when nothing was scored."""
+    rows = []
+    for place, method in enumerate(results.methods):
+        if (quality := method.summary.quality) is None:
+            continue
+        rows.append(
+            [
+                DataCell(method.name, look=place),
+                quality.passed,
+                quality.attempted,
+                figure_cell(quality.rate, 1, "%", scale=100.0),
+                percent(quality.strict, 1),
+                quality.same_as_baseline,
+            ]
         )
-        table.add_row(
-            Name(method.name),
-            f"{quality.passed:,}",
-            f"{quality.attempted:,}",
-            figure_cell(rate, 1),
-            "–" if quality.strict is None else f"{100 * quality.strict:.1f}",
-            "–" if quality.same_as_baseline is None else f"{quality.same_as_baseline:,}",
-        )
-    return table
+    columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
+    return DataTable("right answers", columns, rows) if rows else None
 
 
 def count_lines(results: Results) -> list[str]:
-    """One sentence per method whose proposer counts what drafting costs it beside passes of the target."""
-    return [
-        f"{method.name}: {phrase_of(method.summary.counts)}"
-        for method in results.methods
-        if phrase_of(method.summary.counts)
-    ]
+    """One sentence per method whose proposer counts what drafting costs besides target passes."""
+    counted = [(method.name, phrase_of(method.summary.counts)) for method in results.methods]
+    return [f"{name}: {phrase}" for name, phrase in counted if phrase]
 
 
 def divergence_lines(results: Results) -> list[str]:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from ..core.console import DataTable, FactList, percent
 from ..core.errors import DataError
 from ..core.files import atomic_write, atomic_write_json, form_errors
-from .page import render_page
-from .training_cards import Results, cards, column, last_row, reduced
-from .training_plots import Curve, progress_chart, share_bars
+from .page import Block, CodeBlock, Folded, PageCard, PageChart, PageSection, ReportPage, render_report_page
+from .plots import Trace, stacked_rows, trace_lines
 from .training_results import LOG, read_run
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"
-Legend = list[tuple[int, str, bool]]
+Series = Mapping[str, Sequence[Any]]
+RunResults = Mapping[str, Any]
 
 _RIGHT, _WRONG, _OUTSIDE = 1, 2, 4  # colours of the causes
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A chart with its headings; the legend names colour number, text, and whether the line is dashed."""
-
-    title: str
-    note: str
-    legend: Legend
-    svg: str
 
 
 def write_report(folder: Path) -> Path:
@@ -46,62 +38,159 @@ def write_report(folder: Path) -> Path:
     return folder / REPORT_HTML
 
 
-def render_training(results: Results) -> str:
+def render_training(results: RunResults) -> str:
     """HTML text of ``read_run``'s results; loads nothing from anywhere."""
-    heldout, live = results["heldout"], results["live"]
-    sections = [
-        ("Acceptance", "pair", [*length_panels(results), *share_panels(results)]),
-        ("By draft step", "trio", step_panels(results)),
-        ("Draft heads", "pair", head_panels(results)),
-        ("Training", "pair", loss_panels(results)),
-        ("", "trio", training_panels(results)),
-    ]
-    return render_page(
-        "training_report.html.j2",
-        results=results,
-        cards=cards(results),
-        sections=[one for one in sections if one[2] or (one[0] == "Draft heads" and results["heads"])],
-        last=last_row(heldout),
-        live=last_row(live),
-        heads=results["heads"],
-        reduced=reduced(results),
-        first_look=results["config"].get("run", {}).get("eval_every"),
+    config = results["config"]
+    settings: list[Block] = (
+        [Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))])] if config else []
+    )
+    return render_report_page(
+        ReportPage(
+            "training",
+            results["name"],
+            [
+                PageSection("Acceptance", [*_length_charts(results), *_cause_charts(results)], "acceptance"),
+                PageSection("By draft step", _step_blocks(results), "steps"),
+                PageSection("Draft heads", _head_blocks(results), "heads"),
+                PageSection("Training", _training_charts(results), "training"),
+                PageSection(
+                    "About this run",
+                    [*(FactList(facts, title) for title, facts in results["facts"].items()), *settings],
+                    "about",
+                ),
+            ],
+            about=_about(results),
+            cards=_cards(results),
+        )
     )
 
 
-def length_panels(results: Results) -> list[Panel]:
-    """Decoded accepted lengths beside those that the held-out rows predict."""
-    heldout, live = results["heldout"], results["live"]
-    wanted = [
-        (live, "accepted_length", 3, False, "decoded, draft tree"),
-        (live, "chain_accepted_length", 1, False, "decoded, chain"),
-        (heldout, "chain_accepted_length", 1, True, "simulated, chain"),
-        (heldout, "sampled_accepted_length", 2, True, "simulated at temperature 1"),
-    ]
-    curves, legend = [], []
-    for series, key, colour, dashed, text in wanted:
-        values = column(series, key)
-        if any(value is not None for value in values):
-            curves.append(Curve(series["step"], values, colour, dashed=dashed, dots=True))
-            legend.append((colour, text, dashed))
-    if not curves:
+def _about(results: RunResults) -> str:
+    step, steps, run = results["step"], results["steps"], results["facts"]["Run"]
+    parts = [f"{run['drafter']} for {run['target']}: step {step:,}"]
+    parts[0] += (f" of {steps:,}" if steps else "") + (
+        ", finished." if results["state"] == "finished" else "."
+    )
+    if results["resumed_at"]:
+        where = ", ".join(f"{one:,}" for one in results["resumed_at"])
+        parts.append(f"Resumed at step {where}: the dotted upright lines.")
+    if not results["heldout"]["step"] and not results["live"]["step"]:
+        first = results["config"].get("run", {}).get("eval_every")
+        comes = f": the first comes at step {min(first, steps or first):,}" if first else ""
+        parts.append(
+            f"No evaluation yet{comes}. Accepted length and accuracy by draft step are shown from then on."
+        )
+    return " ".join([*parts, f"Written {results['created']}."])
+
+
+def _cards(results: RunResults) -> list[PageCard]:
+    heldout, live, found = results["heldout"], results["live"], []
+    lengths = [value for value in column(live, "accepted_length") if value is not None]
+    if lengths:
+        best = max(range(len(lengths)), key=lambda place: lengths[place])
+        note = "tokens that the real decoder commits a cycle, on held-out prompts"
+        if lengths[best] > lengths[-1]:
+            note += f"; best {lengths[best]:.2f} at step {live['step'][best]:,}"
+        found.append(PageCard("Accepted length", f"{lengths[-1]:.2f}", note))
+    last, shown = last_row(heldout), last_row(live)
+    if last.get("chain_accepted_length") is not None:
+        note = "predicted from held-out text for a greedy chain"
+        if last.get("sampled_accepted_length") is not None:
+            note += f"; {last['sampled_accepted_length']:.2f} at temperature 1"
+        found.append(PageCard("Simulated length", f"{last['chain_accepted_length']:.2f}", note))
+    if last.get("accuracy"):
+        note = "of first draft tokens are the target's, over the whole vocabulary"
+        if last.get("out_of_vocabulary") and _reduced(results):
+            note += f"; {last['out_of_vocabulary'][0]:.1%} lie outside the draft vocabulary"
+        found.append(PageCard("Accuracy", f"{last['accuracy'][0]:.1%}", note))
+    if shown.get("prompts"):
+        tone = "good" if shown.get("identical") == shown["prompts"] else "bad"
+        note = "live outputs equal plain decoding, token by token"
+        found.append(PageCard("Lossless", f"{shown.get('identical')} of {shown['prompts']}", note, tone))
+    return found
+
+
+def _reduced(results: RunResults) -> bool:
+    """Whether some target mass ever lay outside the draft vocabulary."""
+    lost = results["heldout"].get("lost_outside") or results["heldout"].get("out_of_vocabulary") or []
+    return any(max(row, default=0.0) > 1e-9 for row in lost if row)
+
+
+def last_row(series: Series) -> dict[str, Any]:
+    """The last entry of every column; empty without rows."""
+    return {name: values[-1] for name, values in series.items()} if series["step"] else {}
+
+
+def column(series: Series, name: str, place: int | None = None) -> list[Any]:
+    """A column, or one draft step of a column of lists; None where there is none."""
+    values = series.get(name) or [None] * len(series["step"])
+    if place is None:
+        return list(values)
+    return [value[place] if value is not None and place < len(value) else None for value in values]
+
+
+def _chart(
+    results: RunResults,
+    key: str,
+    title: str,
+    note: str,
+    label: str,
+    traces: Sequence[Trace],
+    *,
+    bottom: float | None = None,
+) -> list[PageChart]:
+    """Curves over training steps; nothing if no curve has a value. Curves with a label get a legend."""
+    known = [trace for trace in traces if any(value is not None for value in trace.y)]
+    if not known:
         return []
+    marks = results["resumed_at"]
+    svg = trace_lines(key, ("step", label), known, marks=marks, bottom=bottom)
+    legend = [
+        (trace.index, trace.label + (" (dashed)" if trace.dashed else "")) for trace in known if trace.label
+    ]
+    return [PageChart(title, note, svg, legend)]
+
+
+def _length_charts(results: RunResults) -> list[PageChart]:
+    """Decoded accepted lengths beside those that the held-out rows predict."""
+    wanted = [
+        ("live", "accepted_length", 3, False, "decoded, draft tree"),
+        ("live", "chain_accepted_length", 1, False, "decoded, chain"),
+        ("heldout", "chain_accepted_length", 1, True, "simulated, chain"),
+        ("heldout", "sampled_accepted_length", 2, True, "simulated at temperature 1"),
+    ]
+    traces = [
+        Trace(colour, results[kind]["step"], column(results[kind], key), text, dashed=dashed)
+        for kind, key, colour, dashed, text in wanted
+    ]
     note = "Tokens that one verification commits, the target's own included; 1 is plain decoding"
-    svg = progress_chart("len", "tokens", curves, marks=results["resumed_at"], bottom=1.0)
-    return [Panel("Accepted length", note, legend, svg)]
+    return _chart(results, "len", "Accepted length", note, "tokens", traces, bottom=1.0)
 
 
-def share_panels(results: Results) -> list[Panel]:
+def _cause_charts(results: RunResults) -> list[PageChart]:
     """Where drafts are lost, at the last evaluation by draft step and over training."""
     heldout = results["heldout"]
     last = last_row(heldout)
-    if last is None or not last.get("drafter_wrong"):
+    if not last.get("drafter_wrong"):
         return []
-    rows = [str(step) for step in range(1, len(last["accuracy"]) + 1)]
-    legend = [(_RIGHT, "right", False), (_WRONG, "drafter wrong", False)]
-    outside = [(_OUTSIDE, "outside the draft vocabulary", False)] if reduced(results) else []
+    rows = [(f"draft step {step}", "") for step in range(1, len(last["accuracy"]) + 1)]
+    legend = [(_RIGHT, "right"), (_WRONG, "drafter wrong")]
+    charts = []
+    if _reduced(results):  # with a whole vocabulary it would be the accuracy turned upside down
+        legend.append((_OUTSIDE, "outside the draft vocabulary"))
+        charts += _chart(
+            results,
+            "lost",
+            "What is missed",
+            "Why the first draft token is not the target's",
+            "rows missed, %",
+            [
+                Trace(colour, heldout["step"], _percent(column(heldout, name, 0)), text)
+                for (colour, text), name in zip(legend[1:], ("drafter_wrong", "out_of_vocabulary"))
+            ],
+            bottom=0.0,
+        )
     at = f"step {heldout['step'][-1]:,}"
-    panels = []
     for key, title, note, names in (
         (
             "miss",
@@ -117,24 +206,16 @@ def share_panels(results: Results) -> list[Panel]:
         ),
     ):
         if all(last.get(name) is not None for name in names):
-            parts = [(colour, last[name]) for colour, name in zip((_RIGHT, _WRONG, _OUTSIDE), names)]
-            svg = share_bars(key, "%", rows, parts)
-            panels.append(Panel(title, note, [*legend, *outside], svg))
-    if outside:  # with a whole vocabulary it would be the accuracy turned upside down
-        curves = [
-            Curve(heldout["step"], _percent(column(heldout, name, 0)), colour, dots=True)
-            for colour, name in ((_WRONG, "drafter_wrong"), (_OUTSIDE, "out_of_vocabulary"))
-        ]
-        svg = progress_chart("lost", "rows missed, %", curves, marks=results["resumed_at"], bottom=0.0)
-        note = "Why the first draft token is not the target's"
-        panels.insert(0, Panel("What is missed", note, [legend[1], *outside], svg))
-    return panels
+            colours = (_RIGHT, _WRONG, _OUTSIDE)
+            parts = [(colour, [100 * share for share in last[name]]) for colour, name in zip(colours, names)]
+            charts.append(PageChart(title, note, stacked_rows(key, "%", rows, parts), legend))
+    return charts
 
 
-def step_panels(results: Results) -> list[Panel]:
-    """Accuracy and conditional acceptance of every draft step over training."""
+def _step_blocks(results: RunResults) -> list[Block]:
+    """Accuracy and acceptance of every draft step over training, and the last evaluation as a table."""
     heldout = results["heldout"]
-    panels = []
+    charts: list[Block] = []
     for key, name, title, note in (
         ("acc", "accuracy", "Accuracy", "Held-out rows whose draft token is the target's"),
         (
@@ -146,108 +227,127 @@ def step_panels(results: Results) -> list[Panel]:
         ("one", "acceptance", "Acceptance at temperature 1", "Mean overlap of drafter and target"),
     ):
         steps = max((len(row) for row in heldout.get(name, []) if row), default=0)
-        curves = [
-            Curve(
-                heldout["step"],
-                _percent(column(heldout, name, place)),
-                1,
-                strength=1.0 - 0.62 * place / max(steps - 1, 1),
-                dots=True,
-                width=2.2 if place == 0 else 1.6,
-                end=str(place + 1),
-            )
-            for place in range(steps)
+        traces = [
+            Trace(step, heldout["step"], _percent(column(heldout, name, step - 1)), f"draft step {step}")
+            for step in range(1, steps + 1)
         ]
-        if curves:
-            svg = progress_chart(key, "%", curves, marks=results["resumed_at"], narrow=True)
-            panels.append(Panel(title, note, [], svg))
-    return panels
+        charts += _chart(results, key, title, note, "%", traces)
+    if not charts:
+        return []
+    note = "Over held-out rows. A token outside the draft vocabulary is a miss."
+    return [note, *charts, *_step_table(results)]
 
 
-def head_panels(results: Results) -> list[Panel]:
-    """Share of the exact head's accepted length that each draft head keeps, and its accuracy in training."""
-    names = list(dict.fromkeys([*results["live_heads"], *results["train_heads"]]))
-    panels = []
-    for key, series, figure, title, note, label in (
-        (
+def _step_table(results: RunResults) -> list[DataTable]:
+    last, live = last_row(results["heldout"]), last_row(results["live"])
+    steps = len(last.get("accuracy") or ())
+    if not steps:
+        return []
+    wanted = [
+        ("accuracy", last.get("accuracy"), 1),
+        ("conditional acceptance", last.get("conditional_acceptance"), 1),
+        ("drafter wrong", last.get("drafter_wrong"), 1),
+        ("outside the vocabulary", last.get("out_of_vocabulary"), 1),
+        ("acceptance at temperature 1", last.get("acceptance"), 1),
+        ("decoded tree: conditional", live.get("conditional_by_position"), 1),
+        ("loss", last.get("loss"), None),
+    ]
+    shown = [(title, values, digits) for title, values, digits in wanted if values]
+    rows = [
+        [
+            str(at + 1),
+            *(
+                "–"
+                if at >= len(values)
+                else f"{values[at]:.3f}"
+                if digits is None
+                else percent(values[at], digits)
+                for _, values, digits in shown
+            ),
+        ]
+        for at in range(steps)
+    ]
+    note = f"At the last evaluation, step {last['step']:,}, over held-out text"
+    if live.get("conditional_by_position"):
+        note += f"; of the decoded tree: the real decoder's own cycles at step {live['step']:,}"
+    return [DataTable("", ["draft step<", *(title for title, _, _ in shown)], rows, note + ".")]
+
+
+def _head_blocks(results: RunResults) -> list[Block]:
+    """Share of the exact head's accepted length that each draft head keeps, its accuracy, and the last report."""
+    colours = {
+        name: colour
+        for colour, name in enumerate(
+            dict.fromkeys([*results["live_heads"], *results["train_heads"]]), start=3
+        )
+    }
+
+    def traces(heads: Mapping[str, Series], figure: str) -> list[Trace]:
+        return [
+            Trace(colours[name], one["step"], _percent(one[figure]), name.replace("_", "-"))
+            for name, one in heads.items()
+        ]
+
+    prompts = last_row(results["live"]).get("prompts")
+    over = f", over {prompts:,} prompt{'s' if prompts != 1 else ''}" if prompts else ""
+    blocks: list[Block] = [
+        *_chart(
+            results,
             "kept",
-            results["live_heads"],
-            "share_of_full",
             "Accepted length kept",
-            "Decoded accepted length as a share of the exact head's" + _prompts(results),
+            "Decoded accepted length as a share of the exact head's" + over,
             "% of the exact head",
+            traces(results["live_heads"], "share_of_full"),
         ),
-        (
+        *_chart(
+            results,
             "right",
-            results["train_heads"],
-            "accuracy",
             "Accuracy of the scores",
             "Training rows whose best score is the target's token, all draft steps" + _warm_up(results),
             "%",
-        ),
-    ):
-        curves, legend = [], []
-        for colour, name in enumerate(names, start=3):
-            if name in series:
-                values = _percent(series[name][figure])
-                curves.append(Curve(series[name]["step"], values, colour, dots=True))
-                legend.append((colour, name.replace("_", "-"), False))
-        if curves:
-            svg = progress_chart(key, label, curves, marks=results["resumed_at"])
-            panels.append(Panel(title, note, legend, svg))
-    return panels
-
-
-def loss_panels(results: Results) -> list[Panel]:
-    """Loss of training and held-out rows, and what is minimised."""
-    train, heldout, marks = results["train"], results["heldout"], results["resumed_at"]
-    loss = [Curve(train["step"], column(train, "loss"), 0, width=1.3)]
-    held = column(heldout, "loss", 0)
-    legend = [(0, "training", False)]
-    if any(value is not None for value in held):
-        loss.append(Curve(heldout["step"], held, 1, dots=True))
-        legend.append((1, "held out", False))
-    ttt = [Curve(train["step"], column(train, "ttt_loss"), 1, width=1.3)]
-    return [
-        Panel(
-            "Loss",
-            "Soft cross-entropy at the first draft step",
-            legend,
-            progress_chart("loss", "nats", loss, marks=marks),
-        ),
-        Panel(
-            "TTT loss",
-            "Weighted sum over draft steps: what is minimised" + _warm_up(results),
-            [(1, "training", False)],
-            progress_chart("ttt", "nats", ttt, marks=marks),
+            traces(results["train_heads"], "accuracy"),
         ),
     ]
+    if report := results["heads"]:
+        columns = ["head<", "argmax is the full head's", "ten best shared", "mean shortlist", "accuracy"]
+        columns += ["acceptance at temperature 1", "acceptance lost", "simulated length"]
+        rows = []
+        for name, head in report["heads"].items():
+            one = head["overall"]
+            shortlist = f"{one['shortlist']:,.0f} ({percent(one['shortlist_share'], 1)})"
+            shares = [percent(one[key], 1) for key in ("accuracy", "acceptance", "acceptance_lost")]
+            recall = [percent(one[key], 1) for key in ("argmax_recall", "top10_recall")]
+            length = one["chain_accepted_length"]
+            rows.append([name.replace("_", "-"), *recall, shortlist, *shares, f"{length:.2f}"])
+        full = next((at for at, name in enumerate(report["heads"]) if name == report["full"]), None)
+        note = "Over held-out rows of all draft steps, at the end of training."
+        blocks.append(DataTable("Against the full head", columns, rows, note, strong=full))
+    return blocks
 
 
-def training_panels(results: Results) -> list[Panel]:
-    """Gradient norm, learning rate and speed."""
-    train, panels = results["train"], []
+def _training_charts(results: RunResults) -> list[PageChart]:
+    """Losses, gradient norm, learning rate and speed."""
+    train, heldout = results["train"], results["heldout"]
+    steps = train["step"]
+    held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
+    loss = Trace(0, steps, column(train, "loss"), "training", marked=False)
+    ttt = Trace(1, steps, column(train, "ttt_loss"), "training", marked=False)
+    minimised = "Weighted sum over draft steps: what is minimised" + _warm_up(results)
+    charts = [
+        *_chart(results, "loss", "Loss", "Soft cross-entropy at the first draft step", "nats", [loss, held]),
+        *_chart(results, "ttt", "TTT loss", minimised, "nats", [ttt]),
+    ]
     for key, name, title, note, label, colour in (
         ("norm", "grad_norm", "Gradient norm", "Before clipping", "norm", 6),
         ("rate", "lr", "Learning rate", "As scheduled", "", 5),
         ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 3),
     ):
-        values = column(train, name)
-        if any(value is not None for value in values):
-            curves = [Curve(train["step"], values, colour, width=1.5)]
-            svg = progress_chart(key, label, curves, marks=results["resumed_at"], bottom=0.0, narrow=True)
-            panels.append(Panel(title, note, [], svg))
-    return panels
+        curve = [Trace(colour, steps, column(train, name), marked=False)]
+        charts += _chart(results, key, title, note, label, curve, bottom=0.0)
+    return charts
 
 
-def _prompts(results: Results) -> str:
-    """How many prompts live figures are of: a share over two of them says little."""
-    last = last_row(results["live"])
-    number = last.get("prompts") if last else None
-    return f", over {number:,} prompt{'s' if number != 1 else ''}" if number else ""
-
-
-def _warm_up(results: Results) -> str:
+def _warm_up(results: RunResults) -> str:
     """Where curves over all draft steps jump: the end of the one-step warm-up."""
     share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
     if not share or not results["steps"]:

@@ -1,4 +1,4 @@
-"""What a training run has written, read back as series and facts: the body of its report."""
+"""The log of a training run as series and facts: the body of its report."""
 
 from __future__ import annotations
 
@@ -148,78 +148,54 @@ def _by_head(rows: Rows, names: Sequence[str]) -> dict[str, dict[str, list[Any]]
 
 def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
     """Groups of named facts for people."""
-    config = results["config"]
+    config, resumed = results["config"], results["resumed_at"]
     drafter, data, optim, ttt = (config.get(key, {}) for key in ("drafter", "data", "optim", "ttt"))
-    train = data.get("train") or []
+    length = data.get("sequence_length")
+    kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
+    kind += [f"draft vocabulary {_name(drafter['vocab'])}"] if drafter.get("vocab") else []
+    kind += [f"from {_name(drafter['init'])}"] if drafter.get("init") else []
     run = {
         "target": _name(config.get("target")),
-        "drafter": _drafter(drafter),
+        "drafter": ", ".join(kind) + (" (frozen)" if drafter.get("freeze") else ""),
         "draft heads": ", ".join(name for name, one in config.get("heads", {}).items() if one) or "none",
-        "data": ", ".join(_name(path) for path in train) or _name(data.get("prepared")),
-        "row length": _number(data.get("sequence_length"), "tokens"),
+        "data": ", ".join(_name(path) for path in data.get("train") or []) or _name(data.get("prepared")),
+        "row length": "–" if length is None else f"{length:,} tokens",
         "TTT steps": str(ttt.get("steps", "–")),
     }
     training = {
-        "steps": f"{results['step']:,} of {results['steps']:,}"
-        if results["steps"]
-        else f"{results['step']:,}",
+        "steps": f"{results['step']:,}" + (f" of {results['steps']:,}" if results["steps"] else ""),
         "rows a step": str(optim.get("batch_size", "–")),
         "learning rate": f"{optim.get('lr', 0):g}, warm-up {optim.get('warmup_fraction', 0):.1%}, cosine",
         "AdamW": f"betas {optim.get('betas')}, eps {optim.get('eps')}, clip {optim.get('clip')}",
         "seed": str(config.get("run", {}).get("seed", "–")),
         "time": _duration(rows),
-        "resumed": _resumed(results["resumed_at"]),
+        "resumed": "never",
     }
-    told: dict[str, Any] = {}
-    for row in rows:
-        if row.get("kind") == "start":
-            told = row.get("facts") or told
+    if resumed:
+        at = ", ".join(f"{step:,}" for step in resumed)
+        training["resumed"] = f"at step{'s' if len(resumed) > 1 else ''} {at}"
     facts = {"Run": run, "Training": training}
+    told = [row["facts"] for row in rows if row.get("kind") == "start" and row.get("facts")]
     if told:
-        facts["Machine and data"] = {str(key): str(value) for key, value in told.items()}
+        facts["Machine and data"] = {str(key): str(value) for key, value in told[-1].items()}
     return facts
-
-
-def _resumed(steps: Sequence[int]) -> str:
-    if not steps:
-        return "never"
-    return f"at step{'s' if len(steps) > 1 else ''} " + ", ".join(f"{step:,}" for step in steps)
-
-
-def _drafter(config: Mapping[str, Any]) -> str:
-    parts = [str(config.get("kind", "–")), f"{config.get('head', 'target')} head"]
-    if config.get("vocab"):
-        parts.append(f"draft vocabulary {_name(config['vocab'])}")
-    if config.get("init"):
-        parts.append(f"from {_name(config['init'])}")
-    return ", ".join(parts) + (" (frozen)" if config.get("freeze") else "")
 
 
 def _name(path: Any) -> str:
     return Path(str(path)).name if path else "–"
 
 
-def _number(value: int | None, unit: str) -> str:
-    return "–" if value is None else f"{value:,} {unit}"
-
-
 def _duration(rows: Rows) -> str:
-    """Time between each start and the last row written before the next, as far as rows tell the time.
-
-    Where no row between two starts does, it is the time between the first and the last that do.
-    """
-    spent, begin, last = 0.0, None, None
-    times = [row["time"] for row in rows if row.get("time") is not None]
-    for row in rows:
-        now = row.get("time")
-        if now is None:
-            continue
+    """Time between each start and the last row before the next; without such rows, between the first and the last."""
+    timed = [row for row in rows if row.get("time") is not None]
+    spent, begin = 0.0, None
+    for row, following in zip(timed, [*timed[1:], {"kind": "start"}]):
         if row.get("kind") == "start":
-            spent += 0.0 if begin is None or last is None else last - begin
-            begin = now
-        last = now
-    spent += 0.0 if begin is None or last is None else last - begin
-    spent = spent or (times[-1] - times[0] if times else 0.0)
+            begin = row["time"]
+        if begin is not None and following.get("kind") == "start":
+            spent += row["time"] - begin
+            begin = None
+    spent = spent or (timed[-1]["time"] - timed[0]["time"] if timed else 0.0)
     if not spent:
         return "–"
     hours, rest = divmod(round(spent), 3600)

@@ -5,7 +5,9 @@ A card is read by people who have nothing but the folder: it names files and mod
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +15,13 @@ from typing import Any
 
 from ..core.markdown import markdown_table
 from ..models.drafter import Drafter
-from .card_commands import commands, readers
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {"eagle3": "EAGLE-3", "eagle1": "EAGLE-1/2", "medusa": "Medusa"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMethod:
     """One method of an evaluation, in words.
 
     Attributes:
@@ -65,7 +66,7 @@ class CardFacts:
     meta: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     coverage: float | None = None
-    measured: Sequence[Measured] = ()
+    measured: Sequence[MeasuredMethod] = ()
     sections: Sequence[str] = ()
 
     @property
@@ -75,7 +76,7 @@ class CardFacts:
 
     @property
     def target_dtype(self) -> str | None:
-        """Of the target's checkpoint."""
+        """Of the target's checkpoint, which a server runs the drafter in, too; None where it is not known."""
         named = self.target.get("dtype") or self.target.get("torch_dtype")
         return named if isinstance(named, str) else None
 
@@ -93,7 +94,7 @@ def model_card(facts: CardFacts) -> str:
         _training(facts),
         _measured(facts),
         *facts.sections,
-        "## Use\n\n" + commands(facts.layout, facts.server, facts.name, target, facts),
+        "## Use\n\n" + _commands(facts),
         "## Licence\n\nSet by whoever publishes this folder (`license:` above); the target's licence may bind it.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
@@ -178,7 +179,6 @@ def _training(facts: CardFacts) -> str:
 
 
 def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """What is known of the training; where nothing is, nothing."""
 
     def of(section: str, name: str) -> Any:
         part = recipe.get(section)
@@ -244,3 +244,51 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 def _listed(values: Iterable[int]) -> str:
     *some, last = map(str, values)
     return f"{', '.join(some)} and {last}" if some else last
+
+
+# layout -> its readers, as tags of a model card
+_READERS = {
+    "native": (),
+    "sglang-eagle3": ("sglang", "vllm"),
+    "speculators-eagle3": ("vllm", "speculators"),
+    "fr-spec": ("sglang", "fr-spec"),
+}
+
+
+def readers(layout: str, server: str | None) -> tuple[str, ...]:
+    """Who reads a folder of this layout."""
+    if layout == "eagle":
+        return (server or "sglang",)
+    return _READERS.get(layout, ())
+
+
+def _commands(facts: CardFacts) -> str:
+    # The decoder of VocabForge, then each server that reads the layout; names are quoted for a shell.
+    name, target = shlex.quote(facts.name), shlex.quote(base_model(facts))
+    blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {name} --prompt "..."')]
+    known, count = readers(facts.layout, facts.server), facts.speculative_tokens
+    method = "eagle3" if facts.layout in ("sglang-eagle3", "speculators-eagle3") else "eagle"
+    dtype = [f"--dtype {facts.target_dtype}"] if facts.target_dtype else []
+    if "sglang" in known:
+        options = [
+            f"--model-path {target}",
+            f"--speculative-algorithm {method.upper()}",
+            f"--speculative-draft-model-path {name}",
+            *([f"--speculative-token-map {name}/freq_{facts.rows}.pt"] if facts.layout == "fr-spec" else []),
+            f"--speculative-num-steps {count}",
+            "--speculative-eagle-topk 1",
+            f"--speculative-num-draft-tokens {count + 1}",
+            *dtype,
+        ]
+        blocks.append(("SGLang", " \\\n  ".join(["python -m sglang.launch_server", *options])))
+    if "vllm" in known:
+        config = json.dumps({"method": method, "model": facts.name, "num_speculative_tokens": count})
+        start = " ".join(["vllm serve", target, *dtype])
+        blocks.append(("vLLM", f"{start} \\\n  --speculative-config {shlex.quote(config)}"))
+    if "speculators" in known:
+        blocks.append(("vLLM, the target as this folder names it", f"vllm serve {name}"))
+    parts = [f"{title}:\n\n```\n{command}\n```" for title, command in blocks]
+    if facts.layout == "native":
+        parts.append("`vocabforge export` writes it in the layouts of servers.")
+    parts.append("`vocabforge doctor --target TARGET --drafter DIR` checks the folder against the target.")
+    return "\n\n".join(parts)

@@ -27,9 +27,9 @@ from ..vocab.subset import VocabSubset
 from ..vocab.token_maps import ExportInputs, write_fr_spec
 from .config_fields import CONFIG, decoder_fields
 from .eagle3_folder import EMBEDDING, LM_HEAD
-from .eagle3_write import WEIGHTS, parameters
 from .eagle_folder import FC_BIAS, read_eagle, restricted, rounded_alike, token_map
 from .layout import Export, layout_folder
+from .serving import WEIGHTS, parameters
 
 SGLANG, VLLM = "sglang", "vllm"
 # server -> the architecture that it knows the drafter by

@@ -217,7 +217,6 @@ def _marked(t2d: Tensor, config: Eagle3Config, source: object) -> Tensor:
 def _check_ids(
     ids: Tensor, offsets: Tensor, marked: Tensor | None, config: Eagle3Config, source: object
 ) -> None:
-    """Refuse ids that do not ascend within the target's, or are not those that t2d marks."""
     if marked is not None and torch.equal(offsets.long(), marked) and not torch.equal(ids, marked):
         raise MismatchError(
             "the drafter's d2t holds target ids, not offsets",

@@ -17,7 +17,7 @@ from ..vocab.subset import VocabSubset
 from ..vocab.token_maps import read_fr_spec
 from .config_fields import CONFIG, read_config, read_sizes
 from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed
-from .prune import prune_head
+from .revocab import prune_head
 
 FC, FC_BIAS = "fc.weight", "fc.bias"
 _STORED = (torch.float32, torch.bfloat16, torch.float16)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.artifact import MANIFEST, Artifact, model_remedy, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.extension import resolve
 from ..core.files import read_json
-from ..core.remedies import model_remedy
 from ..corpus.fingerprint import check_fingerprint
 from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors, check_target
@@ -16,7 +15,7 @@ from ..models.fingerprint import target_fingerprint
 from ..models.target import read_target_config
 from ..vocab.subset import load_subset
 from .layout import Layout
-from .prune import prune_head
+from .revocab import prune_head
 
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
 FORMATS: dict[str, str] = {
@@ -81,7 +80,7 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
 
 
 def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
-    """:func:`~vocabforge.export.prune.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
+    """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared.
 
     Raises:
         MismatchError: the subset was made for another tokenizer, or has ids the head does not score.

@@ -1,31 +1,35 @@
 """Another draft vocabulary for a trained drafter, without training: rows kept, dropped, added.
 
-Row j of a head scores target id ``j + d2t[j]``. A row that the drafter has is taken over bit for bit; one that it lacks
-comes from the target's LM head, where the drafter's own head once started.
+Row j of a head scores target id ``j + d2t[j]``. A row that the drafter has is copied bit for bit; a missing row
+comes from the target's LM head, where the drafter's own head started.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..core.errors import MismatchError
+from ..models.checkpoint import LM_HEAD
 from ..models.drafter import Drafter
-from .prune import rows_of, with_head
-from .row_fit import Drift, RowFit, drift_of, fit_rows, fit_states
+from ..models.drafters import new_drafter
+from ..vocab.subset import VocabSubset
 
 
 @dataclass(frozen=True)
 class HeadChange:
-    """What becomes of a head's rows.
+    """What happens to a head's rows.
 
     Attributes:
         before, after: rows that score draft tokens.
-        own_before, own_after: whether these are the drafter's own; else they are the target's, shared.
-        kept: tokens before and after. added, dropped: tokens after or before alone.
+        own_before, own_after: whether they are the drafter's own; otherwise it shares the target's.
+        kept: tokens in both. added, dropped: tokens only after, or only before.
     """
 
     before: int
@@ -41,14 +45,13 @@ class HeadChange:
         return asdict(self)
 
 
-def revocab_head(drafter: Drafter, ids: Tensor, fit: RowFit | None = None) -> Drafter:
+def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
     """A copy of the drafter that drafts over ``ids``; all weights but the head's are the same.
 
-    Over the whole vocabulary, and where every row is the target's, the copy shares the target's head.
+    Over the whole vocabulary, when every row is the target's, the copy shares the target's head.
 
     Args:
         ids: (R,) int64, ascending, target ids.
-        fit: a correction of the rows that the drafter lacks; None takes the target's as they are.
 
     Raises:
         MismatchError: ids that do not ascend, or that the target does not have.
@@ -59,13 +62,55 @@ def revocab_head(drafter: Drafter, ids: Tensor, fit: RowFit | None = None) -> Dr
     if not drafter.has_own_head and known.all() and len(ids) == drafter.config.vocab_size:
         return with_head(drafter, ids, None)
     weight = drafter.target_head[ids].to(drafter.head_weight.dtype)  # (R, H)
-    if fit is not None:
-        weight[~known] = fit.apply(weight[~known])
     weight[known] = drafter.head_weight[rows[known]]
     shared = len(ids) == drafter.config.vocab_size and torch.equal(
         weight, drafter.target_head.to(weight.dtype)
     )
     return with_head(drafter, ids, None if shared else weight)
+
+
+def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
+    """A copy of the drafter whose own head holds the rows of ``subset`` only; the rest is shared.
+
+    SpecVocab (section 5) finds this better than training with a reduced vocabulary.
+
+    Raises:
+        MismatchError: the subset has ids that the drafter's head does not score.
+    """
+    ids = torch.from_numpy(subset.ids).to(drafter.target_ids.device)
+    rows, known = rows_of(drafter.target_ids, ids)
+    missing = ids[~known]
+    if len(missing):
+        raise MismatchError(
+            "the drafter's head does not score every token of this draft vocabulary",
+            got=f"{len(missing):,} ids without a row, first {missing[:5].tolist()}",
+            expected=f"a subset of the head's {len(drafter.target_ids):,} ids",
+            source=source,
+            remedy="prune a drafter trained with the full vocabulary",
+        )
+    return with_head(drafter, ids, drafter.head_weight[rows])
+
+
+def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Places of ``ids`` (R,) in the ascending ``have`` (N,), and whether they are there at all: (R,), (R,) bool."""
+    rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)
+    return rows, have[rows] == ids
+
+
+def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
+    """A copy of the drafter, frozen, whose own head has other rows; its other weights are the same.
+
+    Args:
+        ids: (R,) ascending target ids of the rows.
+        weight: (R, H) the rows; None shares the target's head instead.
+    """
+    size = None if weight is None else len(ids)
+    config = dataclasses.replace(drafter.config, draft_vocab_size=size)
+    target_ids = None if weight is None else ids
+    copied = new_drafter(drafter.kind, config, drafter.embedding, drafter.target_head, target_ids)
+    own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
+    copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
+    return copied.to(drafter.head_weight).eval().requires_grad_(False)
 
 
 def change_of(before: Drafter, after: Drafter) -> HeadChange:
@@ -83,36 +128,37 @@ def change_of(before: Drafter, after: Drafter) -> HeadChange:
     )
 
 
-def head_drift(drafter: Drafter) -> Drift | None:
-    """How far the drafter's own rows have moved from the target's; None where it shares the target's head."""
-    if not drafter.has_own_head:
-        return None
-    return drift_of(drafter.head_weight, drafter.target_head[drafter.target_ids])
+@torch.no_grad()
+def head_drift(drafter: Drafter) -> dict[str, float] | None:
+    """How far the drafter's own rows have moved from the target's; None if it shares the target's head.
 
-
-def fitted_rows(drafter: Drafter) -> RowFit | None:
-    """A correction of target rows, fitted on the drafter's own; None where it shares the target's head.
-
-    Raises:
-        UsageError: too few rows of its own.
+    Returns:
+        Medians over rows: ``cosine`` of a row and the target's row of the same token, ``scale``, its length over
+        that row's. Near 1 and 1, rows from the target's head fit in without training.
     """
     if not drafter.has_own_head:
         return None
-    return fit_rows(drafter.head_weight, drafter.target_head[drafter.target_ids])
+    cosines, scales = [], []
+    for rows, ids in zip(drafter.head_weight.split(1024), drafter.target_ids.split(1024)):
+        own, target = rows.double(), drafter.target_head[ids].double()
+        cosines.append(F.cosine_similarity(own, target, dim=-1))
+        scales.append(own.norm(dim=-1) / target.norm(dim=-1).clamp(min=1e-30))
+    return {"cosine": float(torch.cat(cosines).median()), "scale": float(torch.cat(scales).median())}
 
 
-def fitted_states(drafter: Drafter, read: Tensor, hidden: Tensor) -> RowFit | None:
-    """A correction of target rows, fitted on states; None where the drafter shares the target's head.
+def end_tokens(before: Tensor, after: Tensor, known: Sequence[int]) -> dict[str, list[int]]:
+    """End tokens by whether two lists of target ids hold them.
 
-    Args:
-        read: (N, H) what the drafter's head reads. hidden: (N, H) what the target's head reads of the same tokens.
-
-    Raises:
-        UsageError: too few states.
+    Returns:
+        ``kept`` in both, ``lost`` only before, ``gained`` only after, ``outside`` in neither.
     """
-    if not drafter.has_own_head:
-        return None
-    return fit_states(read, hidden, drafter.head_weight, drafter.target_head[drafter.target_ids])
+    had, has = set(before.tolist()), set(after.tolist())
+    return {
+        "kept": [token for token in known if token in had and token in has],
+        "lost": [token for token in known if token in had and token not in has],
+        "gained": [token for token in known if token not in had and token in has],
+        "outside": [token for token in known if token not in had and token not in has],
+    }
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:

@@ -13,14 +13,24 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write_json
+from ..models.drafter import Drafter
 from ..models.drafter_io import TargetTensors
 from ..models.eagle3 import Eagle3Config, Eagle3Drafter
+from ..vocab.subset import VocabSubset
 from .config_fields import CONFIG, decoder_fields, flag, read_config, read_sizes, text_part
-from .eagle3_folder import assemble_eagle3, checked_layers, eagle3_config, read_folder, without_targets_head
-from .eagle3_write import WEIGHTS, eagle3_only, parameters, token_maps
+from .eagle3_folder import (
+    D2T,
+    T2D,
+    assemble_eagle3,
+    checked_layers,
+    eagle3_config,
+    read_folder,
+    without_targets_head,
+)
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 from .layout import Export, layout_folder
 
@@ -172,3 +182,43 @@ def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3
         "qk_norm": architecture == _WITH_QK_NORM,
     }
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
+
+
+WEIGHTS = "model.safetensors"
+
+
+def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
+    """The drafter, if it is an EAGLE-3 one.
+
+    Args:
+        layout: what is written, in words.
+
+    Raises:
+        MismatchError: another kind of drafter.
+    """
+    if drafter.kind != Eagle3Drafter.kind:
+        raise MismatchError(
+            f"{layout} holds EAGLE-3 drafters only",
+            got=f"a drafter of kind {drafter.kind}",
+            expected=Eagle3Drafter.kind,
+            remedy="export --format native, which vocabforge eval and generate read",
+        )
+    return drafter
+
+
+def parameters(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The drafter's own parameters under their names, as they are to be stored."""
+    return {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
+
+
+def token_maps(drafter: Drafter, meta: Mapping[str, Any]) -> dict[str, Tensor]:
+    """``d2t`` (R,) int64 offsets and ``t2d`` (V,) bool; nothing where the head scores every token.
+
+    vLLM has no place for a map between equal vocabularies, and refuses one.
+    """
+    vocab = drafter.config.vocab_size
+    if drafter.config.draft_vocab_size in (None, vocab):
+        return {}
+    ids = drafter.target_ids.cpu().numpy()
+    subset = VocabSubset(ids, ids.copy(), vocab, str(meta.get("tokenizer_fingerprint", "")))
+    return {D2T: torch.from_numpy(subset.d2t()), T2D: torch.from_numpy(subset.t2d())}

@@ -32,9 +32,9 @@ from .eagle3_folder import (
     target_ids,
     without_targets_head,
 )
-from .eagle3_write import WEIGHTS, eagle3_only, parameters, token_maps
 from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
 from .layout import Export, layout_folder
+from .serving import WEIGHTS, eagle3_only, parameters, token_maps
 
 ARCHITECTURE = "Eagle3Speculator"
 VERSION = "0.9.0"  # of the library whose configuration this is

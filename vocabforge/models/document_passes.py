@@ -21,7 +21,7 @@ _FREE_PADDING = 128
 
 
 @dataclass(frozen=True)
-class Span:
+class DocumentSpan:
     """One document: tokens ``start`` to ``stop`` of row ``row``."""
 
     row: int
@@ -32,10 +32,10 @@ class Span:
         return self.stop - self.start
 
 
-def document_spans(document: Tensor) -> list[Span]:
+def document_spans(document: Tensor) -> list[DocumentSpan]:
     """The documents of (B, T) document numbers (0 is padding), in order; reads the tensor on the host."""
     return [
-        Span(row, start, stop)
+        DocumentSpan(row, start, stop)
         for row, numbers in enumerate(document.cpu().numpy())
         for start, stop, number in runs_of(numbers)
         if number != 0
@@ -50,13 +50,13 @@ def runs_of(row: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int, int]]
             yield start, stop, int(row[start])
 
 
-def plan_passes(spans: Iterable[Span], tokens: int = PASS_TOKENS) -> Iterator[list[Span]]:
+def plan_passes(spans: Iterable[DocumentSpan], tokens: int = PASS_TOKENS) -> Iterator[list[DocumentSpan]]:
     """Documents that go through the target together, padded to the longest of them.
 
     The longest come first. A pass holds at most ``tokens`` tokens, padding included (a longer document goes alone),
     and its padding stays below an eighth of its real tokens plus 128. The passes depend on the lengths alone.
     """
-    group: list[Span] = []
+    group: list[DocumentSpan] = []
     real = 0
     for span in sorted(spans, key=len, reverse=True):
         if group:
@@ -71,7 +71,7 @@ def plan_passes(spans: Iterable[Span], tokens: int = PASS_TOKENS) -> Iterator[li
         yield group
 
 
-def gather(input_ids: Tensor, group: list[Span]) -> Tensor:
+def gather(input_ids: Tensor, group: list[DocumentSpan]) -> Tensor:
     """Token ids (G, L) of a pass, 0 behind each document."""
     ids = input_ids.new_zeros(len(group), len(group[0]))
     for place, span in enumerate(group):
@@ -79,7 +79,7 @@ def gather(input_ids: Tensor, group: list[Span]) -> Tensor:
     return ids
 
 
-def scatter(target: Tensor, states: Tensor, group: list[Span]) -> None:
+def scatter(target: Tensor, states: Tensor, group: list[DocumentSpan]) -> None:
     """Write states (G, L, d) of a pass to their places in (B, T, d); padding is left as it is."""
     for place, span in enumerate(group):
         target[span.row, span.start : span.stop] = states[place, : len(span)].to(target)
@@ -98,7 +98,7 @@ def document_mask(document: Tensor) -> Tensor:
     return ((same & causal & real) | itself)[:, None]
 
 
-def restarts(position: Tensor, spans: Iterable[Span]) -> bool:
+def restarts(position: Tensor, spans: Iterable[DocumentSpan]) -> bool:
     """Whether positions run 0, 1, 2, ... in every document."""
     values = position.cpu()
     return all(

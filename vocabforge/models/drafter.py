@@ -7,8 +7,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
-from .kv_cache import KVCache
-from .sight import Sight
+from .kv_cache import KVCache, Sight
 from .ttt_attention import TTTState
 
 
@@ -67,7 +66,7 @@ class Drafter(Protocol):
         ...
 
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/start.py``."""
+        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/setup.py``."""
         ...
 
     def ensure_positions(self, count: int) -> None:
@@ -79,9 +78,16 @@ class Drafter(Protocol):
         ...
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the unroll for all rows: tokens fed (B, T), hidden states fed (B, T, H) -> next g.
+        """One step of the unroll for all rows.
 
-        Appends one entry to ``state.k`` and ``state.v``, empty where the kind has no keys.
+        Args:
+            ids: (B, T) tokens fed.
+            g: (B, T, H) hidden states fed: of ``fuse``, later the drafter's own.
+            position: (B, T) rotary positions, already t + k.
+            state: documents, and keys of the earlier steps; this step's are appended, empty for a kind without keys.
+
+        Returns:
+            (B, T, H) the next g.
         """
         ...
 
@@ -117,5 +123,17 @@ class CachedDrafter(Drafter, Protocol):
         slots: Tensor,
         mask: Tensor | Sight,
     ) -> Tensor:
-        """One cached step: tokens (B, N), hidden states (B, N, H), positions (B, N) -> next g (B, N, H)."""
+        """One cached step of decoding.
+
+        Args:
+            ids: (B, N) tokens fed.
+            g: (B, N, H) hidden states fed.
+            position: (B, N) rotary positions.
+            cache: one-layer cache; this step's keys go to ``slots``.
+            slots: (N,) int64.
+            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
+
+        Returns:
+            (B, N, H) the next g.
+        """
         ...

@@ -102,7 +102,6 @@ def native_sizes(path: Path) -> Any:
 
 
 def _read_native(path: Path) -> tuple[Any, dict[str, Tensor], Tensor | None, Artifact]:
-    """Sizes, parameters and target ids of an artefact."""
     artifact = open_artifact(path, KIND)
     sizes = _read_sizes(artifact)
     with form_errors("the drafter's weights cannot be read", path / WEIGHTS):

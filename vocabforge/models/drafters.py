@@ -65,7 +65,6 @@ def check_wishes(sizes: Any, wishes: Mapping[str, Any], *, source: object) -> No
 
 
 def _given(kind: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """The wishes that are not None."""
     given = {name: value for name, value in wishes.items() if value is not None}
     known = {field.name for field in dataclasses.fields(drafter_class(kind).sizes_type)}
     foreign = [name for name in given if name not in known]

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
+from .drafter_parts import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import PlainLayer
-from .kv_cache import KVCache
+from .kv_cache import KVCache, Sight
 from .rope import RopeSettings
-from .sight import Sight
 from .ttt_attention import TTTState, ttt_attention
 
 _TINY = 1e-12
@@ -120,17 +119,7 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
             self.fc.bias.zero_()
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the unroll for all rows; which keys a row sees is EAGLE-3's rule.
-
-        Args:
-            ids: (B, T) tokens fed.
-            g: (B, T, H) hidden states fed: f_t, later the drafter's own.
-            position: (B, T) rotary positions, already t + k.
-            state: documents, and keys of the earlier steps; this step's are appended.
-
-        Returns:
-            (B, T, H) the next g.
-        """
+        """See :class:`.drafter.Drafter`; which keys a row sees is EAGLE-3's rule."""
         layer, x = self._layer, self._join(ids, g)
         q, k, v = layer.qkv(x, *self.rotary(position))
         state.k.append(k)
@@ -147,19 +136,7 @@ class Eagle1Drafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight,
     ) -> Tensor:
-        """One cached step of decoding.
-
-        Args:
-            ids: (B, N) tokens fed.
-            g: (B, N, H) hidden states fed.
-            position: (B, N) rotary positions.
-            cache: one-layer cache; this step's keys go to ``slots``.
-            slots: (N,) int64.
-            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
-
-        Returns:
-            (B, N, H) the next g.
-        """
+        """See :class:`.drafter.CachedDrafter`."""
         layer, x = self._layer, self._join(ids, g)
         q, k, v = layer.qkv(x, *self.rotary(position))
         return layer.finish(x, parts.cached_attention(q, k, v, cache, slots, mask))

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from ..core.errors import MismatchError
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, RotaryPositions, register_tables, share_target
+from .drafter_parts import OverTarget, RotaryPositions, register_tables, share_target
 from .eagle3_layers import MidLayer, RMSNorm
-from .kv_cache import KVCache
+from .kv_cache import KVCache, Sight
 from .rope import RopeSettings
-from .sight import Sight
 from .target import default_aux_layers
 from .ttt_attention import TTTState, ttt_attention
 
@@ -92,17 +91,7 @@ class Eagle3Config(parts.DictSizes):
 
 
 class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
-    """EAGLE-3 drafter over a frozen target embedding and either the target's or its own LM head.
-
-    Args:
-        config: sizes.
-        embedding: (V, H) the target's input embedding; shared, never trained, never saved.
-        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
-        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
-
-    Raises:
-        MismatchError: the target's tensors do not have the configured sizes.
-    """
+    """EAGLE-3 drafter over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
 
     kind: str = "eagle3"
     label = "EAGLE-3"
@@ -162,19 +151,10 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         return g if self.config.norm_output else self.norm(g)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the training-time test for all rows at once.
+        """See :class:`.drafter.Drafter`; g is that before the final norm unless ``norm_output``.
 
         Step k feeds row t the token x_{t+1+k} at rotary position t + k; it sees the step-0 keys s <= t of its
         document and its own keys of steps 1..k.
-
-        Args:
-            ids: (B, T) tokens fed.
-            g: (B, T, H) hidden states fed.
-            position: (B, T) rotary positions, already t + k.
-            state: documents, and keys of the earlier steps; this step's are appended.
-
-        Returns:
-            (B, T, H) the next g, before the final norm unless ``norm_output``.
         """
         q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
         state.k.append(k)
@@ -191,19 +171,7 @@ class Eagle3Drafter(OverTarget, RotaryPositions, nn.Module):
         slots: Tensor,
         mask: Tensor | Sight,
     ) -> Tensor:
-        """One cached step of decoding.
-
-        Args:
-            ids: (B, N) tokens fed.
-            g: (B, N, H) hidden states fed.
-            position: (B, N) rotary positions.
-            cache: one-layer cache; this step's keys go to ``slots``.
-            slots: (N,) int64.
-            mask: bool (N, S') over the first S' cache slots, True = visible; or a ``Sight`` of all.
-
-        Returns:
-            (B, N, H) the next g, before the final norm unless ``norm_output``.
-        """
+        """See :class:`.drafter.CachedDrafter`."""
         q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *self.rotary(position))
         return self._finish(residual, parts.cached_attention(q, k, v, cache, slots, mask))
 

@@ -21,8 +21,8 @@ from .checkpoint import INDEX, checkpoint_files, disagreements
 from .drafter_io import WEIGHTS as DRAFTER_WEIGHTS
 from .head_types import HeadSizes
 from .heads import HEADS
+from .heads_router import Router
 from .low_rank import LowRankScorer
-from .router import Router
 
 KIND = "draft-head"
 WEIGHTS, CONFIG, ASSIGNMENT = "head.safetensors", "head.json", "assignment"

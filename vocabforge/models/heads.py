@@ -11,9 +11,8 @@ from torch import nn
 from ..core.extension import resolve
 from .drafter import Drafter
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
-from .heads_context import ContextHead
+from .heads_context import ContextHead, HybridHead
 from .heads_exact import FullHead, StaticHead
-from .heads_hybrid import HybridHead
 from .heads_low_rank import LowRankHead, RankerHead
 from .heads_router import RouterHead, default_budgets
 from .heads_scheduled import ScheduledHead
@@ -52,7 +51,7 @@ HEADS: dict[str, str] = {
     "router": "vocabforge.models.heads_router:RouterHead",
     "scheduled": "vocabforge.models.heads_scheduled:ScheduledHead",
     "context": "vocabforge.models.heads_context:ContextHead",
-    "hybrid": "vocabforge.models.heads_hybrid:HybridHead",
+    "hybrid": "vocabforge.models.heads_context:HybridHead",
 }
 
 

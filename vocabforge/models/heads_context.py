@@ -1,21 +1,54 @@
-"""The context head (NanoSpec, training-free): a static hot core and the tokens of the request's own text."""
+"""Heads over the tokens of the request's own text: the context head (NanoSpec) and the hybrid head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.errors import UsageError
-from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
-from .heads_core import ContextTail, CoreAndTail, ranked_ids
+from .head_types import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .heads_core import ContextTail, CoreAndTail, RankerTail, ranked_ids
 from .heads_exact import refuse_options
+from .heads_low_rank import as_scorer, check_shortlist, new_scorer
+from .low_rank import LowRankScorer
 
 MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
 LEAST_CONTEXT = 256
+DEFAULT_TAIL = 512  # of a hybrid head
 
 
-class ContextHead(nn.Module):
+class HybridHead(CoreAndTail):
+    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head.
+
+    Args:
+        base: the exact head.
+        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
+        tail: what is scored beside it.
+        ops: see ``HeadOptions.ops``.
+    """
+
+    KIND = "hybrid"
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
+        """A ranker's scorer; without a rank, nothing: the tail is the text then."""
+        return None if sizes.rank is None else new_scorer(sizes)
+
+    @classmethod
+    def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
+        if module is None:
+            refuse_options(cls.KIND, options, ("ranked", "context"))
+            ranked = ranked_ids(cls.KIND, options.ranked)
+            return cls(base, ranked, text_tail(base, ranked, options.context), options.ops)
+        refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows", "fp8"))
+        check_shortlist(options.shortlist, len(base.embedding))
+        ranked, size = ranked_ids(cls.KIND, options.ranked), options.shortlist or DEFAULT_TAIL
+        tail = RankerTail(base, as_scorer(module), size, options.rows == "shared", bool(options.fp8))
+        return cls(base, ranked, tail, options.ops)
+
+
+class ContextHead(CoreAndTail):
     """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
 
     Args:
@@ -26,20 +59,11 @@ class ContextHead(nn.Module):
     """
 
     KIND = "context"
-    by_step, static_shapes = False, True
 
     def __init__(
         self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
     ) -> None:
-        super().__init__()
-        size = default_context(len(ranked), len(base.embedding)) if context is None else context
-        check_context(size, len(base.embedding))
-        self._parts = CoreAndTail(base, ranked, ContextTail(size), ops)
-        self.size = len(base.target_ids)
-        self.core_size, self.context_size = self._parts.core.size, size
-
-    def scored(self, step: int) -> int:
-        return min(self.core_size + self.context_size, self.size)
+        super().__init__(base, ranked, text_tail(base, ranked, context), ops)
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
@@ -50,18 +74,17 @@ class ContextHead(nn.Module):
         refuse_options(cls.KIND, options, ("ranked", "context"))
         return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
 
-    @property
-    def target_ids(self) -> Tensor:
-        return self._parts.target_ids
 
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.topk(hidden, k, state)
+def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
+    """The request's own text as a tail of ``size`` tokens; None takes :func:`default_context`.
 
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        return self._parts.scores(hidden, k, state)
-
-    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        return self._parts.log_probs(hidden, state)
+    Raises:
+        UsageError: see :func:`check_context`.
+    """
+    vocab_size = len(base.embedding)
+    size = default_context(len(ranked), vocab_size) if size is None else size
+    check_context(size, vocab_size)
+    return ContextTail(size)
 
 
 def default_context(core: int, vocab_size: int) -> int:

@@ -22,8 +22,7 @@ from .head_ops import of_rows
 from .head_types import DraftState, HeadBase
 from .heads_exact import answer, masked, requests_of
 from .heads_low_rank import scorer_rows
-from .heads_selector import Selector
-from .low_rank import LowRankScorer
+from .low_rank import LowRankScorer, Selector
 
 
 class HotCore(nn.Module):
@@ -160,7 +159,7 @@ class RankerTail(nn.Module):
 
 
 class CoreAndTail(nn.Module):
-    """Scores over a core and a tail.
+    """A head that scores a core and a tail; see ``DraftHead`` for what it answers.
 
     Args:
         base: the exact head.
@@ -172,6 +171,8 @@ class CoreAndTail(nn.Module):
         MismatchError: the exact head has a row for none of them.
     """
 
+    by_step, static_shapes = False, True
+
     weight: Tensor
     target_ids: Tensor
 
@@ -182,9 +183,14 @@ class CoreAndTail(nn.Module):
         self.on_ops = head_ops.chosen(base.weight, ops)
         self.core, self.tail = HotCore(base, rows_of(base, ranked)[0].sort().values), tail
         tail.over(self.core, self.on_ops)
+        self.size, self.core_size = len(base.target_ids), self.core.size
+        self.context_size = tail.context_size
+        self.tail_size = tail.size if isinstance(tail, RankerTail) else None
 
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """As ``DraftHead.topk``."""
+    def scored(self, step: int) -> int:
+        return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
             return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
         return answer(*self._scored(hidden, k, state), k)
@@ -205,14 +211,12 @@ class CoreAndTail(nn.Module):
             columns = torch.cat([*rows, union])  # (C,)
         return draft_topk(torch.cat(parts, -1), k, ids=columns, target_ids=self.target_ids)
 
-    def scores(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) and their ids, ascending."""
+    def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         logits, ids = self._scored(hidden, k, state)
         ids, order = ids.sort(dim=-1, stable=True)
         return logits.gather(-1, order.expand(len(logits), -1)), ids
 
-    def log_probs(self, hidden: Tensor, state: DraftState | None) -> Tensor:
-        """Dense log-probabilities (N, R)."""
+    def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         tail = self.tail.rows(self.core, hidden, 1, state, alone=True)  # (G, T)
         size = len(self.core.inside)
         inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding

@@ -14,8 +14,7 @@ from . import head_ops
 from .head_ops import of_rows
 from .head_types import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .heads_exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
-from .heads_selector import Selector
-from .low_rank import LowRankScorer
+from .low_rank import LowRankScorer, Selector
 
 DEFAULT_SHORTLIST = 2048
 

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from ..ops.add_rms_norm import add_rms_norm
 from ..ops.rope_store import rope_store
 from ..ops.silu_mul import silu_mul
-from .kv_cache import KVCache
+from .kv_cache import KVCache, Sight, sight_attention
 from .lean_config import LeanConfig
 from .rope import apply_rope
-from .sight import Sight, sight_attention
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:

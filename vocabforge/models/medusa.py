@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ..core.errors import ConfigError
 from . import drafter_parts as parts
-from .drafter_shared import OverTarget, share_target
+from .drafter_parts import OverTarget, share_target
 from .ttt_attention import TTTState
 
 MOST_HEADS = 5
@@ -82,17 +82,7 @@ class MedusaBlock(nn.Module):
 
 
 class MedusaDrafter(OverTarget, nn.Module):
-    """Medusa heads over a frozen target.
-
-    Args:
-        config: sizes.
-        embedding: (V, H) the target's input embedding; not read, kept as every drafter keeps it.
-        target_head: (V, H) the target's LM head; read when ``draft_vocab_size`` is None.
-        target_ids: (R,) ascending target ids of the own head's rows; required where R is below V.
-
-    Raises:
-        MismatchError: the target's tensors do not have the configured sizes.
-    """
+    """Medusa heads over a frozen target; arguments and errors as of every kind (``Eagle1Drafter``)."""
 
     kind: str = "medusa"
     label = "Medusa"

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .drafter_io import load_target_tensors
-from .target import default_aux_layers
-from .target_check import refuse_logit_settings
+from .target import default_aux_layers, refuse_logit_settings
 from .target_load import read_target_config
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.artifact import model_remedy
 from ..core.distributed import local_world_size, world_size
 from ..core.errors import DataError, UsageError
 from ..core.files import read_json
-from ..core.remedies import model_remedy
 from .checkpoint import checkpoint_files, read_headers
 
 _MOST_LAYERS = 1 << 12

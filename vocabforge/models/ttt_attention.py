@@ -67,7 +67,7 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
     if state.documents is None:
         state.documents = Documents.find(state.document)
     if kind == "merged":
-        from .ttt_merged import merged_attention
+        from .ttt_documents import merged_attention
 
         return merged_attention(q, state.k, state.v, state.documents)
     from .ttt_flex import flex_attention

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .ttt_documents import Documents
-from .ttt_merged import merge, own_keys_backward
+from .ttt_documents import Documents, merge, own_keys_backward
 
 BLOCK = 128
 
 
 def flex_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
-    """As :func:`.ttt_merged.merged_attention`; needs CUDA and its compiler (Triton)."""
+    """As :func:`.ttt_documents.merged_attention`; needs CUDA and its compiler (Triton)."""
     if "flex" not in documents.cache:
         documents.cache["flex"] = block_mask(documents.first)
     from torch.nn.attention.flex_attention import AuxRequest

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 _MOST_WIDTH = 32_768  # of a row that a block of threads holds in registers
 

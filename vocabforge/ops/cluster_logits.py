@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 TILE = 64  # rows of a tile
 MOST_ROWS = 64  # hidden states of one call

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 MOST_PAIRS = 1024  # of the kernels
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from .add_rms_norm import rms_norm_reference
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 _OP_NAME = "rope_store"
 _MOST_DIM = 512
@@ -103,7 +102,6 @@ def _check(
     heads: int,
     qk_norm: Tensor | None,
 ) -> None:
-    """Shapes, dtypes and devices of ``rope_store``."""
     (cos, sin), (keys, values) = angles, caches
     check_shape(_OP_NAME, "keys", keys, None, None, None, None)
     batch, kv_heads, capacity, dim = keys.shape

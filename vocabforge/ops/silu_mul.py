@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, fitting_backend
 
 
 def silu_mul_reference(gate_up: Tensor) -> Tensor:

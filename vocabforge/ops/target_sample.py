@@ -1,7 +1,7 @@
 """The target's law after temperature, top-k, top-p and min-p, and one draw from it a row.
 
-The transform of ``decode/sampling.py`` without penalties, and the draw of ``decode/chance.py``: the same tokens except
-where the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
+The transform and the draw of ``decode/sampling.py``, without penalties: the same tokens except where
+the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
 exact (``ops/masses.py``). So every implementation of this op gives the same bits.
 
 Four places: this file, ``kernels/target_sample``, ``tests/ops/test_target_sample.py`` and
@@ -142,7 +142,6 @@ def target_sample(
 def _checked(
     op: str, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The settings as the kernels take them."""
     check_shape(op, "logits", logits, None, None)
     check_dtype(op, "logits", logits, FLOATS)
     check_range(op, "the number of rows", len(logits), 1, None)

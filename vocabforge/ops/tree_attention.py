@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ..core.errors import UsageError
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import WORD
 
 HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # that the kernels are compiled for

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import ancestors_of, bits_of
 
 MOST_NODES, MOST_HISTORY = 256, 32_768  # of the kernels

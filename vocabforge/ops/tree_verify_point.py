@@ -1,7 +1,7 @@
 """Lossless sampled verification where draft tokens are point masses, on the device.
 
 Leviathan et al. 2023 with point masses as the draft law; siblings in SpecInfer's multi-step form (Miao et al. 2024).
-The decisions of ``decode/verify_sampling.py`` with the numbers of ``decode/chance.SeededChance``, but for sums, which
+The decisions of ``decode/verify_sampling.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums, which
 are exact here (``ops/masses.py``).
 
 Four places: this file, ``kernels/tree_verify_point``, ``tests/ops/test_tree_verify_point.py`` and
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together
-from .fitting import fitting_backend
+from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .masses import draw_by_height, mass_parts, mass_value
 from .philox import philox_uniform
 from .tree_verify import check_tree

@@ -20,22 +20,19 @@ from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import sha256_file
 from ..core.progress import ProgressBar, human_rate, say
 from ..corpus.conversation import Message, parse_conversation
-from ..corpus.regenerate_check import content_digest
 from ..corpus.regenerate_log import AnswerLog
-from ..corpus.regenerate_rows import Answer as LoggedAnswer
-from ..corpus.regenerate_rows import json_line
+from ..corpus.regenerate_rows import ChatCompletion, content_digest, json_line
 from ..corpus.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from ..decode.engine import Decoder
 from ..decode.graphs import capture_passes
-from ..decode.request import Request, SamplingParams
-from ..decode.result import Generation
+from ..decode.request import Generation, Request, SamplingParams
 from ..evaluate.benchmarks import Question, read_questions
 from ..evaluate.benchmarks.rows import iter_rows
 from ..evaluate.replay_types import Continuation
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.lean import LeanModel, load_target
-from ..vocab.special import SpecialTokens
+from ..vocab.select import SpecialTokens
 from ..vocab.table import FrequencyTable, save_counts
 from .config import StudyConfig
 from .layout import StudyLayout
@@ -276,10 +273,10 @@ class AnsweringTarget:
                 log.add(key, self._logged(job, ids))
                 bar.update(1, human_rate(written / max(time.monotonic() - begun, 1e-9), "tokens"))
 
-    def _logged(self, job: Job, ids: Sequence[int]) -> LoggedAnswer:
+    def _logged(self, job: Job, ids: Sequence[int]) -> ChatCompletion:
         stopped = ids[-1] in self.tokenizer.eos_ids
         text = self.tokenizer.decode(ids[:-1] if stopped else ids)
-        return LoggedAnswer(
+        return ChatCompletion(
             {"role": "assistant", "content": text},
             "stop" if stopped else "length",
             job.seed,
@@ -366,7 +363,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     with AnswerLog(layout.answers.with_name("answers.partial"), {"of": KIND}) as log:
         target.answer([*train_jobs, *jobs["greedy"], *jobs["drawn"]], log)
 
-        def logged(job: Job) -> LoggedAnswer:
+        def logged(job: Job) -> ChatCompletion:
             answer = log.get(job.key(target.identity))
             assert answer is not None
             return answer
@@ -496,7 +493,7 @@ def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
         file.writelines(map(json_line, rows))
 
 
-def _table(answers: Sequence[LoggedAnswer], tokenizer: TextTokenizer, digest: str) -> FrequencyTable:
+def _table(answers: Sequence[ChatCompletion], tokenizer: TextTokenizer, digest: str) -> FrequencyTable:
     """Counts of the very tokens; those of padded rows of the embedding are no tokens of the tokenizer."""
     ids = np.array([token for one in answers for token in one.response_ids or ()], dtype=np.int64)
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)[: tokenizer.vocab_size]

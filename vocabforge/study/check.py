@@ -14,21 +14,19 @@ from ..core.config import StrictModel
 from ..core.errors import ArtifactError
 from ..core.files import atomic_write_json
 from ..core.progress import say
-from ..core.versioned import read_versioned
-from ..corpus.regenerate_check import content_digest
-from ..decode.chance import SeededChance
+from ..core.records import read_versioned
+from ..corpus.regenerate_rows import content_digest
 from ..decode.engine import Decoder
 from ..decode.proposers import FITTING, DraftOptions, Proposer, ProposerParts, make_proposer
-from ..decode.request import Request, SamplingParams
-from ..decode.result import Generation
-from ..decode.sampling import TokenHistory, target_weights
+from ..decode.request import Generation, Request, SamplingParams
+from ..decode.sampling import SeededChance, TokenHistory, target_weights
 from ..decode.shapes import TreeShape, chain
 from ..evaluate.compare import first_difference
 from ..evaluate.divergence import MOST_JUDGED, TOLERANCE
 from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Ranks, Replayed
 from ..evaluate.replay_walk import accepted, cut_lengths
-from ..evaluate.rounding import Evidence, Place, ask_target
+from ..evaluate.rounding import Evidence, OutputPosition, ask_target
 from ..models.lean import LeanModel
 from .answers import KIND as ANSWERS
 from .answers import AnsweringTarget, StudyAnswer, Which, load_answers
@@ -74,7 +72,7 @@ def compare_outputs(
         if at is None:
             continue
         wanted, got = (ids[at] if at < len(ids) else None for ids in (other, one))
-        place = Place(request.answer.continuation.prompt, tuple(other[:at]))
+        place = OutputPosition(request.answer.continuation.prompt, tuple(other[:at]))
         verdict = {"judgement": NOT_JUDGED, "reason": f"only {MOST_JUDGED} are judged"}
         if len(different) < MOST_JUDGED:
             verdict = judge(model, place, (wanted, got), request.sampling, stops)
@@ -139,7 +137,7 @@ def accepted_length(made: Sequence[Generation]) -> dict[str, Any]:
 
 def judge(
     model: LeanModel,
-    place: Place,
+    place: OutputPosition,
     tokens: tuple[int | None, int | None],
     sampling: SamplingParams,
     stops: Collection[int],
@@ -175,7 +173,7 @@ def judge(
 
 
 def _near_draw(
-    evidence: Evidence, place: Place, token: int, sampling: SamplingParams, allowed: float
+    evidence: Evidence, place: OutputPosition, token: int, sampling: SamplingParams, allowed: float
 ) -> bool:
     """Whether the request's number for this place falls into the token's part of [0, 1], widened on both sides."""
     history = TokenHistory(place.prompt, len(evidence.scores))
@@ -187,7 +185,7 @@ def _near_draw(
     return not _number_below(low, place, sampling) and _number_below(high, place, sampling)
 
 
-def _number_below(height: float, place: Place, sampling: SamplingParams) -> bool:
+def _number_below(height: float, place: OutputPosition, sampling: SamplingParams) -> bool:
     """Whether the random number that chooses the token at this place is below a height."""
     chance = SeededChance(sampling.seed)
     for _ in place.common:  # each took one

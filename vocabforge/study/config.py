@@ -79,7 +79,14 @@ Sizes = Annotated[tuple[Positive, ...], Field(min_length=1)]
 
 
 class StudyTargetConfig(TargetTrainingConfig):
-    """The target, a Llama with tied embeddings. Qwen3's small models have 151,936 ``rows``."""
+    """The target, a Llama with tied embeddings. Qwen3's small models have 151,936 ``rows``.
+
+    Attributes:
+        induction: start with attention that copies from the prompt, and freeze it (``study.induction``).
+        candidates: tokens that the loss of a step is estimated on (``study.candidates``), beside those of its batch;
+            None: all V. Held-out losses are always over all V.
+        mixed_precision: ``auto`` is bf16 if the device is fast at it: CUDA, and CPUs with AMX.
+    """
 
     intermediate_size: Positive = 640
     num_layers: Positive = 4
@@ -88,6 +95,7 @@ class StudyTargetConfig(TargetTrainingConfig):
     sequence_length: Annotated[int, Field(ge=8)] = 512
     init_std: Annotated[float, Field(gt=0.0)] = 0.02
     induction: bool = True
+    candidates: Positive | None = None
     loss_on: Literal["assistant", "all"] = "all"
     mixed_precision: Precision = "auto"
     checkpoint_every: Positive = 200
@@ -136,7 +144,7 @@ class DraftersConfig(StrictModel):
         steps: K of the training-time test.
         sequence_length: T of packed rows.
         candidates: tokens that the vocabulary loss of a step is estimated on; None: all of them.
-        copying: drafters start with a head that copies from the prompt (``train.start_copying``).
+        copying: drafters start with a head that copies from the prompt (``study.copying``).
         corpus_share: share of the rows that are texts of the sources; the others are the target's own answers.
         full: the drafter over all ids, its head its own, with a ranker of each rank and a low-rank head (joint).
         reduced: the same drafter trained over ``reduced_size`` ids.

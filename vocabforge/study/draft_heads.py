@@ -40,11 +40,11 @@ from ..models.heads_exact import answer
 from ..models.lean import load_target
 from ..models.target import check_tokenizer_fits, read_target_config
 from ..models.target_load import DTYPES
-from ..train.basis import identity_of
 from ..train.config import LiveConfig, OptimConfig, TrainConfig
 from ..train.data import corpus_counts, prepare, with_prepared
 from ..train.draft_heads import KINDS
 from ..train.machine import set_threads
+from ..train.setup import identity_of
 from . import steps as making
 from .methods import FULL, StudyHeads, StudyMethod
 

@@ -17,28 +17,30 @@ from ..corpus.conversation import parse_conversation
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
-from ..train.basis import identity_of
 from ..train.config import (
+    DataConfig,
     DrafterConfig,
     HeadsConfig,
     LiveConfig,
     LowRankConfig,
-    MemoryConfig,
     OptimConfig,
     RunConfig,
     TrainConfig,
     TTTConfig,
 )
-from ..train.data import TrainData, prepare
-from ..train.data_config import DataConfig
+from ..train.data import TrainData, corpus_counts, prepare
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
-from ..train.tiny_target_run import passes_in_bf16
+from ..train.setup import CALIBRATION_ROWS, identity_of
+from ..train.trainer import Trainer
 from . import steps as making
 from .answers import spread_by_source
+from .candidates import CandidateSampler
 from .config import DraftersConfig, PartConfig, StudyConfig
+from .copying import start_copying
 from .layout import StudyLayout, begin, publish, tidy
 from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
+from .target_loss import passes_in_bf16
 from .vocab import content_of, heldout_files
 
 FOLDER = "prepared"
@@ -220,7 +222,7 @@ class Training:
         """Train, or take over, every part."""
         own, inputs = self.config.drafters, self.inputs()
         full = self.full(inputs)
-        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size), "copying": own.copying}
+        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
         self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
         heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
         self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
@@ -247,7 +249,7 @@ class Training:
         heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
-        own = {"head": "own", "copying": self.config.drafters.copying}
+        own = {"head": "own"}
         part, output = self.config.drafters.full, self.place / FULL
         return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
 
@@ -279,6 +281,7 @@ class Training:
         settings = part_settings(inputs.base, part, output, self.seed, **sections)
         key = {
             **identity_of(settings, inputs.data.digest(), inputs.target),
+            **self._options(settings),
             "passes": settings.run.mixed_precision,
             "states": settings.capture.dtype,
             "heads go to": dict(wanted),
@@ -286,7 +289,7 @@ class Training:
 
         def make() -> dict[str, Any]:
             begin(output, key)
-            made = making.train_drafter(settings)
+            made = making.train_drafter(settings, self._prepare)
             heads = {name: self.place / folder for name, folder in wanted.items()}
             for name, place in heads.items():
                 publish(Path(made["heads"][name]), place)
@@ -299,6 +302,24 @@ class Training:
         made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
         tidy(output)
         return made
+
+    def _options(self, settings: TrainConfig) -> dict[str, Any]:
+        """The study's own settings of a run, as its identity names them."""
+        own = self.config.drafters
+        fresh = settings.drafter.init is None
+        return {"drafter.copying": own.copying and fresh, "memory.candidates": own.candidates}
+
+    def _prepare(self, trainer: Trainer) -> None:
+        """Let a fresh drafter start as copying, and estimate the vocabulary losses on candidates."""
+        options, config = self._options(trainer.config), trainer.config
+        trainer.identity.update(options)
+        if options["drafter.copying"]:
+            batch = trainer.capture("train", list(range(min(len(trainer.data.train), CALIBRATION_ROWS))))
+            start_copying(trainer.drafter, batch, batch.input_ids.shape[1])
+        if (size := options["memory.candidates"]) is not None:
+            rows = len(trainer.target.head_weight)
+            sampler = CandidateSampler(corpus_counts(trainer.data.train, rows), size, rows, config.run.seed)
+            trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
     def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
         own, clusters = self.config.drafters, self.layout.clusters(count)
@@ -365,7 +386,6 @@ def base_settings(config: StudyConfig, layout: StudyLayout, prepared: Path) -> T
         heads=HeadsConfig(),
         ttt=TTTConfig(steps=own.steps),
         optim=OptimConfig(steps=own.full.steps),
-        memory=MemoryConfig(candidates=own.candidates),
         run=RunConfig(
             device=config.device,
             mixed_precision="bf16"

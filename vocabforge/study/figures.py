@@ -14,7 +14,7 @@ from ..evaluate.intervals import Array, percentile_interval, ratio, resampled_su
 from ..evaluate.replay import cycle_offsets
 from ..evaluate.replay_types import Continuation, Replayed
 from ..evaluate.replay_walk import walk
-from ..evaluate.results_figures import Figure
+from ..evaluate.results import Figure
 from ..evaluate.summary import task_groups
 from .config import ReplayConfig
 from .results import CHAIN, EVERYTHING, RARE, Cell, GroupKind, QuestionGroup

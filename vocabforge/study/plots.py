@@ -10,9 +10,9 @@ from ..evaluate.plots import (
     INK,
     METHOD_COLOURS,
     PAPER,
+    RULE,
     WIDTH_IN,
     dot_chart,
-    label_axes,
     method_colour,
     method_dash,
     method_marker,
@@ -179,7 +179,10 @@ def spot_chart(
             axes.set_xticks(ticks, [f"{tick >> 10}k" if tick >= 1024 else str(tick) for tick in ticks])
             axes.minorticks_off()
         axes.margins(x=0.05, y=0.08)
-        label_axes(axes, labels)
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.grid(axis="y", color=RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
         if legend:
             axes.legend(
                 frameon=False,

@@ -19,7 +19,7 @@ from ..core.artifact import open_artifact, write_artifact
 from ..core.errors import ArtifactError
 from ..core.files import sha256_file
 from ..core.progress import say
-from ..corpus.regenerate_check import content_digest
+from ..corpus.regenerate_rows import content_digest
 from ..evaluate.replay import Drafting, replay
 from ..evaluate.replay_types import Replayed
 from .answers import KIND as ANSWERS

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..core.versioned import read_versioned
-from ..evaluate.results_figures import Figure, Strict
+from ..core.records import read_versioned
+from ..evaluate.results import Figure, Strict
 
 RESULTS = "results.json"
 SCHEMA_VERSION = 2

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import UsageError
-from ..models.router import default_width
+from ..models.heads_router import default_width
 from ..tune.types import HeadSetting
 
 WEIGHT, LOGIT = 2, 4  # bytes: bf16 weights and states, fp32 logits

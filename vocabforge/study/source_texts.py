@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from ..core.errors import DataError
 from ..corpus.document import SourceOptions
-from ..corpus.reading import BOM, Span
+from ..corpus.reading import BOM, ByteSpan
 from ..corpus.sources import iter_documents
 from .sources import Reading, Talk, pair
 
@@ -215,7 +215,7 @@ def _continued(reading: Reading, number: int, passage: str, language: str) -> It
 
 def verses(reading: Reading) -> Iterator[Talk]:
     """Verses (``<seg>``) of an XML file, joined to passages; none runs from one chapter into the next."""
-    content = b"".join(block for _, block in Span(reading.path).blocks()).decode("utf-8", "replace")
+    content = b"".join(block for _, block in ByteSpan(reading.path).blocks()).decode("utf-8", "replace")
     number = 0
     for chapter in _CHAPTER.split(content):
         lines = (html.unescape(_TAG.sub("", one)) for one in _VERSE.findall(chapter))

@@ -15,7 +15,8 @@ from ..core.extension import resolve
 from ..corpus.chat import ChatOptions, render_chats
 from ..corpus.conversation import Message
 from ..corpus.reading import Problems
-from ..corpus.sample_writer import FAMILIES, HELDOUT, TRAIN, SampleSizes, sample_questions, write_sample
+from ..corpus.sample_families import FAMILIES
+from ..corpus.sample_writer import HELDOUT, TRAIN, SampleSizes, sample_questions, write_sample
 from ..corpus.sources import SourceOptions, iter_documents
 from ..corpus.tokenizer import TextTokenizer
 from ..evaluate.benchmarks import spread

@@ -15,7 +15,7 @@ from ..core.extension import load_attribute
 from ..core.files import atomic_write_json, read_json
 from ..core.lock import only_writer
 from ..core.progress import say
-from ..corpus.regenerate_check import content_digest
+from ..corpus.regenerate_rows import content_digest
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory

@@ -30,13 +30,13 @@ from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConf
 from ..train.router_setup import build_router_trainer
 from ..train.router_train import BestTokens
 from ..train.setup import build_trainer
+from ..train.trainer import Trainer
 from ..vocab.clusters import make_clusters, save_clusters
 from ..vocab.forced import ForceOptions, forced_ids
 from ..vocab.kmeans import KMeansOptions
 from ..vocab.kmeans_backends import AUTO, choose_backend
 from ..vocab.kmeans_rows import unit_rows
-from ..vocab.select import Fill
-from ..vocab.special import SpecialTokens
+from ..vocab.select import Fill, SpecialTokens
 from ..vocab.subset import make_subset, save_subset
 from ..vocab.table import FrequencyTable
 
@@ -103,13 +103,20 @@ def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, 
     return config.model_copy(update={"output": output, **changed})
 
 
-def train_drafter(config: TrainConfig) -> dict[str, Any]:
+def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None = None) -> dict[str, Any]:
     """Train (or finish) a run as ``train-drafter`` does, without decoding along the way.
+
+    Args:
+        prepare: changes the trainer before it starts.
 
     Returns:
         ``drafter`` and ``heads`` by kind: folders; ``digest`` of the drafter's weights.
     """
-    path = train(build_trainer(config))
+    trainer = build_trainer(config)
+    if prepare is not None:
+        prepare(trainer)
+    path = train(trainer)
+    del trainer
     gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle
     heads = sorted(folder for folder in (config.output / "heads").glob("*") if (folder / MANIFEST).is_file())
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.markdown import markdown_table
-from ..evaluate.results_figures import Figure
+from ..evaluate.results import Figure
 from ..evaluate.wide_tables import Name, simple_table
 from .plots import COLUMN_NAMES, main_methods, main_shape, shown_group
 from .results import COLUMNS, EVERYTHING, GREEDY, MACHINE, RARE, ROOFLINE, Cell, StudyResults

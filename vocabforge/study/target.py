@@ -10,12 +10,13 @@ from ..core.errors import DataError
 from ..core.files import atomic_write, sha256_file
 from ..core.progress import say
 from ..corpus.inputs import PACKED_SUFFIXES
-from ..corpus.reading import Span
+from ..corpus.reading import ByteSpan
 from ..train.tiny_target import finished_target, train_tiny_target
-from ..train.tiny_target_config import TinyTargetConfig
-from ..train.tiny_target_run import WorkFolder
+from ..train.tiny_target_train import WorkFolder
 from .config import StudyConfig
+from .induction import build_induction
 from .layout import StudyLayout
+from .target_loss import StudyTinyTargetConfig, make_target_step
 
 SEED = 0  # every family of drafters has the same target
 HELDOUT_ROWS = 48  # of a source; at V = 151,936 more would take as long as much of the training
@@ -36,19 +37,27 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
     wanted = target_config(config, layout)
     found = finished_target(wanted, layout.target)
     if found is None:
-        found = train_tiny_target(wanted, layout.target, overwrite=True)
+        found = train_tiny_target(
+            wanted,
+            layout.target,
+            overwrite=True,
+            start=(lambda model: build_induction(model, wanted.sequence_length))
+            if wanted.induction
+            else None,
+            make_step=make_target_step,
+        )
     else:
         WorkFolder.beside(layout.target).remove()  # the run may have been killed behind its last word
         say(f"target: {layout.target} is made already")
     say(_described(found.meta, losses_by_source(config, found.meta)))
 
 
-def target_config(config: StudyConfig, layout: StudyLayout) -> TinyTargetConfig:
+def target_config(config: StudyConfig, layout: StudyLayout) -> StudyTinyTargetConfig:
     """The target of a study."""
     own = config.target
     given = config.data.tokenizer is not None
     tokenizer = {"tokenizer": layout.tokenizer} if given else {"vocab_size": config.data.tokenizer_size}
-    return TinyTargetConfig(
+    return StudyTinyTargetConfig(
         train=layout.train_texts,
         heldout=tuple(layout.heldout_texts(name) for name in _heldout(config)),
         **tokenizer,
@@ -108,7 +117,7 @@ def unpack_tokenizer(source: Path, folder: Path) -> None:
         VocabForgeError: the disk refuses to be written to.
     """
     stored = _stored(source)
-    content = b"".join(block for _, block in Span(stored).blocks())
+    content = b"".join(block for _, block in ByteSpan(stored).blocks())
     for name in BESIDE:
         if (source / name).is_file():
             _write(folder / name, (source / name).read_bytes())

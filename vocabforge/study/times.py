@@ -16,7 +16,7 @@ from pydantic import Field
 from .. import __version__
 from ..core.config import Positive, StrictModel
 from ..core.files import atomic_write
-from ..core.versioned import read_versioned
+from ..core.records import read_versioned
 from ..corpus.tokenizer import load_tokenizer
 from ..evaluate.benchmarks import read_questions, spread
 from ..evaluate.environment import describe_environment
@@ -24,7 +24,7 @@ from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
 from ..models.lean import load_target
-from ..tune.measure import LatencyInputs, LatencyOptions, measure_latency
+from ..tune.measure import LatencyBudget, LatencyInputs, measure_latency
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
 from .answers import question_prompt, question_sets, study_dtype
@@ -108,7 +108,7 @@ def run(config: StudyConfig, layout: StudyLayout) -> None:
             target=digests["target"],
             digest=digests["drafter"],
         )
-        return measure_latency(inputs, LatencyOptions(config.times.budget_s)).model_dump(mode="json")
+        return measure_latency(inputs, LatencyBudget(config.times.budget_s)).model_dump(mode="json")
 
     place = layout.times.with_name("times-model.json")
     latency = LatencyTable.model_validate(

@@ -3,13 +3,74 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..core.config import Positive, StrictModel
+from ..core.config import Positive, StrictModel, without_removed
 from ..core.errors import did_you_mean
-from .data_config import DataConfig
+
+
+class DataConfig(StrictModel):
+    """What the drafter learns from.
+
+    Attributes:
+        train: files, folders, globs or hub:NAME data sets (.txt, .jsonl, .json, .parquet; .gz, .xz and .zst
+            too): texts or conversations.
+        heldout: the same for evaluation; empty: the last ``heldout_documents`` of ``train`` are set aside.
+        prepared: folder made by ``vocabforge prepare-data``; then ``train`` and ``heldout`` are empty, and
+            all keys that decide the rows are those of that folder.
+        cache: where prepared data are kept and found again by their content; None is OUTPUT/data.
+        heldout_documents: documents set aside when ``heldout`` is empty.
+        heldout_prompts: held-out prompts written in Spec-Bench format for ``vocabforge eval``.
+        prompt_tokens: prompt length, in tokens, of those that come from plain text.
+        text_field: key of the text (or conversation) in JSON rows; None finds the usual ones.
+        text_unit: what one document of a plain text file is.
+        separator: literal between documents of a text file; overrides ``text_unit``.
+        sequence_length: T, tokens of a packed row.
+        overlong: what becomes of a document longer than a row: ``cut`` keeps its first T tokens, ``split``
+            makes documents of T tokens of it (each but the first without what came before), ``skip`` leaves
+            it out. All are counted and reported.
+        append_eos: end every plain text document with the tokenizer's EOS.
+        thinking: ``keep`` learns thinking blocks, ``mask`` has them in the context only, ``drop`` takes them
+            out and tells the template not to think.
+        tools: ``keep`` renders tool lists, calls and results and learns the calls; ``skip`` leaves such
+            conversations out.
+        answers: ``all`` learns every answer in one rendering, ``last`` the answer to the last question,
+            ``each`` makes a document of every question with all that came before it.
+        thinking_tags: what opens and closes a thinking block within a content.
+        template: further variables of the chat template, such as ``date_string``.
+        strict: the first unreadable line is an error instead of being counted and skipped.
+    """
+
+    train: tuple[Path, ...] = ()
+    heldout: tuple[Path, ...] = ()
+    prepared: Path | None = None
+    cache: Path | None = None
+    heldout_documents: Positive = 64
+    heldout_prompts: Positive = 40
+    prompt_tokens: Positive = 32
+    text_field: str | None = None
+    text_unit: Literal["file", "line", "paragraph"] = "file"
+    separator: str | None = None
+    sequence_length: Annotated[int, Field(ge=8, le=131072)] = 2048
+    overlong: Literal["cut", "split", "skip"] = "cut"
+    append_eos: bool = True
+    thinking: Literal["keep", "mask", "drop"] = "keep"
+    tools: Literal["keep", "skip"] = "keep"
+    answers: Literal["all", "last", "each"] = "all"
+    thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    template: dict[str, Any] = Field(default_factory=dict)
+    strict: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        if self.prepared is None and not self.train:
+            raise ValueError("data.train is empty: give files, or data.prepared")
+        if self.prepared is not None and (self.train or self.heldout):
+            raise ValueError("data.prepared holds the rows already: leave data.train and data.heldout out")
+        return self
+
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 # YAML reads a bare no as false.
@@ -58,7 +119,6 @@ class DrafterConfig(StrictModel):
             n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
         intermediate_size, num_heads, num_kv_heads: of the decoder layer; default: the target's.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
-        copying: one head of a fresh EAGLE-3 layer starts as copying from the prompt (``train.start_copying``).
     """
 
     kind: str = "eagle3"
@@ -71,7 +131,13 @@ class DrafterConfig(StrictModel):
     num_heads: Positive | None = None
     num_kv_heads: Positive | None = None
     medusa_heads: Annotated[int, Field(ge=1, le=5)] | None = None
-    copying: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        return without_removed(
+            values, "copying", "drafter.copying was removed: only the study starts drafters so"
+        )
 
     @field_validator("kind")
     @classmethod
@@ -92,10 +158,6 @@ class DrafterConfig(StrictModel):
             )
         if self.freeze and self.init is None:
             raise ValueError("drafter.freeze needs drafter.init: there is nothing trained to freeze")
-        if self.copying and (self.kind != "eagle3" or self.init is not None):
-            raise ValueError(
-                "drafter.copying is a start of a fresh EAGLE-3 drafter: not with another kind or drafter.init"
-            )
         return self
 
 
@@ -161,8 +223,6 @@ class MemoryConfig(StrictModel):
         checkpointing: keep only each TTT step's input and compute the step again in the backward pass.
         weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
         chunk_mb: workspace of the fused loss, MiB.
-        candidates: estimate the vocabulary loss of a training step on about so many tokens and those of its batch
-            (``train/candidates.py``); None: exactly, on all V. Held-out figures are always exact.
     """
 
     loss: Literal["auto", "naive", "fused"] = "auto"
@@ -170,7 +230,12 @@ class MemoryConfig(StrictModel):
     checkpointing: bool = False
     weights: Literal["fp32", "bf16"] = "fp32"
     chunk_mb: Positive = 256
-    candidates: Annotated[int, Field(ge=2)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _removed(cls, values: Any) -> Any:
+        instead = "memory.candidates was removed: the loss is over all tokens, and memory.loss: fused bounds its memory"
+        return without_removed(values, "candidates", instead)
 
 
 class OptimConfig(StrictModel):

@@ -1,4 +1,4 @@
-"""From the configuration to packed rows: what the loop draws its batches from."""
+"""From the configuration to packed rows, and the rows of each step and process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 
 from ..capture.online import RowBatch
 from ..core.distributed import rank
+from ..core.errors import ConfigError
 from ..core.files import atomic_write
 from ..core.progress import say
 from ..corpus.chat import ChatOptions
@@ -25,7 +26,7 @@ from ..corpus.packing import PackedRows
 from ..corpus.prepared import PreparedData, check_belongs, load_prepared, prepare_in
 from ..corpus.prepared_key import HeldoutOptions, PrepareOptions
 from ..corpus.tokenizer import TextTokenizer
-from .data_config import DataConfig
+from .config import DataConfig, OptimConfig
 
 # Rows that are counted at once.
 _COUNTED_ROWS = 256
@@ -204,3 +205,59 @@ def write_heldout_prompts(path: Path, data: TrainData) -> None:
     reference; a conversation its user turns.
     """
     atomic_write(path, data.prepared.prompts.read_bytes())
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the rows of a step are divided.
+
+    Attributes:
+        rank, size: this process and their number.
+        share: rows of one process a step.
+        micro: rows of one forward pass.
+    """
+
+    rank: int
+    size: int
+    share: int
+    micro: int
+
+    @property
+    def passes(self) -> int:
+        """Forward passes a step."""
+        return self.share // self.micro
+
+    def own(self, rows: Sequence[int]) -> list[list[int]]:
+        """This process's micro-batches of a step's rows."""
+        mine = rows[self.rank * self.share : (self.rank + 1) * self.share]
+        return [list(mine[at : at + self.micro]) for at in range(0, self.share, self.micro)]
+
+
+def divide(config: OptimConfig, rank: int, size: int) -> Division:
+    """Divide ``optim.batch_size`` rows over processes and micro-batches.
+
+    Raises:
+        ConfigError: they cannot be divided evenly.
+    """
+    share = config.batch_size // size
+    if share * size != config.batch_size:
+        raise ConfigError(
+            "the batch cannot be shared evenly",
+            got=f"optim.batch_size {config.batch_size} over {size} processes",
+            expected=f"a multiple of {size}",
+            remedy=f"optim.batch_size={(share + 1) * size}, or launch as many processes as divide it",
+        )
+    micro = share if config.micro_batch_size is None else min(config.micro_batch_size, share)
+    if share % micro:
+        whole = -(-share // micro) * micro * size
+        raise ConfigError(
+            "the micro-batches do not fill a process's share",
+            got=f"optim.micro_batch_size {micro} of {share} rows",
+            expected=f"a divisor of {share}",
+            remedy=f"optim.batch_size={whole}, or optim.micro_batch_size={_divisor(share, micro)}",
+        )
+    return Division(rank, size, share, micro)
+
+
+def _divisor(share: int, most: int) -> int:
+    return next(size for size in range(most, 0, -1) if share % size == 0)

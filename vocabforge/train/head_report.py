@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from rich import box
+from rich.table import Table
 from torch import Tensor
 
 from ..capture.online import CapturedBatch
@@ -15,9 +17,8 @@ from ..models.heads import DraftHead, RouterHead, exact_head
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from ..ops.ordering import topk_lowest_id
-from .draft_states import DraftingRows, drafting_rows
+from .draft_states import DraftingRows, average_precision, drafting_rows, router_labels
 from .metrics import expected_accepted_length
-from .router_labels import average_precision, router_labels
 from .ttt import shift_left
 
 FULL = "full"
@@ -37,9 +38,7 @@ _FIELDS = (
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Some rows of a draft step with what all heads are compared on."""
-
+class _ComparedRows:
     rows: DraftingRows
     part: slice
     full: Tensor  # (m, V) log-probabilities of the full head
@@ -109,7 +108,7 @@ def _step(
     for start in range(0, len(rows.hidden), at_once):
         part = slice(start, start + at_once)
         teacher = target.logits(teacher_hidden[part]).float()
-        some = _Rows(
+        some = _ComparedRows(
             rows,
             part,
             _dense(heads[FULL], rows, part, target.vocab_size),
@@ -133,7 +132,7 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
     return dense.index_copy_(-1, head.target_ids, known)
 
 
-def _figures(head: DraftHead, some: _Rows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
+def _figures(head: DraftHead, some: _ComparedRows, vocab_size: int, top_n: int) -> tuple[Tensor, Tensor]:
     """Sums of all fields but the chained ones over some rows, and bool (m,) hits."""
     draft = _dense(head, some.rows, some.part, vocab_size)
     order = topk_lowest_id(draft, min(TOP, vocab_size))[1]
@@ -223,5 +222,59 @@ def router_schedules(
 
 
 def _by_step(budgets: Sequence[int], steps: int) -> tuple[int, ...]:
-    """Clusters of each draft step."""
     return tuple(budgets[min(step, len(budgets) - 1)] for step in range(steps))
+
+
+_COLUMNS = (
+    "argmax\nrecall",
+    "top-10\nrecall",
+    "short-\nlist",
+    "\nof V",
+    "\nAP",
+    "accept-\nance",
+    "\nlost",
+    "\nchain",
+    "\nlost",
+)
+
+
+def report_table(report: Mapping[str, Any]) -> Table:
+    """One row a head: recall of the full head's choices, shortlist, acceptance and chain, and what is lost.
+
+    Figures by draft step stand in the JSON; the table shows all steps together.
+    """
+    table = Table(
+        title=f"Draft heads against the full head, {report['steps']} draft steps",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("\nhead", overflow="fold")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, entry in report["heads"].items():
+        all_steps = entry["overall"]
+        precision = all_steps["average_precision"]
+        table.add_row(
+            _label(name, entry),
+            f"{all_steps['argmax_recall']:.1%}",
+            f"{all_steps['top10_recall']:.1%}",
+            f"{all_steps['shortlist']:,.0f}",
+            f"{all_steps['shortlist_share']:.0%}",
+            "-" if precision is None else f"{precision:.3f}",
+            f"{all_steps['acceptance']:.3f}",
+            f"{all_steps['acceptance_lost']:.3f}",
+            f"{all_steps['chain_accepted_length']:.2f}",
+            f"{all_steps['chain_lost']:.2f}",
+        )
+    return table
+
+
+def _label(name: str, entry: Mapping[str, Any]) -> str:
+    """The head's name; of a router that is not named by its schedule also the clusters it opens."""
+    clusters = entry.get("clusters")
+    if not clusters or ":" in name:
+        return name
+    shown = clusters[:1] if len(set(clusters)) == 1 else clusters
+    return f"{name} ({' '.join(map(str, shown))})"

@@ -1,11 +1,11 @@
-"""Looking at a drafter while it trains: held-out figures, the real decoder, and copies to look at."""
+"""Evaluation of a drafter in training: held-out figures, the real decoder, and the finished artefacts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from ..core.progress import say
 from ..models.drafter import Drafter
 from ..models.drafter_io import save_drafter
 from ..models.drafters import new_drafter
-from .eval_line import eval_line
+from .draft_heads import draft_heads, save_heads
+from .head_report import head_report
 from .metrics import TTTTotals
 from .trainer import Trainer
 from .ttt import rows_by_step
@@ -37,7 +38,13 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: one without rows looks at the first again, uncounted.
         batch = trainer.capture("heldout", rows or [0])
-        _check_finite(batch, rows)
+        if not _is_finite(batch):  # they would make nonsense of every figure
+            raise DataError(
+                "the target's states of held-out rows are not finite",
+                got=f"NaN or infinity in rows {rows}",
+                source="packed rows of the held-out data",
+                remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
+            )
         counts = rows_by_step(batch.loss_mask, batch.document, steps)
         with trainer.autocast():
             _, figures, _ = trainer.strategy.forward(batch, steps, counts)
@@ -48,21 +55,6 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         summed = group.sum(totals.to_vector().cpu().numpy())
         totals = TTTTotals.from_vector(torch.from_numpy(summed))
     return totals.summary()
-
-
-def _check_finite(batch: CapturedBatch, rows: list[int]) -> None:
-    """Refuse states that would make nonsense of every figure.
-
-    Raises:
-        DataError: NaN or infinity, with the rows.
-    """
-    if not bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all()):
-        raise DataError(
-            "the target's states of held-out rows are not finite",
-            got=f"NaN or infinity in rows {rows}",
-            source="packed rows of the held-out data",
-            remedy="inspect these rows; in float16 try capture.dtype=bfloat16 or float32",
-        )
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
@@ -114,22 +106,118 @@ def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter
     """
     source = trainer.step_module.drafter
     ids = source.target_ids if source.has_own_head else None
+    scorers, heads = trainer.step_module.heads, {}
     with torch.random.fork_rng(devices=[]):  # their initial weights are drawn, and thrown away
         drafter = new_drafter(source.kind, source.config, source.embedding, source.target_head, ids)
-        heads = {name: _like(head) for name, head in trainer.step_module.heads.items()}
+        for name, head in scorers.items():
+            blank = type(head)(head.down.in_features, *head.head_weight.shape)
+            heads[name] = blank.to(head.head_weight.device)
     drafter.to(source.embedding.device)
     modules = {"drafter": drafter, **{f"heads.{name}": head for name, head in heads.items()}}
-    originals = {"drafter": source, **{f"heads.{name}": h for name, h in trainer.step_module.heads.items()}}
+    originals = {"drafter": source, **{f"heads.{name}": head for name, head in scorers.items()}}
     with torch.no_grad():
         for prefix, module in modules.items():
             before = dict(originals[prefix].named_parameters())
-            for name, parameter in module.named_parameters():  # type: ignore[attr-defined]
+            for name, parameter in module.named_parameters():
                 parameter.copy_(weights.get(f"{prefix}.{name}", before[name]))
     drafter.eval()
     return drafter, heads
 
 
-def _like(head: Any) -> nn.Module:
-    """An uninitialised scorer of the same sizes on the same device."""
-    vocab, rank = head.head_weight.shape
-    return type(head)(head.down.in_features, vocab, rank).to(head.head_weight.device)
+def eval_line(
+    step: int,
+    steps: int,
+    heldout: Mapping[str, Any],
+    live: Mapping[str, Any] | None = None,
+    *,
+    best: bool = False,
+) -> str:
+    """One line: accuracy by draft step, causes of misses, accepted lengths simulated and decoded.
+
+    Args:
+        heldout: :meth:`TTTTotals.summary`.
+        live: figures of the real decoder, None or empty without them.
+        best: mark it as the best evaluation so far.
+    """
+    accuracy = " ".join(f"{100 * value:.0f}" for value in heldout["accuracy"])
+    missed = f"wrong {heldout['drafter_wrong'][0]:.0%}"
+    if any(heldout["out_of_vocabulary"]):
+        missed += f", outside {heldout['out_of_vocabulary'][0]:.0%}"
+    parts = [
+        f"{'*' if best else ' '} {step:>{len(str(steps))}}/{steps}",
+        f"accuracy {accuracy}% ({missed})",
+        f"simulated {heldout['chain_accepted_length']:.2f}, {heldout['sampled_accepted_length']:.2f} at T=1",
+    ]
+    if live:
+        decoded = f"decoded {live['accepted_length']:.2f}"
+        if live.get("chain_accepted_length") is not None:
+            decoded += f", chain {live['chain_accepted_length']:.2f}"
+        parts.append(decoded)
+        for name, head in (live.get("heads") or {}).items():
+            if head.get("share_of_full") is not None:
+                parts.append(f"{name.replace('_', '-')} {head['share_of_full']:.1%} of it")
+        if live["identical"] != live["prompts"]:
+            parts.append(f"IDENTICAL ONLY {live['identical']} OF {live['prompts']}")
+    return " | ".join(parts)
+
+
+def name_bad_rows(trainer: Trainer, step: int, rows: Sequence[int], what: str) -> NoReturn:
+    """Stop a run whose loss or gradient is not finite, naming the packed rows that did it.
+
+    Args:
+        what: ``loss`` or ``gradient``.
+
+    Raises:
+        DataError: always, on every process.
+    """
+    mine = [row for part in trainer.division.own(rows) for row in part]
+    with torch.no_grad():
+        bad = [row for row in mine if not _is_finite(trainer.capture("train", [row]))]
+    named = sorted({row for part in trainer.group.gather(bad) for row in part})
+    raise DataError(
+        f"the training {what} is not finite",
+        got=f"at step {step + 1}; the target's states are "
+        + (f"not finite in rows {named}" if named else "finite in each of its rows"),
+        source=f"packed rows {list(rows)}",
+        remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
+    )
+
+
+def _is_finite(batch: CapturedBatch) -> bool:
+    return bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all())
+
+
+def finish(trainer: Trainer, log: MetricsLog) -> Path:
+    """Write the finished drafter and its heads, with their figures. Collective.
+
+    Returns:
+        the drafter's folder.
+    """
+    config, group = trainer.config, trainer.group
+    path, steps = config.output / "drafter", config.optim.steps
+    seen = trainer.summary
+    summary = seen[1] if seen is not None and seen[0] == steps else heldout_figures(trainer)
+    weights = trainer.strategy.weights()
+    count = min(len(trainer.data.heldout), config.run.eval_rows)
+    batches = (trainer.capture("heldout", [row]) for row in range(count))
+    if group.rank == 0:
+        meta = {"steps": steps, "heldout": summary, **trainer.facts}
+        drafter, heads = save_plain(trainer, path, weights, meta)
+        if heads:
+            say("Comparing the draft heads with the full head on held-out rows")
+            made = draft_heads(drafter, heads, config.heads)
+            figures = head_report(drafter, trainer.target, made, batches, trainer.steps)
+            log.write(kind="heads", step=steps, heads=figures)
+            save_heads(
+                config.output,
+                heads,
+                config.heads,
+                drafter=path,
+                meta={**trainer.meta, "report": figures},
+                resolved=config.model_dump(mode="json"),
+            )
+    elif getattr(trainer.target, "tensor_parallel", False) and len(trainer.step_module.heads):
+        for _ in batches:  # every process must take part in the target's passes
+            pass
+    group.wait()
+    return path

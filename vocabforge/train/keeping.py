@@ -11,10 +11,10 @@ from ..core.progress import say
 from ..models.drafter_io import KIND
 from ..models.head_io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
+from .checkpoint import trained
 from .data import write_heldout_prompts
 from .draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
-from .state import trained
 from .trainer import Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"

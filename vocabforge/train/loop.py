@@ -1,27 +1,75 @@
-"""The training loop: capture, unroll, step; look, write, keep."""
+"""The training loop: capture, unroll, step, log, evaluate, checkpoint."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..core.distributed import Group
 from ..core.metrics_log import MetricsLog
 from ..core.progress import ProgressBar, human_rate, say
 from .data import batch_rows, to_tensors
-from .finish import finish, name_bad_rows
-from .heldout import look
+from .heldout import finish, look, name_bad_rows
 from .keeping import is_finished, keep, resume, start_facts, write_record
-from .machine import Clock, StopFlag, stop_requested
+from .losses import StepFigures
+from .machine import StopFlag, TokenClock, stop_requested
+from .metrics import TTTTotals
 from .optim import learning_rate
 from .trackers import Trackers
 from .trainer import Trainer
 from .ttt import rows_by_step
-from .window import Window
+from .vocab_loss import RowLoss
+
+
+class Window:
+    """Sums of the steps since the last logged line; they stay on the device until they are read."""
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._totals = TTTTotals.zeros(steps, device)
+        self._heads: dict[str, Tensor] = {}
+        self._loss = torch.zeros((), device=device)
+        self._norm = torch.zeros((), device=device)
+        self._steps = 0
+
+    def add(self, figures: Sequence[StepFigures], heads: Mapping[str, RowLoss]) -> None:
+        """Add one micro-batch."""
+        self._totals.add(figures)
+        for name, loss in heads.items():
+            rows = loss.losses.new_tensor(len(loss.losses))
+            sums = torch.stack([loss.losses.sum(), loss.correct.sum().float(), rows])
+            self._heads[name] = self._heads.get(name, torch.zeros_like(sums)) + sums
+
+    def close_step(self, loss: Tensor, norm: Tensor) -> None:
+        """End an optimiser step."""
+        self._loss += loss
+        self._norm = norm.detach()
+        self._steps += 1
+
+    def read(self, group: Group) -> dict[str, Any]:
+        """Figures over all processes, a mean over the window's steps."""
+        names = sorted(self._heads)
+        parts = [self._totals.to_vector(), self._loss.double().reshape(1)]
+        parts += [self._heads[name].double() for name in names]
+        summed = torch.from_numpy(group.sum(torch.cat([part.cpu() for part in parts]).numpy()))
+        totals, rest = summed[: parts[0].numel()], summed[parts[0].numel() :]
+        summary = TTTTotals.from_vector(totals).summary()
+        heads = {
+            name: {"loss": float(loss / rows.clamp(min=1)), "accuracy": float(right / rows.clamp(min=1))}
+            for name, (loss, right, rows) in zip(names, rest[1:].reshape(-1, 3))
+        }
+        figures: dict[str, Any] = {
+            "loss": summary["loss"][0],  # type: ignore[index]
+            "ttt_loss": float(rest[0]) / max(self._steps, 1),
+            "accuracy": [round(a, 4) for a in summary["accuracy"]],  # type: ignore[attr-defined]
+            "grad_norm": float(self._norm),
+            "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
+        }
+        return {**figures, "heads": heads} if heads else figures
 
 
 def train(trainer: Trainer) -> Path:
@@ -43,7 +91,11 @@ def train(trainer: Trainer) -> Path:
             say(f"This run is finished: {config.output / 'drafter'}")
             return config.output / "drafter"
         write_record(trainer)
-        with _logging(trainer, start) as log:
+        log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
+        names, values = config.run.trackers, config.model_dump(mode="json")
+        with Trackers(names, config.output, values, resume_step=start, removed=log.removed) as trackers:
+            log.listener = trackers.log
+            log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
             with stop_requested() as stop, ProgressBar("train-drafter", steps, "steps", initial=start) as bar:
                 _run_steps(trainer, start, log, bar, stop)
             path = finish(trainer, log)
@@ -53,24 +105,9 @@ def train(trainer: Trainer) -> Path:
         trainer.strategy.close()
 
 
-@contextlib.contextmanager
-def _logging(trainer: Trainer, start: int) -> Iterator[MetricsLog]:
-    """The log of figures, behind the rows of ``start``, and the trackers that watch it."""
-    config = trainer.config
-    log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=("heads", "end"))
-    values = config.model_dump(mode="json")
-    with Trackers.open(
-        config.run.trackers, config.output, values, resume_step=start, removed=log.removed
-    ) as trackers:
-        log.listener = trackers.log
-        log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
-        yield log
-
-
 def _run_steps(trainer: Trainer, start: int, log: MetricsLog, bar: ProgressBar, stop: StopFlag) -> None:
-    """Steps ``start`` to the last one, with what is done between two of them."""
     optim, run, group = trainer.config.optim, trainer.config.run, trainer.group
-    clock, window, told = Clock(), Window(trainer.steps, trainer.device), ""
+    clock, window, told = TokenClock(), Window(trainer.steps, trainer.device), ""
     for step in range(start, optim.steps):
         clock.add(take_step(trainer, step, window))
         done, last = step + 1, step + 1 == optim.steps

@@ -21,7 +21,7 @@ from .config import TrainConfig
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-class Clock:
+class TokenClock:
     """Tokens a second of training proper; evaluation time is left out."""
 
     def __init__(self) -> None:

@@ -8,9 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ..core.config import Positive, StrictModel
-from ..models.router import DEFAULT_TOP_N
-from .config import CaptureConfig, OptimConfig
-from .data_config import DataConfig
+from ..models.heads_router import DEFAULT_TOP_N
+from .config import CaptureConfig, DataConfig, OptimConfig
 
 
 class RouterConfig(StrictModel):

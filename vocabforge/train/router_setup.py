@@ -24,7 +24,7 @@ from ..models.drafter_io import TargetTensors
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import HeadOwner, drafter_digest
 from ..models.head_rows import check_head_fits, open_head
-from ..models.router import Router
+from ..models.heads_router import Router
 from ..models.target import check_row_length, check_tokenizer_fits, read_target_config
 from ..vocab.clusters import Clusters, load_clusters
 from .data import prepare, with_prepared
@@ -133,7 +133,6 @@ def build_router_trainer(
 def _models(
     config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
 ) -> tuple[Any, Drafter, Artifact | None]:
-    """The target with the layers that the drafter reads, and the drafter."""
     sizes = read_target_config(config.target)
     blank = torch.empty(int(sizes["vocab_size"]), int(sizes["hidden_size"]), device="meta")
     # Which layers the target is to show is known only from the drafter, which shares the target's tensors.

@@ -24,18 +24,17 @@ from ..core.progress import ProgressBar, human_rate, say
 from ..models.drafter import Drafter
 from ..models.head_io import HeadOwner, save_head
 from ..models.heads import RouterHead, base_of, default_budgets
-from ..models.router import Router, cluster_rows
+from ..models.heads_router import Router, cluster_rows
 from ..models.target import HFTarget
 from ..models.target_head import TargetHead
 from . import checkpoint as checkpoints
+from .checkpoint import restore_state, state_of
 from .data import TrainData, batch_rows, to_tensors
-from .draft_states import DraftingRows, drafting_rows
+from .draft_states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of, router_loss
 from .head_report import head_report, router_schedules
-from .machine import Clock, stop_requested
+from .machine import TokenClock, stop_requested
 from .optim import learning_rate, make_optimizer, set_learning_rate
 from .router_config import RouterTrainConfig
-from .router_labels import average_precision, best_columns, labels_of, router_loss
-from .state import restore_state, state_of
 
 BestTokens = dict[tuple[str, int, int], Tensor]
 _LABEL_BYTES = 128 * 2**20
@@ -91,7 +90,7 @@ class RouterTrainer:
         again = ("heldout",) if start == total else ()  # the last report follows the last checkpoint
         log = MetricsLog(config.output / "metrics.jsonl", keep_until=start, again=again)
         with stop_requested() as stop, ProgressBar("train-router", total, "steps", initial=start) as bar:
-            clock = Clock()
+            clock = TokenClock()
             for step in range(start, total):
                 figures = self.step(step, optimizer)
                 clock.add(figures.pop("tokens"))

@@ -19,7 +19,7 @@ from .candidates import Candidates, rows_among
 from .losses import StepFigures, TakenRows, feature_loss, split_figures, take_rows
 from .ttt import unroll
 from .vocab_loss import LossOptions, RowLoss, vocab_loss
-from .vocab_loss_fused import Inputs
+from .vocab_loss_terms import LossInputs
 
 
 @dataclass(frozen=True)
@@ -131,5 +131,5 @@ class TrainStep(nn.Module):
         if candidates is not None:
             head, ids = rows_among(candidates, head, ids)
             target, offset = target.index_select(0, candidates.ids), candidates.offset
-        inputs = Inputs(h, head, taken.teacher, taken.teacher_row, target, ids, per_row, offset)
+        inputs = LossInputs(h, head, taken.teacher, taken.teacher_row, target, ids, per_row, offset)
         return vocab_loss(inputs, self.settings.loss)

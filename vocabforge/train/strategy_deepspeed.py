@@ -19,14 +19,23 @@ from torch import Tensor
 from ..core.distributed import Group
 from ..core.errors import ConfigError, UsageError
 from ..core.files import read_json
-from .batches import divide
+from .checkpoint import entries, trained
 from .config import TrainConfig
+from .data import divide
 from .optim import make_optimizer
-from .state import entries, trained
 from .step import TrainStep
 from .strategy import Check
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class _ReadyStates(dict[Any, dict[str, Tensor]]):
+    # AdamW's state of a flat partition is there when it is asked for, not only after the first step: DeepSpeed then
+    # finds it for every parameter, and a resumed run can fill it.
+    def __missing__(self, partition: Tensor) -> dict[str, Tensor]:
+        moments = {key: torch.zeros_like(partition) for key in _MOMENTS}
+        self[partition] = {"step": torch.zeros(()), **moments}
+        return self[partition]
 
 
 def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
@@ -100,10 +109,11 @@ class DeepSpeed:
         settings = deepspeed_config(config, group.size)
         self._stage = settings["zero_optimization"]["stage"]
         self._micro = settings["gradient_accumulation_steps"]
-        optimizer = make_optimizer(trained(step).values(), config.optim)
+        adamw: Any = make_optimizer(trained(step).values(), config.optim)
+        adamw.state, self._adamw = _ReadyStates(), adamw
         buffers = {id(m): dict(m._buffers) for m in step.modules()}
         engine, *_ = deepspeed.initialize(
-            model=step, optimizer=optimizer, config=settings, dist_init_required=False
+            model=step, optimizer=self._adamw, config=settings, dist_init_required=False
         )
         for module in step.modules():  # bf16 mode casts the target's tensors and rotary tables too
             module._buffers.update(buffers.get(id(module), {}))
@@ -137,62 +147,37 @@ class DeepSpeed:
         }
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        self._link_states()
         read = self._deepspeed.utils.safe_get_full_optimizer_state
-        tensors = {}
+        steps, tensors = self._steps(), {}
         for name, parameter in self.parameters.items():
             for key in _MOMENTS:
                 tensors[f"{name}/{key}"] = read(parameter, key).detach().cpu().contiguous().clone()
-            tensors[f"{name}/step"] = self._inner_steps()[0].detach().cpu().clone()
+            tensors[f"{name}/step"] = steps[0].detach().cpu().clone()
         return tensors
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        self._make_states()
-        self._link_states()
-        utils = self._deepspeed.utils
+        utils, whole = self._deepspeed.utils, contextlib.nullcontext()
+        if self._stage < 3:  # otherwise done in the first step; stage 3 looks states up each time
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
+        else:
+            named = list(self.parameters.values())
+            whole = self._deepspeed.zero.GatheredParameters(named, modifier_rank=0)
         for name, parameter in self.parameters.items():
             utils.safe_set_full_fp32_param(parameter, weights[name])
             for key, value in entries(state, name).items():
                 if key != "step":
                     utils.safe_set_full_optimizer_state(parameter, value, key)
-        for count in self._inner_steps():
+        for count in self._steps():
             count.fill_(step)
-        # The tensors that a forward pass reads follow the fp32 ones at the next update only.
-        with self._writable(), torch.no_grad():
+        # The tensors that a forward pass reads follow the fp32 ones at the next update only. Under stage 3 they are
+        # whole inside, and what rank 0 writes is divided again.
+        with whole, torch.no_grad():
             for name, parameter in self.parameters.items():
                 if self._stage < 3 or self.group.rank == 0:
                     parameter.copy_(weights[name])
 
-    def _make_states(self) -> None:
-        """Give every flat partition its AdamW state, which otherwise the first step would make."""
-        zero = self._engine.optimizer
-        flat = zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups
-        for partition in flat:
-            if not zero.optimizer.state[partition]:
-                zero.optimizer.state[partition] = {
-                    "step": torch.zeros(()),
-                    **{key: torch.zeros_like(partition) for key in _MOMENTS},
-                }
-
-    def _link_states(self) -> None:
-        """Let parameters find their state in the flat partitions.
-
-        ZeRO-1 and 2 do it once, after the first group's first step: groups behind it stay without.
-        """
-        zero = self._engine.optimizer
-        if self._stage < 3:
-            zero._hp_optimizer_states_linked = False
-            zero._lazy_init_hp_params_optimizer_state()
-
-    def _inner_steps(self) -> list[Tensor]:
-        """AdamW's step counts, which ZeRO keeps for its flat partitions."""
-        return [entry["step"] for entry in self._engine.optimizer.optimizer.state.values()]
-
-    def _writable(self) -> AbstractContextManager[None]:
-        """Inside, parameters are whole; under stage 3 what rank 0 writes is divided again."""
-        if self._stage < 3:
-            return contextlib.nullcontext()
-        return self._deepspeed.zero.GatheredParameters(list(self.parameters.values()), modifier_rank=0)
+    def _steps(self) -> list[Tensor]:
+        return [entry["step"] for entry in self._adamw.state.values()]
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""

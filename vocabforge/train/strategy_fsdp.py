@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..core.distributed import Group
+from .checkpoint import entries, full_state, trained, whole
 from .config import TrainConfig
 from .optim import make_optimizer, set_learning_rate
-from .state import entries, full_state, trained, whole
 from .step import TrainStep
 from .strategy import Check
 

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.distributed import Group
+from .checkpoint import full_state, restore, trained
 from .config import TrainConfig
-from .master_weights import clip_global_norm
-from .optim import make_optimizer, set_learning_rate
-from .state import full_state, restore, trained
+from .optim import clip_global_norm, make_optimizer, set_learning_rate
 from .step import TrainStep
 from .strategy import Check
 

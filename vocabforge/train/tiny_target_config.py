@@ -9,30 +9,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..core.config import Positive, StrictModel
-from .config import OptimConfig, Precision
+from .config import OptimConfig
 
-# What does not decide the weights, or is held against hashes of the files instead of their names.
+# Settings that do not change the weights, and paths: the files count by their content.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
 
 
 class TargetTrainingConfig(StrictModel):
-    """What a Llama with tied embeddings is, and how it learns; from which texts is said elsewhere.
+    """Sizes and training of a Llama with tied embeddings.
 
     Attributes:
-        rows: V, rows of the embedding; None: the tokenizer's entries. Beyond these they are padding.
-        intermediate_size: width of the SwiGLU MLP.
-        max_position_embeddings: longest context that the configuration admits.
+        rows: V, rows of the embedding; None: as many as the tokenizer has entries.
         rope_theta: base of the rotary embedding.
         sequence_length: T, tokens of a packed training row.
-        init_std: standard deviation of the initial weights; narrow models learn sooner with more than the
-            usual 0.02.
-        induction: start with attention that copies from the prompt, and keep it; see ``train.induction``.
+        init_std: standard deviation of the initial weights; narrow models learn sooner with more than the usual 0.02.
         loss_on: which predictions count: those of assistant tokens, or of all tokens.
-        candidates: tokens that the loss of a step is estimated on (``train.candidates``), beside those of its
-            batch; None: all V. Held-out losses are always over all V.
-        mixed_precision: ``auto`` is bf16 where the device is fast at it: CUDA, and CPUs with AMX.
-        checkpoint_every: steps. Packed rows and checkpoints are then kept beside the output, in
-            ``NAME.checkpoints``, until it is finished, and a run that was stopped goes on. None keeps nothing.
+        checkpoint_every: steps between checkpoints. They and the packed rows are stored in ``NAME.checkpoints`` beside
+            the output until it is finished; the same call resumes from the newest one.
     """
 
     rows: Positive | None = None
@@ -45,11 +38,8 @@ class TargetTrainingConfig(StrictModel):
     rope_theta: Annotated[float, Field(gt=1.0)] = 10_000.0
     sequence_length: Annotated[int, Field(ge=8)] = 256
     init_std: Annotated[float, Field(gt=0.0)] = 0.05
-    induction: bool = False
     loss_on: Literal["assistant", "all"] = "assistant"
-    candidates: Positive | None = None
-    mixed_precision: Precision = "no"
-    checkpoint_every: Positive | None = None
+    checkpoint_every: Positive = 400
     optim: OptimConfig
 
     @model_validator(mode="after")
@@ -69,8 +59,7 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     Attributes:
         train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
-        heldout: conversations for the held-out loss; of several files each has a loss of its own, without any there is
-            none.
+        heldout: conversations for the held-out loss; each file has a loss of its own.
         tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
         vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
         heldout_rows: packed rows of each held-out file at most, evenly spread over it; None: all of them.

@@ -1,170 +1,157 @@
-"""Figures into TensorBoard, W&B or MLflow beside metrics.jsonl, through accelerate's trackers, from rank 0.
+"""Figures in TensorBoard, W&B, MLflow or another of accelerate's trackers, beside metrics.jsonl; rank 0 only.
 
-metrics.jsonl is the truth; a tracker is a view of it. Each tracker lives in a thread of its own behind a queue, so
-that a slow or broken one neither slows nor ends a run: its first error is told, and training goes on.
+metrics.jsonl is the truth; a tracker is a view of it. A tracker that fails is dropped, and training continues.
 """
 
 from __future__ import annotations
 
 import json
-import queue
-import threading
-import time
-from collections.abc import Collection, Mapping, Sequence
+import os
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.distributed import rank
+from ..core.errors import UsageError
+from ..core.extension import check_known
 from ..core.files import atomic_write_json, read_json
 from ..core.progress import say
-from .tracker_table import TRACKERS, TrackedRun, check_trackers
 
-STATE = "trackers.json"  # what a resumed run needs to go on in the same tracked run
-_QUEUE_ROWS = 10_000
-_CLOSE_S = 60.0
+STATE = "trackers.json"  # tracker -> what a resumed run needs to continue the same tracked run
+_PROJECT = "vocabforge"
 _MESSAGE = 200  # characters of a tracker's own error
 
 
+def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
+    """The trackers among ``names`` that can be used; without its package TensorBoard is left out with a warning.
+
+    Raises:
+        UsageError: an unknown name, or another tracker's package is missing.
+    """
+    if not names:
+        return ()
+    from accelerate import tracking
+
+    found, installed = [], {str(one) for one in tracking.get_available_trackers()}
+    for name in dict.fromkeys(names):
+        check_known(name, tracking.LOGGER_TYPE_TO_CLASS, "tracker", source="run.trackers")
+        if name in installed:
+            found.append(name)
+        elif name == "tensorboard":
+            say(
+                "Warning: no TensorBoard log is written: pip install tensorboardX (metrics.jsonl has all figures)."
+            )
+        else:
+            raise UsageError(
+                f"the package of the tracker {name} is not installed",
+                source="run.trackers",
+                remedy=f"pip install {name}, or leave {name} out of run.trackers",
+            )
+    return tuple(found)
+
+
 class Trackers:
-    """The open trackers of a run; on other ranks than 0 it holds none. Make it with :meth:`open`."""
+    """The open trackers of a run; on other ranks than 0 there are none. In a launched run, after joining.
 
-    def __init__(self, workers: Sequence[_Worker] = ()) -> None:
-        self._workers = list(workers)
+    Args:
+        names: of accelerate's trackers.
+        folder: the run's folder; TensorBoard's files go to ``folder/tensorboard``.
+        config: the resolved configuration, saved flat as hyperparameters, once a run.
+        resume_step: the step that the run continues from.
+        removed: (kind, step) of rows that were logged and will be logged again (:attr:`MetricsLog.removed`).
 
-    @classmethod
-    def open(
-        cls,
+    Raises:
+        UsageError: see :func:`check_trackers`.
+    """
+
+    def __init__(
+        self,
         names: Sequence[str],
         folder: Path,
         config: Mapping[str, Any],
         *,
         resume_step: int = 0,
         removed: Collection[tuple[str, int]] = (),
-    ) -> Trackers:
-        """Start the named trackers in the background; in a launched run, after the processes are joined.
+    ) -> None:
+        self._open: dict[str, Any] = {}
+        self._resent: dict[str, Collection[tuple[str, int]]] = {}
+        if rank() != 0 or not (names := check_trackers(names)):
+            return
+        from accelerate import PartialState
 
-        Args:
-            names: rows of ``tracker_table.TRACKERS``.
-            folder: the run's folder; TensorBoard's files go to ``folder/tensorboard``.
-            config: the resolved configuration, saved flat as hyperparameters, once a run.
-            resume_step: the step that the run goes on from.
-            removed: (kind, step) of rows that were logged and will be logged again
-                (:attr:`MetricsLog.removed`).
-
-        Raises:
-            UsageError: see :func:`~vocabforge.train.tracker_table.check_trackers`.
-        """
-        if rank() != 0:
-            return cls()
-        names = check_trackers(names)
-        if names:
-            from accelerate import PartialState
-
-            PartialState()  # accelerate's trackers ask it who they are
-        state = _State(folder / STATE)
-        return cls([_Worker(name, folder, config, resume_step, removed, state) for name in names])
+        PartialState()  # accelerate's trackers ask it for their rank
+        state: dict[str, Any] = read_json(folder / STATE) if (folder / STATE).is_file() else {}
+        for name in names:
+            # TensorBoard forgets the steps that a resumed run repeats; the others are not sent them twice.
+            self._resent[name] = frozenset(removed) if name in state and name != "tensorboard" else ()
+            self._guarded(name, "cannot be started", self._start, name, folder, resume_step, config, state)
+        atomic_write_json(folder / STATE, state)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Send a row of metrics.jsonl, as its :attr:`MetricsLog.listener`; it returns at once and never fails.
+        """Send a row of metrics.jsonl, as its :attr:`MetricsLog.listener`; never fails.
 
         Args:
             row: has ``step``, its place on the step axis, and mostly ``kind``; numbers, lists and mappings of them
-                are named ``kind/name``, ``kind/name/1`` …. What is no number is left out.
+                are named ``kind/name``, ``kind/name/1`` …. Everything else is left out.
         """
-        if not self._workers:
-            return
-        kind = str(row.get("kind", ""))
+        kind, step = str(row.get("kind", "")), int(row["step"])
         body = {key: value for key, value in row.items() if key not in ("kind", "step")}
         numbers = numeric(body, f"{kind}/" if kind else "")
-        for worker in self._workers:
-            worker.put(kind, int(row["step"]), numbers)
+        for name, tracker in list(self._open.items()):
+            if (kind, step) not in self._resent[name]:
+                self._guarded(name, f"failed at step {step}", tracker.log, numbers, step=step)
 
     def close(self) -> None:
-        """Send what is queued and end; a tracker that takes longer than a minute is left behind."""
-        for worker in self._workers:
-            worker.rows.put(None)
-        end = time.monotonic() + _CLOSE_S
-        for worker in self._workers:
-            worker.join(max(0.0, end - time.monotonic()))
-            if worker.is_alive():
-                say(f"The tracker {worker.name} does not finish; its last figures may be missing there.")
-        self._workers = []
+        """End every tracker's run."""
+        for name, tracker in list(self._open.items()):
+            self._guarded(name, "cannot be closed", tracker.finish)
+        self._open = {}
+
+    def _guarded(self, name: str, what: str, call: Callable[..., object], *given: Any, **named: Any) -> None:
+        try:
+            call(*given, **named)
+        except Exception as error:  # noqa: BLE001 (whatever it is, training continues)
+            self._open.pop(name, None)
+            text = (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+            text = text if len(text) <= _MESSAGE else text[:_MESSAGE] + " …"
+            say(
+                f"The tracker {name} {what}: {type(error).__name__}: {text}. "
+                "Training continues without it; metrics.jsonl has all figures."
+            )
+
+    def _start(
+        self, name: str, folder: Path, resume_step: int, config: Mapping[str, Any], state: dict[str, Any]
+    ) -> None:
+        """Start one, continuing the run that ``state`` has of it, and record there what a resumed run needs."""
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        made, run, known = LOGGER_TYPE_TO_CLASS[name], folder.resolve().name, state.get(name, {})
+        facts: dict[str, Any] = {"started": True}
+        if name == "tensorboard":
+            # Earlier event files are forgotten from the purge step on; file names have whole seconds only.
+            purge = {"purge_step": resume_step + 1} if known else {}
+            tracker = made("tensorboard", folder, filename_suffix=f".{resume_step}", **purge)
+        elif name == "wandb":
+            facts = {"id": str(known.get("id") or uuid.uuid4().hex)}
+            project = os.environ.get("WANDB_PROJECT", _PROJECT)
+            tracker = made(project, name=run, dir=str(folder), resume="allow", **facts)
+        elif name == "mlflow":
+            tracker = made(experiment_name=_PROJECT, run_id=known.get("id"), run_name=run)
+        else:
+            tracker = made(_PROJECT, *([folder / name] if made.requires_logging_directory else []))
+        tracker.start()
+        if name == "mlflow":
+            facts = {"id": tracker.tracker.info.run_id}
+        if not known:
+            tracker.store_init_configuration(flat_config(config))
+        self._open[name], state[name] = tracker, facts
 
     def __enter__(self) -> Trackers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _State:
-    """``trackers.json``: what each tracker remembers between runs."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._values: dict[str, Any] = read_json(path) if path.is_file() else {}
-
-    def get(self, name: str) -> dict[str, Any]:
-        return self._values.get(name, {})
-
-    def set(self, name: str, value: dict[str, Any]) -> None:
-        with self._lock:
-            if self._values.get(name) != value:
-                self._values[name] = value
-                atomic_write_json(self._path, self._values)
-
-
-class _Worker(threading.Thread):
-    """One tracker in its thread: started, fed and finished there (MLflow's active run belongs to a thread)."""
-
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        config: Mapping[str, Any],
-        resume_step: int,
-        removed: Collection[tuple[str, int]],
-        state: _State,
-    ) -> None:
-        super().__init__(name=name, daemon=True)
-        self._run = TrackedRun(folder, resume_step, state.get(name))
-        self._config, self._state = flat_config(config), state
-        self._skip = frozenset(removed) if self._run.known and not TRACKERS[name].rewinds else frozenset()
-        self._told = False
-        self.rows: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue()
-        self.start()
-
-    def put(self, kind: str, step: int, numbers: dict[str, float]) -> None:
-        if (kind, step) in self._skip or not self.is_alive():
-            return
-        if self.rows.qsize() >= _QUEUE_ROWS:
-            self._tell("is too slow; figures are left out there")
-            return
-        self.rows.put((step, numbers))
-
-    def run(self) -> None:
-        try:
-            tracker, remembered = TRACKERS[self.name].start(self._run)
-            if not self._run.known:
-                tracker.store_init_configuration(self._config)
-            self._state.set(self.name, remembered)
-        except Exception as error:  # noqa: BLE001 (whatever it is, training goes on)
-            self._tell(f"cannot be started: {_in_short(error)}")
-            return
-        while (row := self.rows.get()) is not None:
-            try:
-                tracker.log(row[1], step=row[0])
-            except Exception as error:  # noqa: BLE001
-                self._tell(f"failed at step {row[0]}: {_in_short(error)}")
-        try:
-            tracker.finish()
-        except Exception as error:  # noqa: BLE001
-            self._tell(f"cannot be closed: {_in_short(error)}")
-
-    def _tell(self, what: str) -> None:
-        if not self._told:
-            self._told = True
-            say(f"The tracker {self.name} {what}. Training goes on; metrics.jsonl has all figures.")
 
 
 def numeric(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -191,9 +178,3 @@ def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool |
         else:
             flat[f"{prefix}{key}"] = json.dumps(value, default=str)
     return flat
-
-
-def _in_short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    text = lines[0].rstrip(".") if lines else "no message"
-    return f"{type(error).__name__}: {text if len(text) <= _MESSAGE else text[:_MESSAGE] + ' …'}"

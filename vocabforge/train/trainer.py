@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from ..capture.online import CapturedBatch
 from ..core.distributed import Group
 from ..models.drafter import Drafter
-from .batches import divide
-from .candidates import Candidates, CandidateSampler
+from .candidates import Candidates
 from .config import TrainConfig
-from .data import TrainData, corpus_counts, to_tensors
+from .data import TrainData, divide, to_tensors
 from .losses import feature_noise
 from .machine import uses_bf16
 from .step import TrainStep
@@ -38,6 +37,7 @@ class Trainer:
         identity: settings and input hashes that a resumed run must share.
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation; None does not.
+        sample: draws the tokens of a step that its vocabulary losses are estimated on; None: all V.
         facts: what the run remembers beside its weights: the best evaluation so far.
         summary: step and held-out figures of the last evaluation.
     """
@@ -52,6 +52,7 @@ class Trainer:
     identity: dict[str, Any]
     meta: dict[str, Any]
     live: Live | None = None
+    sample: Callable[[int, Tensor], Candidates] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     summary: tuple[int, dict[str, Any]] | None = None
 
@@ -63,11 +64,6 @@ class Trainer:
         self.steps = config.ttt.steps if bound is None else bound
         strategy = wanted_strategy(config.run.strategy, group)
         self.strategy: Strategy = make_strategy(strategy, self.step_module, config, group, self.device)
-        self.sampler: CandidateSampler | None = None
-        if config.memory.candidates is not None:
-            rows = len(self.target.head_weight)
-            counts = corpus_counts(self.data.train, rows)
-            self.sampler = CandidateSampler(counts, config.memory.candidates, rows, config.run.seed)
 
     @property
     def drafter(self) -> Any:
@@ -90,7 +86,7 @@ class Trainer:
         Args:
             ids: (B, T) of the whole batch, so that all its parts are estimated on the same tokens.
         """
-        return None if self.sampler is None else self.sampler.draw(step, ids, self.device)
+        return None if self.sample is None else self.sample(step, ids)
 
     def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
         """(B, T, .) noise on what the drafter reads of these rows; None without."""

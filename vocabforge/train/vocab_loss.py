@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ..core.errors import ConfigError, MismatchError
 from ..models.device import has_triton
-from .vocab_loss_fused import FusedVocabLoss, Inputs
-from .vocab_loss_terms import accumulation, scores, teacher_terms
+from .vocab_loss_terms import FusedVocabLoss, LossInputs, accumulation, scores, teacher_terms
 
 # (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
 _NAIVE_TENSORS = 4
@@ -77,7 +76,7 @@ class RowLoss:
     ceiling: Tensor
 
 
-def vocab_loss(inputs: Inputs, options: LossOptions) -> RowLoss:
+def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     """Soft cross-entropy of M draft rows; gradients reach ``inputs.draft`` and ``inputs.draft_head`` only.
 
     Tensors may be fp32, bf16 or fp16; logits come from matrix products in the head's type (autocast's type under
@@ -105,15 +104,14 @@ def naive_bytes(rows: int, columns: int) -> int:
     return 4 * _NAIVE_TENSORS * rows * columns
 
 
-def _chosen(inputs: Inputs, options: LossOptions) -> str:
+def _chosen(inputs: LossInputs, options: LossOptions) -> str:
     if options.impl != "auto":
         return options.impl
     held = naive_bytes(inputs.draft.shape[0], inputs.draft_head.shape[0] + inputs.target_head.shape[0])
     return "naive" if held <= options.chunk_mb * _MIB else "fused"
 
 
-def _naive(x: Inputs) -> RowLoss:
-    """The reference: all logits at once, gradients by autograd."""
+def _naive(x: LossInputs) -> RowLoss:
     dtypes = x.product_dtypes()
     out = accumulation(torch.promote_types(*dtypes))
     with torch.autocast(x.draft.device.type, enabled=False):
@@ -139,7 +137,7 @@ def _naive(x: Inputs) -> RowLoss:
     return RowLoss(total, losses.detach().float(), ~inside, correct, overlap.float(), ceiling.float())
 
 
-def _check(x: Inputs) -> None:
+def _check(x: LossInputs) -> None:
     rows, columns = len(x.draft), len(x.draft_head)
     problem = None
     if x.draft.shape[-1] != x.draft_head.shape[-1]:
@@ -157,5 +155,5 @@ def _check(x: Inputs) -> None:
         raise MismatchError(
             "the vocabulary loss was given sizes that do not go together",
             got=problem,
-            expected="sizes as train.vocab_loss.Inputs has them",
+            expected="sizes as train.vocab_loss_terms.LossInputs has them",
         )

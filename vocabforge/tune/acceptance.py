@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from ..core.config import StrictModel
 from ..core.errors import ArtifactError, DataError
 from ..core.files import atomic_write_json, read_json
 from ..decode.proposers import Proposer
-from ..decode.result import Generation
+from ..decode.request import Generation
 from ..evaluate.acceptance import AcceptanceMeter
 from ..evaluate.intervals import estimate, ratio
 from ..evaluate.live_prompts import LivePrompts
@@ -43,21 +43,15 @@ class PromptRow(StrictModel):
 
     @classmethod
     def of(cls, prompt: Sequence[int], made: Generation, plain: Generation) -> PromptRow:
-        """From a generation with a proposer, beside plain decoding's."""
+        """From a generation, and plain decoding's of the same prompt (or that one alone)."""
+        # Plain decoding also counts the prompt's pass, which gives the first token.
+        lengths = made.accept_lengths[1:] if made is plain else made.accept_lengths
         return cls(
             prompt_tokens=len(prompt),
             new_tokens=len(made.token_ids),
-            cycles=len(made.accept_lengths),
-            committed=sum(made.accept_lengths),
+            cycles=len(lengths),
+            committed=sum(lengths),
             identical=made.token_ids == plain.token_ids,
-        )
-
-    @classmethod
-    def of_plain(cls, prompt: Sequence[int], made: Generation) -> PromptRow:
-        """From plain decoding, whose first token comes with the prompt's pass."""
-        new = len(made.token_ids)
-        return cls(
-            prompt_tokens=len(prompt), new_tokens=new, cycles=max(new - 1, 0), committed=max(new - 1, 0)
         )
 
 
@@ -114,14 +108,14 @@ class AcceptanceStore:
 
 
 class AcceptanceSource:
-    """Rows of candidates on prompts: read from the store, else decoded greedily and kept.
+    """Rows of candidates on prompts: read from the store, otherwise decoded greedily and saved.
 
     Args:
         model: the target.
         prompts: all that may be asked for, in order.
         new: tokens a prompt.
-        store: where rows are kept.
-        identity: everything beside candidate and prompt that decides a row (hashes of target and drafter, dtype).
+        store: where rows are saved.
+        identity: everything besides candidate and prompt that decides a row (hashes of target and drafter, dtype).
     """
 
     def __init__(
@@ -145,65 +139,35 @@ class AcceptanceSource:
         """Of a candidate's file."""
         return digest({**self.identity, "candidate": dict(about)})
 
-    def missing(self, about: Mapping[str, Any], places: Iterable[int]) -> list[int]:
-        """Places of prompts whose rows are not known yet."""
-        known = self._known(self.key(about))
-        return [place for place in places if self._names[place] not in known]
-
     def plain(self, places: Sequence[int]) -> list[PromptRow]:
         """Plain decoding's rows."""
-        return self._fill({"decoding": "plain"}, places, self._decode_plain)
+        return self.rows({"decoding": "plain"}, None, places)
 
     def rows(
-        self, about: Mapping[str, Any], proposer: Proposer | None, places: Sequence[int]
+        self, about: Mapping[str, Any], proposer: Callable[[], Proposer] | None, places: Sequence[int]
     ) -> list[PromptRow]:
         """A candidate's rows, in the order of the places.
 
         Args:
             about: what decides its drafts, as JSON values.
-            proposer: decodes what is missing; None where nothing can be.
+            proposer: makes what decodes missing rows; None decodes plainly.
         """
-        if proposer is None:
-            known = self._known(self.key(about))
-            return [known[self._names[place]] for place in places]
-
-        def decode(wanted: tuple[int, ...]) -> list[PromptRow]:
-            meter = self._meter(wanted)
-            made, plain = meter.measure(proposer).made, meter.plain()
-            return [
-                PromptRow.of(self.prompts.prompts[place], one, other)
-                for place, one, other in zip(wanted, made, plain, strict=True)
-            ]
-
-        return self._fill(about, places, decode)
-
-    def _fill(self, about: Mapping[str, Any], places: Sequence[int], decode: Any) -> list[PromptRow]:
         key = self.key(about)
-        known = self._known(key)
-        wanted = tuple(place for place in places if self._names[place] not in known)
-        if wanted:
-            for place, row in zip(wanted, decode(wanted), strict=True):
+        if key not in self._rows:
+            self._rows[key] = self.store.read(key)
+        known = self._rows[key]
+        if wanted := tuple(place for place in places if self._names[place] not in known):
+            for place, row in zip(wanted, self._decode(wanted, proposer), strict=True):
                 known[self._names[place]] = row
             self.store.write(key, about, known)
         return [known[self._names[place]] for place in places]
 
-    def _decode_plain(self, wanted: tuple[int, ...]) -> list[PromptRow]:
-        made = self._meter(wanted).plain()
-        return [
-            PromptRow.of_plain(self.prompts.prompts[place], one)
-            for place, one in zip(wanted, made, strict=True)
-        ]
-
-    def _known(self, key: str) -> dict[str, PromptRow]:
-        if key not in self._rows:
-            self._rows[key] = self.store.read(key)
-        return self._rows[key]
-
-    def _meter(self, places: tuple[int, ...]) -> AcceptanceMeter:
-        """Of some prompts; what plain decoding gives for them is decoded once."""
-        if places not in self._meters:
-            chosen = [self.prompts.prompts[place] for place in places]
-            self._meters[places] = AcceptanceMeter(
-                self.model, LivePrompts(chosen, self.prompts.stop_ids), self.new
-            )
-        return self._meters[places]
+    def _decode(self, places: tuple[int, ...], proposer: Callable[[], Proposer] | None) -> list[PromptRow]:
+        prompts = [self.prompts.prompts[place] for place in places]
+        if places not in self._meters:  # a meter decodes plainly once
+            chosen = LivePrompts(prompts, self.prompts.stop_ids)
+            self._meters[places] = AcceptanceMeter(self.model, chosen, self.new)
+        meter = self._meters[places]
+        plain = meter.plain()
+        made = plain if proposer is None else meter.measure(proposer()).made
+        return [PromptRow.of(*three) for three in zip(prompts, made, plain, strict=True)]

@@ -16,7 +16,7 @@ _STEPS = (1, 2, 2.5, 5)
 
 
 @dataclass(frozen=True)
-class Place:
+class ChartPoint:
     """A way of decoding in the plane of cycle time and accepted length.
 
     Attributes:
@@ -35,7 +35,7 @@ class Place:
 
 
 def pareto_chart(
-    name: str, places: Sequence[Place], plain: Place, *, batch: int = 1, width: float = WIDE_IN
+    name: str, places: Sequence[ChartPoint], plain: ChartPoint, *, batch: int = 1, width: float = WIDE_IN
 ) -> str:
     """Accepted length over cycle time; straight lines through the origin are equal tokens a second.
 
@@ -95,9 +95,9 @@ def pareto_chart(
     return render_chart(name, 4.6 if width >= WIDE_IN else 3.6, draw, width)
 
 
-def frontier(places: Sequence[Place]) -> list[Place]:
+def frontier(places: Sequence[ChartPoint]) -> list[ChartPoint]:
     """Those that no other is both quicker and better than, by time."""
-    found: list[Place] = []
+    found: list[ChartPoint] = []
     for one in sorted(places, key=lambda place: (place.ms, -place.accepted)):
         if not found or one.accepted > found[-1].accepted:
             found.append(one)
@@ -112,50 +112,3 @@ def contour_rates(rates: Sequence[float]) -> list[float]:
     step = min((size * power for size in (*_STEPS, 10)), key=lambda size: abs(size - wanted))
     first = int(lowest / step)
     return [step * number for number in range(max(first, 1), int(highest / step) + 2)]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A predicted figure beside a measured one, with intervals."""
-
-    index: int
-    predicted: tuple[float, float, float]
-    measured: tuple[float, float, float]
-
-
-def check_chart(name: str, rows: Sequence[Compared], *, tolerance: float = 0.1) -> str:
-    """Measured over predicted tokens a second, around the line where both are equal."""
-
-    def draw(axes: Axes) -> None:
-        values = [value for row in rows for value in (*row.predicted, *row.measured)]
-        low, high = 0.94 * min(values), 1.05 * max(values)
-        ends = [low, high]
-        axes.fill_between(
-            ends,
-            [(1 - tolerance) * end for end in ends],
-            [(1 + tolerance) * end for end in ends],
-            color=RULE,
-            alpha=0.55,
-            linewidth=0,
-        )
-        axes.plot(ends, ends, color=MUTED, linewidth=1.0)
-        for row in rows:
-            value, other = row.predicted, row.measured
-            axes.errorbar(
-                value[0],
-                other[0],
-                xerr=[[max(0.0, value[0] - value[1])], [max(0.0, value[2] - value[0])]],
-                yerr=[[max(0.0, other[0] - other[1])], [max(0.0, other[2] - other[0])]],
-                color=method_colour(row.index),
-                marker=method_marker(row.index),
-                markersize=7,
-                markeredgecolor=PAPER,
-                linewidth=1.2,
-                capsize=2.5,
-            )
-        axes.set_xlim(low, high)
-        axes.set_ylim(low, high)
-        axes.set_xlabel("predicted tokens/s")
-        axes.set_ylabel("measured tokens/s")
-
-    return render_chart(name, 3.6, draw)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +14,16 @@ from ..decode.build_models import Models
 from ..evaluate.environment import describe_environment
 from ..models.heads import DraftHead
 from .acceptance import AcceptanceSource, AcceptanceStore, PromptRow
-from .cutting import cut_vocabs
-from .measure import LatencyInputs
-from .options import TuneInputs, TuneOptions
-from .predict import Prediction, best_rows, mean_prefix, predict, predict_plain
-from .prompts import Halves, read_halves
-from .proposing import HeadInputs, Proposing, head_choices
+from .options import Halves, TuneInputs, TuneOptions, read_halves
+from .predict import Prediction, mean_prefix, predict, predict_plain
+from .proposing import Proposing, head_choices
 from .search import Entry
-from .space import Candidate, HeadChoice, candidates, trees_of
+from .space import HeadChoice, TuneCandidate, candidates, cut_vocabs, trees_of
 from .table import LatencyTable
-from .types import CycleSetting, HeadSetting, TreeSetting
+from .types import CycleSetting, setting_of
 
 
-@dataclass(frozen=True)
-class Space:
-    """What is searched.
-
-    Attributes:
-        settings: sizes of each head.
-        left_out: heads that are not searched, and why.
-    """
-
-    candidates: Sequence[Candidate]
-    heads: Mapping[HeadChoice, HeadSetting]
-    left_out: Mapping[str, str]
-
-    @property
-    def trees(self) -> list[TreeSetting]:
-        return list(dict.fromkeys(one.tree for one in self.candidates))
-
-
-class Loaded:
+class TuneSession:
     """Everything that a run has loaded.
 
     Args:
@@ -97,64 +76,16 @@ class Loaded:
     def environment(self) -> dict[str, Any]:
         return describe_environment(device=str(self.models.model.device), dtype=self.options.dtype)
 
-    def latency_inputs(
-        self, heads: Sequence[DraftHead], trees: Sequence[TreeSetting], batches: Sequence[int]
-    ) -> LatencyInputs:
-        """What is measured of these heads, the drafter's own first, with these trees."""
-        return LatencyInputs(
-            self.models.model,
-            self.proposing.drafter,
-            heads,
-            trees,
-            self.halves.tuning.prompts,
-            batches,
-            self.options.new_tokens,
-            self.hashes["target"],
-            self.hashes["drafter"],
-        )
+    @property
+    def levels(self) -> int:
+        """Of the deepest tree; a head with a schedule is laid over them."""
+        return max(tree.levels for tree in self.trees)
 
-    def space(self, latency: LatencyTable) -> Space:
-        """Heads times trees, less what the latency table cannot tell.
+    def heads(self) -> list[DraftHead]:
+        """Of :attr:`choices`, the drafter's own first."""
+        return [self.proposing.head(choice, self.levels) for choice in self.choices]
 
-        Raises:
-            MismatchError: nothing is left.
-        """
-        settings = {choice: self.setting(choice) for choice in self.choices}
-        left_out: dict[str, str] = {}
-        found = []
-        for one in self.all_candidates:
-            try:
-                for batch in self.options.batches:
-                    latency.cycle(
-                        CycleSetting(head=settings[one.head], tree=one.tree, batch=batch, prefix=64)
-                    )
-            except MismatchError as error:
-                kind = settings[one.head].label
-                left_out.setdefault(
-                    one.head.name, f"the latency table knows nothing of {kind}; {error.remedy}"
-                )
-                continue
-            found.append(one)
-        if not found:
-            raise MismatchError(
-                "the latency table tells nothing about any of the draft heads",
-                got="; ".join(f"{name}: {why}" for name, why in left_out.items()),
-                source=self.inputs.what_if,
-                remedy="run tune --measure-only there with the same draft heads and trees",
-            )
-        return Space(found, settings, left_out)
-
-    @cached_property
-    def all_candidates(self) -> list[Candidate]:
-        sizes = {choice: self.proposing.head(choice, self.trees[-1].levels).size for choice in self.choices}
-        return candidates(sizes, self.trees)
-
-    def setting(self, choice: HeadChoice, levels: int | None = None) -> HeadSetting:
-        """Sizes of a head; of one with a schedule, laid over so many levels."""
-        deepest = max(tree.levels for tree in self.trees)
-        return self.proposing.setting(Candidate(choice, TreeSetting.chain((levels or deepest) - 1)))
-
-    def about(self, candidate: Candidate) -> dict[str, Any]:
+    def about(self, candidate: TuneCandidate) -> dict[str, Any]:
         """What decides a candidate's drafts, by content."""
         head = candidate.head
         given = {
@@ -174,39 +105,60 @@ class Loaded:
         if self.inputs.ranking is not None:
             folder = self.output / "vocab"
             cut = cut_vocabs(self.inputs.ranking, self.inputs.sizes, self.inputs.target, folder)
-            heads = HeadInputs(
-                (*heads.vocabs, *cut), heads.heads, heads.shortlists, heads.budgets, heads.dynamic
-            )
+            heads = replace(heads, vocabs=(*heads.vocabs, *cut))
         return head_choices(heads, self.proposing.own)
 
 
 class Joined:
-    """Acceptance and latency of candidates, as :func:`~vocabforge.tune.search.search` asks for them."""
+    """Acceptance and latency of candidates, as :func:`~vocabforge.tune.search.search` asks for them.
 
-    def __init__(self, loaded: Loaded, latency: LatencyTable) -> None:
+    Attributes:
+        candidates: heads times trees, without those that the latency table lacks.
+        settings: sizes of each head.
+        left_out: heads that are not searched, and why.
+
+    Raises:
+        MismatchError: no candidate is left.
+    """
+
+    def __init__(self, loaded: TuneSession, latency: LatencyTable) -> None:
         self.loaded, self.latency = loaded, latency
         self._abouts: dict[str, dict[str, Any]] = {}
+        heads = dict(zip(loaded.choices, loaded.heads()))
+        self.settings = {choice: setting_of(head) for choice, head in heads.items()}
+        self.left_out: dict[str, str] = {}
+        self.candidates: list[TuneCandidate] = []
+        for one in candidates({choice: head.size for choice, head in heads.items()}, loaded.trees):
+            head = self.settings[one.head]
+            try:
+                for batch in loaded.options.batches:
+                    latency.cycle(CycleSetting(head=head, tree=one.tree, batch=batch, prefix=64))
+            except MismatchError as error:
+                why = f"the latency table has no {head.label}; {error.remedy}"
+                self.left_out.setdefault(one.head.name, why)
+            else:
+                self.candidates.append(one)
+        if not self.candidates:
+            raise MismatchError(
+                "the latency table has none of the draft heads",
+                got="; ".join(f"{name}: {why}" for name, why in self.left_out.items()),
+                source=loaded.inputs.what_if,
+                remedy="run tune --measure-only there with the same draft heads and trees",
+            )
 
-    def measure(self, candidate: Candidate, prompts: int) -> list[PromptRow]:
+    def measure(self, candidate: TuneCandidate, prompts: int) -> list[PromptRow]:
         """Acceptance on the first prompts; decoded only where it is not known."""
         about = self._abouts.setdefault(candidate.name, self.loaded.about(candidate))
-        places = range(prompts)
-        missing = self.loaded.source.missing(about, places)
-        proposer = self.loaded.proposing.proposer(candidate) if missing else None
-        return self.loaded.source.rows(about, proposer, places)
+        make = partial(self.loaded.proposing.proposer, candidate)
+        return self.loaded.source.rows(about, make, range(prompts))
 
-    def predict(self, candidate: Candidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
+    def predict(self, candidate: TuneCandidate, rows: Sequence[PromptRow]) -> dict[int, Prediction]:
         """By batch size."""
         head, tree = self.loaded.proposing.setting(candidate), candidate.tree
         return {
             batch: predict(rows, head, tree, self.latency, batch=batch)
             for batch in self.loaded.options.batches
         }
-
-    def bound(self, candidate: Candidate, prompts: int) -> dict[int, float]:
-        """Tokens a second if all drafts were accepted."""
-        rows = best_rows(self.loaded.source.plain(range(prompts)), candidate.tree.levels)
-        return {batch: one.value for batch, one in self.predict(candidate, rows).items()}
 
     def plain(self) -> dict[int, Prediction]:
         """Plain decoding on all prompts."""

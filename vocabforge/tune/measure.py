@@ -1,22 +1,25 @@
-"""Measure a latency table: parts of real cycles in interleaved rounds, a fitted rest, predictions held against cycles.
+"""Measure a latency table: parts of real cycles in interleaved rounds, a fitted rest, predictions compared with cycles.
 
-Rounds go over all runs (``rounds.py``). Without graphs a cycle's parts are timed while it runs. A captured cycle is one
-graph, so that its parts are captured and timed one by one (``measure_graphs.py``); what they leave of the whole cycle
-is the fitted rest.
+Without graphs a cycle's parts are timed while it runs. A captured cycle is one graph, so its parts are captured and
+timed one by one (``measure_graphs.py``); what they leave of the whole cycle is the fitted rest.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import __version__
+from ..core.progress import ProgressBar
 from ..decode.graphs import GraphCapture
 from ..decode.proposers import FITTING
 from ..evaluate.bench_cycle import new_capture
@@ -24,16 +27,18 @@ from ..evaluate.environment import describe_environment
 from ..models.heads import DraftHead
 from ..models.lean import LeanModel
 from ..models.target_load import dtype_name
-from .fitting import fit_rest, parts_of
 from .measure_graphs import captured_parts
-from .measure_parts import Bench, Run
+from .measure_parts import CycleRun, CycleRunner
 from .measure_plan import MeasurePlan, plan_of
-from .places import Place, place_of
-from .records import Check, Shapes
-from .rounds import Task, endless, interspersed, run_rounds
+from .records import AXES, CycleCheck, MeasuredPart, PartKey, Point, Rest, Shapes, place_of
 from .table import LatencyTable
-from .types import CycleSetting, TreeSetting
+from .types import TreeSetting
 
+Times = Mapping[int, Sequence[float]]  # seconds by round
+Task = tuple[str, Callable[[int], None]]  # what it measures, and the measuring of one round
+
+LOW, HIGH = 0.1, 0.9  # quantiles of the rounds' means
+BETWEEN = 8  # tasks between two times of a task that is done again and again
 _CAPTURED = 6
 
 
@@ -65,7 +70,7 @@ class LatencyInputs:
 
 
 @dataclass(frozen=True)
-class LatencyOptions:
+class LatencyBudget:
     """How long is measured.
 
     Attributes:
@@ -82,96 +87,53 @@ class LatencyOptions:
     seed: int = 0
 
 
+def _by_round() -> dict[int, list[float]]:
+    return defaultdict(list)
+
+
 @dataclass
-class _Times:
-    """Seconds by what they are of, and by round."""
+class _Measured:
+    """Seconds by part, and of whole cycles by run, each by round."""
 
-    parts: dict[Place, dict[int, list[float]]] = field(default_factory=dict)
-    cycles: dict[Run, dict[int, list[float]]] = field(default_factory=dict)
+    parts: dict[PartKey, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
+    cycles: dict[CycleRun, dict[int, list[float]]] = field(default_factory=lambda: defaultdict(_by_round))
 
-    def part(self, number: int, where: Place, seconds: Sequence[float]) -> None:
-        self.parts.setdefault(where, {}).setdefault(number, []).extend(seconds)
-
-    def cycle(self, number: int, run: Run, seconds: Sequence[float]) -> None:
-        self.cycles.setdefault(run, {}).setdefault(number, []).extend(seconds)
-
-    def all_of(self, run: Run) -> list[float]:
-        return [one for seconds in self.cycles.get(run, {}).values() for one in seconds]
+    def all_of(self, run: CycleRun) -> list[float]:
+        return [one for seconds in self.cycles[run].values() for one in seconds]
 
 
-def measure_latency(inputs: LatencyInputs, options: LatencyOptions | None = None) -> LatencyTable:
+def measure_latency(inputs: LatencyInputs, options: LatencyBudget | None = None) -> LatencyTable:
     """Measure until the budget is spent.
 
     Raises:
         UsageError: no prompt with a token, or a drafter whose drafting has no parts.
     """
-    options = options or LatencyOptions()
-    meter = LatencyMeter(inputs, options)
-    rounds, notes = run_rounds(*meter.tasks, seconds=options.budget_s, most=options.rounds, seed=options.seed)
-    return meter.table(rounds, notes)
-
-
-class LatencyMeter:
-    """Measures and keeps what was measured.
-
-    Attributes:
-        tasks: of a round: what no prediction can do without, and the rest.
-
-    Raises:
-        UsageError: no prompt with a token, or a drafter whose drafting has no parts.
-    """
-
-    def __init__(self, inputs: LatencyInputs, options: LatencyOptions) -> None:
-        self.inputs, self._began = inputs, time.monotonic()
-        device = inputs.model.device
-        self.graphs = device.type == "cuda" if inputs.graphs is None else inputs.graphs
-        self.bench = _bench(inputs, self.graphs)
-        self.plan = plan_of(
-            self.bench.settings,
-            inputs.trees,
-            inputs.batches,
-            [len(prompt) for prompt in inputs.prompts],
-            inputs.new,
-            inputs.model.config.max_positions,
-        )
-        self._times = _Times()
-        self.bench.prefill(self.plan.prefills[0], 0)  # what is only done once is done
-        self.tasks = _tasks(self.bench, self.plan, self._times, options, self.graphs)
-        self._next = endless(*self.tasks, seed=options.seed)
-        self._rounds = 0
-
-    def step(self) -> None:
-        """The next task of endless rounds: for measuring between other work."""
-        self._rounds, (_, measure) = next(self._next)
-        measure(self._rounds)
-
-    def table(self, rounds: int | None = None, notes: Sequence[str] = ()) -> LatencyTable:
-        """What is known by now.
-
-        Args:
-            rounds: whole ones; None: those of :meth:`step`.
-        """
-        model = self.inputs.model
-        table = LatencyTable(
-            vocabforge=__version__,
-            environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
-            dtype=dtype_name(model.dtype),
-            graphs=self.graphs,
-            target=shapes_of_target(model, self.inputs.target),
-            drafter=shapes_of_drafter(self.inputs.drafter, self.inputs.digest),
-            parts=parts_of(self._times.parts),
-            notes=tuple(notes),
-            rounds=max(self._rounds, 1) if rounds is None else rounds,
-            seconds=time.monotonic() - self._began,
-        )
-        return _with_rest(table, self.bench, self.plan, self._times)
-
-
-def _bench(inputs: LatencyInputs, graphs: bool) -> Bench:
-    kind = getattr(inputs.drafter, "kind", "draft-model")
-    name = FITTING[kind][0]
-    capture = partial(_quiet_capture, inputs.model.device) if graphs else None
-    return Bench(inputs.model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
+    options, began, model = options or LatencyBudget(), time.monotonic(), inputs.model
+    graphs = model.device.type == "cuda" if inputs.graphs is None else inputs.graphs
+    name = FITTING[getattr(inputs.drafter, "kind", "draft-model")][0]
+    capture = partial(_quiet_capture, model.device) if graphs else None
+    bench = CycleRunner(model, inputs.drafter, name, inputs.heads, inputs.prompts, capture)
+    lengths, limit = [len(prompt) for prompt in inputs.prompts], model.config.max_positions
+    plan = plan_of(bench.settings, inputs.trees, inputs.batches, lengths, inputs.new, limit)
+    measured = _Measured()
+    bench.prefill(plan.prefills[0], 0)  # what is only done once is done
+    needed, further = _tasks(bench, plan, measured, options, graphs)
+    rounds, notes = run_rounds(
+        needed, further, seconds=options.budget_s, most=options.rounds, seed=options.seed
+    )
+    table = LatencyTable(
+        vocabforge=__version__,
+        environment=describe_environment(device=str(model.device), dtype=dtype_name(model.dtype)),
+        dtype=dtype_name(model.dtype),
+        graphs=graphs,
+        target=shapes_of_target(model, inputs.target),
+        drafter=shapes_of_drafter(inputs.drafter, inputs.digest),
+        parts=parts_of(measured.parts),
+        notes=tuple(notes),
+        rounds=rounds,
+        seconds=time.monotonic() - began,
+    )
+    return _with_rest(table, bench, plan, measured)
 
 
 def _quiet_capture(device: torch.device) -> GraphCapture:
@@ -181,83 +143,170 @@ def _quiet_capture(device: torch.device) -> GraphCapture:
 
 
 def _tasks(
-    bench: Bench, plan: MeasurePlan, times: _Times, options: LatencyOptions, graphs: bool
+    bench: CycleRunner, plan: MeasurePlan, measured: _Measured, options: LatencyBudget, graphs: bool
 ) -> tuple[list[Task], list[Task]]:
     """Everything of a round: what no prediction can do without, and the rest."""
 
-    def timed(run: Run, number: int) -> None:
+    def timed(run: CycleRun, number: int) -> None:
         found = captured_parts(bench, run) if graphs else []
         for where, seconds in found or bench.timed(run, options.cycles):
-            times.part(number, where, [seconds])
+            measured.parts[where][number].append(seconds)
 
-    def whole(run: Run, number: int) -> None:
+    def whole(run: CycleRun, number: int) -> None:
         seconds = bench.whole(run, options.cycles * (_CAPTURED if graphs else 1))
-        times.cycle(number, run, seconds)
+        measured.cycles[run][number] += seconds
         if run.tree is None:
-            times.part(number, place_of("plain", "", batch=run.batch, prefix=run.prefix), seconds)
+            measured.parts[place_of("plain", "", batch=run.batch, prefix=run.prefix)][number] += seconds
 
     def prefill(tokens: int, head: int, number: int) -> None:
-        family = "plain" if head < 0 else "drafting"
-        times.part(number, place_of("prefill", family, tokens=tokens), [bench.prefill(tokens, head)])
+        where = place_of("prefill", "plain" if head < 0 else "drafting", tokens=tokens)
+        measured.parts[where][number].append(bench.prefill(tokens, head))
 
-    def cycles(runs: Sequence[Run]) -> list[Task]:
-        return [(f"whole cycle: {_label(bench, run)}", partial(whole, run)) for run in runs]
+    def cycles(runs: Sequence[CycleRun]) -> list[Task]:
+        return [(f"whole cycle: {bench.setting(run).label}", partial(whole, run)) for run in runs]
 
-    def parts(runs: Sequence[Run]) -> list[Task]:
-        return [(_label(bench, run), partial(timed, run)) for run in runs]
+    def parts(runs: Sequence[CycleRun]) -> list[Task]:
+        return [(bench.setting(run).label, partial(timed, run)) for run in runs]
 
     plain: list[Task] = [
         (f"plain, batch {run.batch}, prefix {run.prefix:,}", partial(whole, run)) for run in plan.plain
     ]
-    needed = list(plain)
-    needed += [
+    prefills: list[Task] = [
         (f"a prompt of {tokens} tokens", partial(prefill, tokens, head))
         for tokens in plan.prefills
         for head in (-1, 0)
     ]
-    needed += parts(plan.needed)
     further = [*cycles(plan.references), *parts(plan.timed), *cycles(plan.checks)]
-    return needed, interspersed(further, plain)  # every speed-up is over plain decoding, one task of many
+    # Every speed-up is over plain decoding, one task of many.
+    return [*plain, *prefills, *parts(plan.needed)], interspersed(further, plain)
 
 
-def _label(bench: Bench, run: Run) -> str:
-    return bench.setting(run).label
+def interspersed(tasks: Sequence[Task], again: Sequence[Task]) -> list[Task]:
+    """The tasks with ``again`` behind every ``BETWEEN`` of them: what much rests on is measured all over a round."""
+    found: list[Task] = []
+    for number, task in enumerate(tasks, start=1):
+        found += [task, *again] if number % BETWEEN == 0 else [task]
+    return found
 
 
-def _with_rest(table: LatencyTable, bench: Bench, plan: MeasurePlan, times: _Times) -> LatencyTable:
-    """Fit the rest to the reference cycles and hold all predictions against their cycles."""
-    runs = [(run, seconds) for run in plan.references if (seconds := times.all_of(run))]
-    cycles = []
-    for run, seconds in runs:
-        setting = bench.setting(run)
-        parts = table.parts_of(setting)
-        known = sum(part.value for part in parts.values())
-        cycles.append((setting.tree.levels, run.batch, known, mean(seconds)))
-    fitted = table.model_copy(update={"rest": fit_rest(cycles, by_size=table.graphs)})
-    checks = []
-    for run in (*plan.references, *plan.checks):
-        if seconds := times.all_of(run):
-            checks.append(_check(fitted, bench.setting(run), run in plan.references, seconds))
-    error = (sum(check.error**2 for check in checks) / len(checks)) ** 0.5 if checks else 0.0
-    table = fitted.model_copy(update={"error": error})
-    checks = [
-        check.model_copy(update=dict(zip(("predicted", "low", "high"), table.cycle(check.setting))))
-        for check in checks
-    ]
-    return table.model_copy(update={"checks": tuple(checks)})
+def run_rounds(
+    needed: Sequence[Task], further: Sequence[Task], *, seconds: float, most: int, seed: int
+) -> tuple[int, list[str]]:
+    """Go over the tasks until the time is up; the first round in order of importance, the others shuffled.
+
+    Args:
+        needed: done once whatever they take.
+        further: a task may stand in them more than once.
+        seconds: that may be spent.
+        most: rounds.
+        seed: of the order in a round.
+
+    Returns:
+        whole rounds (1 where not even the first was), and what the first left out.
+    """
+    end = time.monotonic() + seconds
+    order, rounds = [*needed, *further], 0
+    stream = random.Random(seed)
+    with ProgressBar("Measuring latency", seconds, "s") as bar:
+        last = time.monotonic()
+        for number in range(most):
+            for done, (_, measure) in enumerate(order):
+                now = time.monotonic()
+                bar.update(now - last, note=f"round {number + 1}, {done} of {len(order)}")
+                last = now
+                if now > end and (number or done >= len(needed)):
+                    return max(rounds, 1), [] if number else _left_out(order, done)
+                measure(number)
+            rounds += 1
+            stream.shuffle(order)
+    return rounds, []
 
 
-def _check(table: LatencyTable, setting: CycleSetting, fitted: bool, seconds: Sequence[float]) -> Check:
-    predicted = table.cycle(setting)
-    return Check(
-        setting=setting,
-        fitted=fitted,
-        predicted=predicted.value,
-        low=predicted.low,
-        high=predicted.high,
-        measured=mean(seconds),
-        cycles=len(seconds),
+def _left_out(order: Sequence[Task], done: int) -> list[str]:
+    """What a first round that ended before its task of this number never measured."""
+    known = {text for text, _ in order[:done]}
+    return [f"not measured, no time left: {text}" for text, _ in order[done:] if text not in known]
+
+
+def point_of(times: Times, at: Mapping[str, int]) -> Point:
+    """The mean of rounds' means, and how far these lie apart.
+
+    Means, not medians: the parts of a cycle then add up to the mean cycle, which tokens a second are made of, on a busy
+    machine too.
+
+    Args:
+        times: seconds by round, at least one.
+        at: sizes.
+    """
+    rounds = [mean(seconds) for seconds in times.values() if seconds]
+    low, high = map(float, np.quantile(rounds, [LOW, HIGH]))
+    middle = mean(rounds)
+    count = sum(map(len, times.values()))
+    return Point(at=dict(at), seconds=middle, low=min(low, middle), high=max(high, middle), count=count)
+
+
+def parts_of(times: Mapping[PartKey, Times]) -> tuple[MeasuredPart, ...]:
+    """Everything measured, by part and family."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for where, by_round in sorted(times.items()):
+        at = dict(zip(AXES[where.name], where.sizes))
+        found.setdefault((where.name, where.family), []).append(point_of(by_round, at))
+    return tuple(
+        MeasuredPart(name=name, family=family, points=tuple(points))
+        for (name, family), points in found.items()
     )
+
+
+def fit_rest(cycles: Sequence[tuple[int, int, float, float]], *, by_size: bool) -> Rest:
+    """What real cycles take beside the sum of their measured parts, by least squares of relative errors.
+
+    Args:
+        cycles: (levels, batch, seconds of the parts, seconds of the real cycle), each.
+        by_size: it may grow with levels and rows; else one number is fitted: what timing the parts itself took.
+    """
+    if not cycles:
+        return Rest()
+    levels, batch, parts, real = (np.array(column, dtype=np.float64) for column in zip(*cycles))
+    columns = np.stack([np.ones_like(levels), levels, batch - 1], 1)  # (n, 3)
+    used = [0] + [one for one in (1, 2) if by_size and len(set(columns[:, one])) > 1]
+    if len(cycles) <= len(used):  # nothing would be left to tell a fit from chance
+        used = [0]
+    found = np.zeros(3)
+    found[used] = np.linalg.lstsq(columns[:, used] / real[:, None], (real - parts) / real, rcond=None)[0]
+    return Rest(per_cycle=float(found[0]), per_level=float(found[1]), per_row=float(found[2]))
+
+
+def _with_rest(
+    table: LatencyTable, bench: CycleRunner, plan: MeasurePlan, measured: _Measured
+) -> LatencyTable:
+    """Fit the rest to the reference cycles and compare all predictions with their cycles."""
+    cycles = []
+    for run in plan.references:
+        if seconds := measured.all_of(run):
+            setting = bench.setting(run)
+            known = sum(part.value for part in table.parts_of(setting).values())
+            cycles.append((setting.tree.levels, run.batch, known, mean(seconds)))
+    table = table.model_copy(update={"rest": fit_rest(cycles, by_size=table.graphs)})
+    real = [(run, s) for run in (*plan.references, *plan.checks) if (s := measured.all_of(run))]
+    errors = [table.cycle(bench.setting(run)).value / mean(seconds) - 1 for run, seconds in real]
+    error = (sum(one**2 for one in errors) / len(errors)) ** 0.5 if errors else 0.0
+    table = table.model_copy(update={"error": error})
+    checks = []
+    for run, seconds in real:
+        setting = bench.setting(run)
+        value, low, high = table.cycle(setting)
+        checks.append(
+            CycleCheck(
+                setting=setting,
+                fitted=run in plan.references,
+                predicted=value,
+                low=low,
+                high=high,
+                measured=mean(seconds),
+                cycles=len(seconds),
+            )
+        )
+    return table.model_copy(update={"checks": tuple(checks)})
 
 
 def shapes_of_target(model: LeanModel, fingerprint: str = "") -> Shapes:

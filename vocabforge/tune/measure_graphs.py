@@ -16,13 +16,12 @@ from ..decode.cycle_device import DeviceCycle
 from ..decode.draft import Frontier, PureBackend
 from ..decode.engine import Decoder
 from ..decode.proposer_model import ModelProposer
-from ..decode.request import Request
-from ..decode.result import Generation
+from ..decode.request import Generation, Request
 from ..decode.tree import DraftTree
 from ..evaluate.bench_kernels_timing import Protocol, time_calls
 from ..models.heads import DraftHead, DraftState
-from .measure_parts import Bench, Run
-from .places import Place, place_of
+from .measure_parts import CycleRun, CycleRunner
+from .records import PartKey, place_of
 from .table import head_family
 from .types import TreeSetting
 
@@ -47,7 +46,9 @@ class _Recorder:
 
 
 @torch.inference_mode()
-def captured_parts(bench: Bench, run: Run, *, seconds: float = SECONDS) -> list[tuple[Place, float]]:
+def captured_parts(
+    bench: CycleRunner, run: CycleRun, *, seconds: float = SECONDS
+) -> list[tuple[PartKey, float]]:
     """Seconds of the parts of a cycle that is captured whole; nothing where it cannot be.
 
     Args:
@@ -88,7 +89,7 @@ def captured_parts(bench: Bench, run: Run, *, seconds: float = SECONDS) -> list[
     return found
 
 
-def _prepared(bench: Bench, run: Run, proposer: ModelProposer) -> DeviceCycle | None:
+def _prepared(bench: CycleRunner, run: CycleRun, proposer: ModelProposer) -> DeviceCycle | None:
     """The captured cycle of a decoder that has read its prompts and stands before a drafting."""
     plan, limit = proposer.plan, bench.model.config.max_positions
     room = 4 * (plan.nodes + plan.levels)
@@ -127,7 +128,6 @@ def _again(head: DraftHead, asked: Asked) -> Callable[[], Any]:
 
 
 def _layer(proposer: ModelProposer, roots: Tensor, tree: TreeSetting) -> Callable[[], Any]:
-    """One expansion of a full frontier."""
     backend = proposer.backend
     assert isinstance(backend, PureBackend)
     step = backend.start_in(roots, backend.view())

@@ -4,28 +4,138 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..core.errors import UsageError
+from ..decode.draft import Commit, Draw, Plan
 from ..decode.engine import Decoder
 from ..decode.graphs import GraphCapture
 from ..decode.proposer_model import ModelProposer
-from ..decode.proposers import Proposer, ProposerParts, make_proposer
-from ..decode.request import Request
-from ..decode.result import Generation
-from ..models.heads import DraftHead
+from ..decode.proposers import Lap, Proposer, ProposerParts, make_proposer
+from ..decode.request import Generation, Request
+from ..decode.tree import DraftTree
+from ..models.head_types import PreparesSteps
+from ..models.heads import DraftHead, DraftState
 from ..models.lean import LeanModel
-from .places import Place, place_of, usual
+from .records import PartKey, place_of
 from .table import head_family
-from .timed import CycleLaps, TimedProposer
 from .types import CycleSetting, TreeSetting, setting_of
 
 WARM = 2  # cycles of a run before its clock counts
+OUTLIER = 3.0  # a cycle of more than this many times its run's median met something else
+
+
+@dataclass
+class Stopwatch:
+    """Reads the clock after the device has done what it was asked."""
+
+    device: torch.device
+    last: float = field(default_factory=lambda: time.perf_counter())
+
+    def lap(self) -> float:
+        """Seconds since the last reading."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        passed, self.last = now - self.last, now
+        return passed
+
+
+@dataclass
+class CycleLaps:
+    """One cycle's seconds.
+
+    Attributes:
+        laps: of drafting, in order: ``layers`` and ``head`` a level, then ``draft``.
+        heads: of the draft head alone, one a level.
+        ahead: that the head took inside of ``layers`` laps, before the drafter's pass.
+        commit: of the drafter.
+        verify: the target's pass and the choice.
+        whole: from one committed cycle to the next.
+    """
+
+    laps: list[tuple[str, float]] = field(default_factory=list)
+    heads: list[float] = field(default_factory=list)
+    ahead: list[float] = field(default_factory=list)
+    commit: float = 0.0
+    verify: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def rest(self) -> float:
+        """What is none of the others."""
+        return self.whole - self.verify - self.commit - sum(seconds for _, seconds in self.laps)
+
+
+class TimedHead:
+    """A draft head that tells how long its answers take."""
+
+    def __init__(self, head: DraftHead, watch: Stopwatch) -> None:
+        self._head, self._watch = head, watch
+        self.cycle = CycleLaps()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._head, name)
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        watch = Stopwatch(self._watch.device)
+        found = self._head.topk(hidden, k, state)
+        self.cycle.heads.append(watch.lap())
+        return found
+
+
+class TimedPreparingHead(TimedHead):
+    """The same of a head that begins before the drafter's pass."""
+
+    def prepare(self, state: DraftState) -> DraftState:
+        watch = Stopwatch(self._watch.device)
+        found: DraftState = self._head.prepare(state)  # type: ignore[attr-defined]
+        self.cycle.ahead.append(watch.lap())
+        return found
+
+
+class TimedProposer:
+    """A proposer that tells how long each step of its drafting and its commits take.
+
+    Args:
+        proposer: a model-based one; it is taken apart and put together with a timed head.
+    """
+
+    def __init__(self, proposer: ModelProposer, device: torch.device) -> None:
+        self._watch = Stopwatch(device)
+        kind = TimedPreparingHead if isinstance(proposer.head, PreparesSteps) else TimedHead
+        self._timed = kind(proposer.head, self._watch)
+        self._inner = ModelProposer(proposer.backend, self._timed, proposer.policy)
+        self.cycles: list[CycleLaps] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        self._timed.cycle = cycle = CycleLaps()
+        self.cycles.append(cycle)
+        self._watch.lap()
+
+        def note(part: str) -> None:
+            lap(part)
+            cycle.laps.append((part, self._watch.lap()))
+
+        return self._inner.propose(roots, plan, draws, note)
+
+    def commit(self, commit: Commit) -> None:
+        self._watch.lap()
+        self._inner.commit(commit)
+        if self.cycles:
+            self.cycles[-1].commit = self._watch.lap()
 
 
 @dataclass(frozen=True)
-class Run:
+class CycleRun:
     """Some cycles of one kind.
 
     Attributes:
@@ -40,7 +150,7 @@ class Run:
     prefix: int
 
 
-class Bench:
+class CycleRunner:
     """Runs cycles of a target, a drafter and its draft heads.
 
     Args:
@@ -86,12 +196,12 @@ class Bench:
             )
         return found
 
-    def setting(self, run: Run) -> CycleSetting:
+    def setting(self, run: CycleRun) -> CycleSetting:
         """What the latency table calls a run that drafts."""
         assert run.tree is not None
         return CycleSetting(head=self.settings[run.head], tree=run.tree, batch=run.batch, prefix=run.prefix)
 
-    def timed(self, run: Run, count: int) -> list[tuple[Place, float]]:
+    def timed(self, run: CycleRun, count: int) -> list[tuple[PartKey, float]]:
         """Seconds of the parts of ``count`` cycles that draft, step by step."""
         assert run.tree is not None
         timed = TimedProposer(self.proposer(run.head, run.tree), self.model.device)
@@ -108,7 +218,7 @@ class Bench:
             cycle.verify, cycle.whole = seconds, all_of_it
         return [one for place in usual(whole) for one in self._parts(run, run.tree, cycles[place])]
 
-    def _parts(self, run: Run, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[Place, float]]:
+    def _parts(self, run: CycleRun, tree: TreeSetting, cycle: CycleLaps) -> list[tuple[PartKey, float]]:
         """Where one cycle's laps belong."""
         setting = self.setting(run)
         head, at = setting.head, setting.sizes
@@ -136,7 +246,7 @@ class Bench:
                 found.append((place_of("choose", tree.kind, **at), seconds))
         return found
 
-    def whole(self, run: Run, count: int) -> list[float]:
+    def whole(self, run: CycleRun, count: int) -> list[float]:
         """Host seconds from one committed cycle to the next, as decoding pays them: captured where it captures."""
         proposer = None if run.tree is None else self.proposer(run.head, run.tree)
         marks: list[float] = []
@@ -164,7 +274,7 @@ class Bench:
 
     def _cycles(
         self,
-        run: Run,
+        run: CycleRun,
         proposer: Proposer | Any | None,
         capture: GraphCapture | None,
         count: int,
@@ -202,3 +312,9 @@ class Bench:
 def _steps(marks: Sequence[float]) -> list[float]:
     """What lies between one cycle's mark and the next, without the warm-up; the first mark is before any cycle."""
     return [after - before for before, after in zip(marks[WARM:], marks[WARM + 1 :])]
+
+
+def usual(seconds: Sequence[float]) -> list[int]:
+    """Indices of the cycles of a run that are no outliers."""
+    most = OUTLIER * median(seconds)
+    return [place for place, one in enumerate(seconds) if one <= most]

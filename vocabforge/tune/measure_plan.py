@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .measure_parts import Run
+from .measure_parts import CycleRun
 from .types import HeadSetting, TreeSetting
 
 REFERENCES, CHECKS = 5, 4
@@ -26,11 +26,11 @@ class MeasurePlan:
         prefills: lengths of prompts.
     """
 
-    needed: tuple[Run, ...]
-    timed: tuple[Run, ...]
-    plain: tuple[Run, ...]
-    references: tuple[Run, ...]
-    checks: tuple[Run, ...]
+    needed: tuple[CycleRun, ...]
+    timed: tuple[CycleRun, ...]
+    plain: tuple[CycleRun, ...]
+    references: tuple[CycleRun, ...]
+    checks: tuple[CycleRun, ...]
     prefills: tuple[int, ...]
 
 
@@ -85,16 +85,16 @@ def plan_of(
     """
     cover, places, sizes = covering(trees), prefixes(lengths, new, limit), sorted(set(batches))
     deepest = {(tree.kind, tree.topk): tree for tree in sorted(cover, key=lambda tree: tree.levels)}
-    needed = [Run(0, tree, sizes[0], places[-1]) for tree in _deepest_of_kinds(cover)]
+    needed = [CycleRun(0, tree, sizes[0], places[-1]) for tree in _deepest_of_kinds(cover)]
     others = [
-        Run(head, tree, sizes[0], places[-1])
+        CycleRun(head, tree, sizes[0], places[-1])
         for head in range(1, len(heads))
         for tree in _fitting(heads[head], deepest.values())
     ]
     first = {run.head: run for run in reversed(others)}
     needed += [first[head] for head in sorted(first)]
     # Every tree at every prefix: where one prefix lacked some sizes, the line between prefixes would be of others.
-    timed = [Run(0, tree, sizes[0], prefix) for prefix in reversed(places) for tree in cover] + others
+    timed = [CycleRun(0, tree, sizes[0], prefix) for prefix in reversed(places) for tree in cover] + others
     timed += [replace(run, batch=batch) for batch in sizes[1:] for run in timed]
     whole = _spread_over(heads, list(trees), sizes, places[-1])
     prefills = {
@@ -103,7 +103,7 @@ def plan_of(
     return MeasurePlan(
         needed=tuple(needed),
         timed=tuple(run for run in dict.fromkeys(timed) if run not in needed),
-        plain=tuple(Run(-1, None, batch, prefix) for batch in sizes for prefix in places),
+        plain=tuple(CycleRun(-1, None, batch, prefix) for batch in sizes for prefix in places),
         references=tuple(whole[::2]),
         checks=tuple(whole[1::2]),
         prefills=tuple(sorted(prefills)),
@@ -124,15 +124,15 @@ def _fitting(head: HeadSetting, trees: Iterable[TreeSetting]) -> list[TreeSettin
 
 def _spread_over(
     heads: Sequence[HeadSetting], trees: list[TreeSetting], batches: Sequence[int], prefix: int
-) -> list[Run]:
+) -> list[CycleRun]:
     """Runs all over a space: trees from the smallest to the largest, heads and batches in turn."""
     ordered = sorted(set(trees), key=lambda tree: (tree.total, tree.levels, tree.topk))
     count = min(REFERENCES + CHECKS, len(ordered) * len(heads) * len(batches))
-    found: list[Run] = []
+    found: list[CycleRun] = []
     for number in range(count):
         tree = ordered[round(number * (len(ordered) - 1) / max(count - 1, 1))]
         head = number // 2 % len(heads)
         if not _fitting(heads[head], [tree]):
             head = 0
-        found.append(Run(head, tree, batches[number % len(batches)], prefix))
+        found.append(CycleRun(head, tree, batches[number % len(batches)], prefix))
     return list(dict.fromkeys(found))

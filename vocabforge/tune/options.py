@@ -1,12 +1,18 @@
-"""What a search is given and how it goes."""
+"""What a search is given and how it goes, and the two halves of its question file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from ..core.errors import UsageError
+from ..corpus.tokenizer import TextTokenizer
+from ..evaluate.benchmarks import Benchmark, Question, asked_sha256, load_benchmark, spread
+from ..evaluate.live_prompts import LivePrompts
+from ..evaluate.prompts import PromptBuilder, PromptFormat, resolve_format, system_of
 from .proposing import HeadInputs
 from .space import TreeGrid
 
@@ -55,8 +61,7 @@ class TuneOptions:
         new_tokens: limit of an answer.
         limit: questions used, both halves together; None: all.
         form: of prompts: ``auto``, ``chat`` or ``raw``.
-        first: prompts of the first round.
-        budget: seconds for measuring acceptance; None: until all is known. Latency has ``measure_budget``.
+        budget: seconds for measuring; a tenth of them for latency (60 if there is no end), the rest for acceptance.
         check: configurations compared with ``eval`` on the other half of the prompts; 0: none.
         device: None: CUDA where there is one.
     """
@@ -66,12 +71,14 @@ class TuneOptions:
     new_tokens: int = 128
     limit: int | None = None
     form: str = "auto"
-    first: int = 2
-    budget: float | None = None
-    measure_budget: float | None = None
+    budget: float = 600.0
     check: int = 0
     device: str | None = None
     dtype: Dtype = "float32"
+
+    @property
+    def latency_seconds(self) -> float:
+        return 60.0 if math.isinf(self.budget) else self.budget / 10
 
     def __post_init__(self) -> None:
         if not self.batches or min(self.batches) < 1 or len(set(self.batches)) != len(self.batches):
@@ -92,3 +99,77 @@ class TuneOptions:
                 expected="4 or more, or 0 for no check",
                 source="--check",
             )
+
+
+@dataclass(frozen=True)
+class Halves:
+    """First turns of a question file.
+
+    Attributes:
+        tuning: token ids of those that acceptance is measured on.
+        checking: the others, as questions.
+        form: how they are rendered.
+        left_out: questions that are too long for the target.
+    """
+
+    tuning: LivePrompts
+    checking: Benchmark
+    form: PromptFormat
+    left_out: int
+
+
+def read_halves(
+    source: str, tokenizer: TextTokenizer, *, form: str, limit: int | None, room: int, new_tokens: int
+) -> Halves:
+    """Every other question for tuning, the rest for checking: both halves hold every kind in any order of a file.
+
+    Args:
+        source: name of a benchmark, or a question file.
+        form: ``auto``, ``chat`` or ``raw``.
+        limit: questions of both halves together, spread over the file.
+        room: most positions of a prompt.
+        new_tokens: limit of an answer, for the checking half.
+
+    Raises:
+        DataError: the file cannot be read.
+        UsageError: fewer than four questions that fit.
+    """
+    whole = load_benchmark(source)
+    chosen = resolve_format(tokenizer, form)
+    ids = {one.question_id: _ids(one, tokenizer, chosen) for one in whole.questions}
+    fitting = [one for one in whole.questions if 0 < len(ids[one.question_id]) <= room]
+    kept = fitting if limit is None else spread(fitting, limit)
+    if len(kept) < 4:
+        raise UsageError(
+            "too few questions to measure acceptance on one half and check on the other",
+            got=f"{len(kept)} of {len(whole.questions)}, whose prompts have at most {room:,} tokens",
+            expected="four or more",
+            source=Path(source).name,
+            remedy="give more questions, raise --limit, or lower --max-new-tokens",
+        )
+    tuning = [ids[one.question_id] for one in kept[::2]]
+    return Halves(
+        LivePrompts(tuning, tokenizer.eos_ids),
+        _first_turns(whole, kept[1::2], new_tokens),
+        chosen,
+        len(whole.questions) - len(fitting),
+    )
+
+
+def _ids(question: Question, tokenizer: TextTokenizer, form: PromptFormat) -> Sequence[int]:
+    return PromptBuilder(tokenizer, form, system_of(question, None)).ask(question.turns[0])
+
+
+def _first_turns(whole: Benchmark, questions: Sequence[Question], new_tokens: int) -> Benchmark:
+    """A benchmark of the first turns alone, which nothing scores."""
+    asked = tuple(replace(one, turns=one.turns[:1], reference=None, check=None) for one in questions)
+    return replace(
+        whole,
+        name=f"{whole.name}, every other question",
+        sha256=asked_sha256(asked),
+        max_new_tokens=new_tokens,
+        questions=asked,
+        scorer=None,
+        published=None,
+        of=len(whole.questions),
+    )

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ..core.config import StrictModel
 from ..decode.recipe import MethodRecipe
 from ..evaluate.results import Figure
-from .search import State
 from .types import Seconds
 
 TUNE = "tune.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.html"
 SCHEMA_VERSION = 1
+
+
+class _Figures(StrictModel):
+    """Figures of which files of earlier versions hold more."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 class Times(StrictModel):
@@ -47,14 +52,14 @@ class BatchRow(StrictModel):
     warnings: list[str] = Field(default_factory=list)
 
 
-class CandidateRow(StrictModel):
+class CandidateRow(_Figures):
     """One draft head with one draft tree.
 
     Attributes:
         head: name of the draft head; ``scores`` says what it scores.
+        state: of the search: ``measured``, ``stopped``, ``not reached``.
         prompts: that its acceptance was measured on; ``identical`` of them gave plain decoding's output.
-        accepted: tokens a cycle commits; None where nothing was decoded.
-        bound: tokens a second by batch size that full acceptance would give, where it was asked.
+        accepted: tokens a cycle commits; None if nothing was decoded.
         method: as ``eval --recipe`` runs it.
     """
 
@@ -62,12 +67,11 @@ class CandidateRow(StrictModel):
     head: str
     scores: str
     tree: str
-    state: State
+    state: str
     prompts: int
     identical: int
     accepted: Figure | None
     batches: list[BatchRow]
-    bound: dict[int, float] = Field(default_factory=dict)
     method: MethodRecipe
 
     def at(self, batch: int) -> BatchRow | None:
@@ -75,7 +79,7 @@ class CandidateRow(StrictModel):
         return next((row for row in self.batches if row.batch == batch), None)
 
 
-class RunnerUp(StrictModel):
+class RunnerUp(_Figures):
     """What another way lacks, beside the recommended one.
 
     Attributes:
@@ -88,7 +92,6 @@ class RunnerUp(StrictModel):
     accepted: float
     cycle: float
     sure: bool
-    text: str
 
 
 class Recommendation(StrictModel):
@@ -109,13 +112,11 @@ class Recommendation(StrictModel):
     runner_ups: list[RunnerUp]
 
 
-class CheckRow(StrictModel):
+class CheckRow(_Figures):
     """A prediction beside what ``eval`` measured.
 
     Attributes:
         error: predicted over measured, less 1.
-        beside, beside_error: the same prediction with seconds that were measured between the evaluation's answers, so
-            that the machine was the same; None where they were not.
         inside: the predicted interval and the measured one overlap.
     """
 
@@ -128,18 +129,15 @@ class CheckRow(StrictModel):
     measured_rank: int
     predicted_accepted: Figure
     measured_accepted: Figure
-    beside: Figure | None = None
-    beside_error: float | None = None
 
 
-class Check(StrictModel):
+class Check(_Figures):
     """Predictions compared with ``eval`` on the other half of the prompts.
 
     Attributes:
         rows: configurations by predicted rank; ``plain`` beside them, unranked.
         mean_error, worst_error: of the sizes of the errors; ``speedup_error`` the mean size of those of speed-ups over
             plain decoding, in which a machine that was busier in one of the two measurements cancels.
-        mean_beside, worst_beside: of ``beside_error``.
         top: names of the best three as predicted; ``measured_top`` as measured.
         evaluation: folder of the evaluation.
     """
@@ -150,8 +148,6 @@ class Check(StrictModel):
     mean_error: float
     worst_error: float
     speedup_error: float
-    mean_beside: float | None = None
-    worst_beside: float | None = None
     top: list[str]
     measured_top: list[str]
     same_top: bool

@@ -80,36 +80,17 @@ def predict(
     def cycle(prefix: int) -> Seconds:
         return latency.cycle(CycleSetting(head=head, tree=tree, batch=batch, prefix=prefix))
 
-    def prefill(tokens: int) -> Seconds:
-        return latency.prefill(tokens)
-
-    return _predict(rows, cycle, prefill, batch)
+    return _predict(rows, cycle, latency.prefill, batch)
 
 
 def predict_plain(rows: Sequence[PromptRow], latency: Latency, *, batch: int = 1) -> Prediction:
     """Tokens a second of plain decoding, from its own rows."""
-
-    def cycle(prefix: int) -> Seconds:
-        return latency.plain(batch, prefix)
-
-    def prefill(tokens: int) -> Seconds:
-        return latency.prefill(tokens, drafting=False)
-
-    return _predict(rows, cycle, prefill, batch)
-
-
-def best_rows(plain: Sequence[PromptRow], levels: int) -> list[PromptRow]:
-    """Rows of a drafter whose every draft is accepted down to the last level: no candidate can do better.
-
-    Args:
-        plain: plain decoding's rows; greedy drafting gives the same tokens.
-    """
-    found = []
-    for row in plain:
-        cycles = -(-max(row.new_tokens - 1, 0) // (levels + 1))
-        more = {"cycles": cycles, "committed": cycles * (levels + 1)}
-        found.append(row.model_copy(update=more))
-    return found
+    return _predict(
+        rows,
+        lambda prefix: latency.plain(batch, prefix),
+        lambda tokens: latency.prefill(tokens, drafting=False),
+        batch,
+    )
 
 
 def _predict(
@@ -151,7 +132,6 @@ def _rate(tokens: Array, seconds: Array, batch: int) -> Figure:
 
 
 def _joined(figure: Figure, *, fast: float | None, slow: float | None) -> Figure:
-    """The figure with both errors in its interval."""
     value = figure.value
     if value is None or fast is None or slow is None:
         return figure

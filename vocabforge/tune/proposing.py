@@ -13,7 +13,7 @@ from ..decode.build_vocab_heads import heads_for, parse_dynamic
 from ..decode.proposers import FITTING, Proposer, ProposerParts, make_proposer
 from ..models.head_io import check_owner
 from ..models.heads import DraftHead, base_of, exact_head
-from .space import FULL, Candidate, HeadChoice
+from .space import FULL, HeadChoice, TuneCandidate
 from .types import HeadSetting, setting_of
 
 OWN = "own"
@@ -128,11 +128,11 @@ class Proposing:
             self._heads[key] = self._build(choice, levels)
         return self._heads[key]
 
-    def setting(self, candidate: Candidate) -> HeadSetting:
+    def setting(self, candidate: TuneCandidate) -> HeadSetting:
         """The sizes of a candidate's draft head that its time depends on."""
         return setting_of(self.head(candidate.head, candidate.tree.levels))
 
-    def proposer(self, candidate: Candidate) -> Proposer:
+    def proposer(self, candidate: TuneCandidate) -> Proposer:
         """A proposer of its own; drafter and head are shared."""
         tree = candidate.tree
         head = self.head(candidate.head, tree.levels)

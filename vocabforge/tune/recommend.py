@@ -1,46 +1,153 @@
-"""Which way of decoding to run with, and what the others lack."""
+"""What a search found, as ``tune.json`` holds it: figures, what to run with, and what the other ways lack."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from ..decode.recipe import PLAIN
-from ..evaluate.results import Figure
-from .acceptance import PromptRow, accepted_length
-from .outcome import BatchRow, Recommendation, RunnerUp, Times
+from .. import __version__
+from ..core.files import sha256_file
+from ..core.provenance import command_line
+from ..decode.recipe import PLAIN, MethodRecipe
+from .acceptance import accepted_length
+from .joining import Joined
+from .outcome import BatchRow, CandidateRow, Recommendation, RunnerUp, Times, TuneResults
 from .predict import Prediction
 from .search import Entry, finalists
+from .table import LATENCY, LatencyTable
+
+
+def results_of(joined: Joined, entries: Sequence[Entry], late: bool) -> TuneResults:
+    """All of ``tune.json`` but the check.
+
+    Args:
+        late: the time for measuring acceptance was up.
+    """
+    loaded, plain, table = joined.loaded, joined.plain(), joined.latency
+    inputs, options = loaded.inputs, loaded.options
+
+    def row(entry: Entry) -> CandidateRow:
+        candidate = entry.candidate
+        return CandidateRow(
+            name=entry.name,
+            head=candidate.head.name,
+            scores=joined.settings[candidate.head].label,
+            tree=candidate.tree.label,
+            state=entry.state,
+            prompts=len(entry.rows),
+            identical=sum(one.identical for one in entry.rows),
+            accepted=accepted_length(entry.rows) if entry.rows else None,
+            batches=batch_rows(entry.by_batch, plain, joined.warnings(entry)),
+            method=method_of(candidate.recipe(inputs.drafter)),
+        )
+
+    rows = [row(entry) for entry in entries]
+    return TuneResults(
+        version=__version__,
+        command=command_line(),
+        target=inputs.target.resolve().name,
+        drafter=str(inputs.drafter),
+        what_if=None if inputs.what_if is None else str(inputs.what_if),
+        latency=_latency_facts(table, inputs.what_if or loaded.output / LATENCY),
+        environment=loaded.environment,
+        inputs=loaded.input_hashes,
+        settings={
+            "new_tokens": options.new_tokens,
+            "batches": list(options.batches),
+            "prompts": inputs.prompts,
+            "prompt_format": loaded.halves.form,
+            "dtype": options.dtype,
+            "budget": None if math.isinf(options.budget) else options.budget,
+        },
+        prompts={
+            "measured": len(loaded.source),
+            "checking": len(loaded.halves.checking.questions),
+            "left_out": loaded.halves.left_out,
+        },
+        plain=batch_rows(plain, plain, {}),
+        candidates=rows,
+        recommendations=[recommend(entries, plain, batch) for batch in options.batches],
+        remarks=_remarks(joined, rows, late),
+    )
 
 
 def batch_rows(
     by_batch: Mapping[int, Prediction],
     plain: Mapping[int, Prediction],
-    warnings: Mapping[int, Sequence[str]] | None = None,
+    warnings: Mapping[int, Sequence[str]],
 ) -> list[BatchRow]:
-    """Predictions as rows, beside plain decoding's."""
-    found = []
-    for batch, one in by_batch.items():
-        base = plain[batch].value
-        found.append(
-            BatchRow(
-                batch=batch,
-                tokens_per_s=one.tokens_per_s,
-                speedup=one.value / base if base else None,
-                cycle=Times.of(one.cycle),
-                warnings=list((warnings or {}).get(batch, ())),
-            )
+    """Predictions as rows, compared with plain decoding's."""
+    return [
+        BatchRow(
+            batch=batch,
+            tokens_per_s=one.tokens_per_s,
+            speedup=one.value / plain[batch].value if plain[batch].value else None,
+            cycle=Times.of(one.cycle),
+            warnings=list(warnings.get(batch, ())),
         )
+        for batch, one in by_batch.items()
+    ]
+
+
+def method_of(recipe: MethodRecipe) -> MethodRecipe:
+    """The same with paths that hold wherever the recipe is used from."""
+    paths = {name: getattr(recipe, name) for name in ("drafter", "vocab", "head")}
+    return recipe.model_copy(
+        update={name: path.resolve() for name, path in paths.items() if path is not None}
+    )
+
+
+def _latency_facts(table: LatencyTable, path: Path) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "sha256": sha256_file(path / LATENCY if path.is_dir() else path),
+        "environment": dict(table.environment),
+        "dtype": table.dtype,
+        "graphs": table.graphs,
+        "error": table.error,
+        "notes": list(table.notes),
+    }
+
+
+def _remarks(joined: Joined, rows: Sequence[CandidateRow], late: bool) -> list[str]:
+    table, loaded, options = joined.latency, joined.loaded, joined.loaded.options
+    found = []
+    if loaded.inputs.what_if is not None:
+        where = table.environment.get("gpu") or table.environment.get("processor") or "another machine"
+        found.append(
+            f"What if: all seconds come from {loaded.inputs.what_if}, measured on {where}; accepted lengths were "
+            "measured here. No speed was measured on this machine."
+        )
+    if table.dtype != options.dtype:
+        found.append(
+            f"Seconds are of {table.dtype}, accepted lengths of {options.dtype}: rounding changes them a little."
+        )
+    found += [f"{name} was not searched: {why}." for name, why in joined.left_out.items()]
+    if late:
+        done = sum(row.state == "measured" for row in rows)
+        unreached = sum(row.state == "not reached" for row in rows)
+        found.append(
+            f"The time for measuring acceptance was up: {done} of {len(rows)} ways are known on all prompts, "
+            f"{unreached} on none. The same command with a longer --budget continues."
+        )
+    warned = [row for row in rows if any(found.warnings for found in row.batches)]
+    if warned:
+        first = next(found.warnings[0] for found in warned[0].batches if found.warnings)
+        found.append(
+            f"The seconds of {len(warned)} ways go beyond what was measured; of {warned[0].name}, {first}."
+        )
+    different = [row for row in rows if row.identical < row.prompts]
+    if different:
+        found.append(
+            f"{len(different)} ways gave another output than plain decoding on a prompt or more, first "
+            f"{different[0].name}: rounding may decide between two nearly equal logits of the target; eval "
+            "tells which it is."
+        )
+    if loaded.halves.left_out:
+        found.append(f"{loaded.halves.left_out} questions were left out: too long for the target.")
     return found
-
-
-def identical(rows: Sequence[PromptRow]) -> int:
-    """Prompts whose output is plain decoding's."""
-    return sum(row.identical for row in rows)
-
-
-def accepted_of(entry: Entry) -> Figure | None:
-    """Accepted length; None where nothing was decoded."""
-    return accepted_length(entry.rows) if entry.rows else None
 
 
 def recommend(entries: Sequence[Entry], plain: Mapping[int, Prediction], batch: int) -> Recommendation:
@@ -111,21 +218,10 @@ def _others(order: Sequence[Entry], batch: int) -> list[Entry]:
 
 
 def _runner_up(name: str, other: Prediction, won: Prediction) -> RunnerUp:
-    rate = other.value / won.value - 1
-    accepted = (other.accepted.value or 0) / (won.accepted.value or 1) - 1
-    cycle = other.cycle.value / won.cycle.value - 1
-    sure = (other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value)
-    text = f"{_change(accepted, 'tokens a cycle')} and cycles {_longer(cycle)}: {_change(rate, 'tokens a second')}"
-    return RunnerUp(name=name, tokens_per_s=rate, accepted=accepted, cycle=cycle, sure=sure, text=text)
-
-
-def _change(share: float, what: str) -> str:
-    if abs(share) < 0.0005:
-        return f"as many {what}"
-    return f"{abs(share):.1%} {'more' if share > 0 else 'fewer'} {what}"
-
-
-def _longer(share: float) -> str:
-    if abs(share) < 0.0005:
-        return "as long"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
+    return RunnerUp(
+        name=name,
+        tokens_per_s=other.value / won.value - 1,
+        accepted=(other.accepted.value or 0) / (won.accepted.value or 1) - 1,
+        cycle=other.cycle.value / won.cycle.value - 1,
+        sure=(other.tokens_per_s.high or other.value) < (won.tokens_per_s.low or won.value),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -25,6 +25,19 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 
 
+class PartKey(NamedTuple):
+    """Where a measured time belongs: a part of a cycle, its family, and the sizes in the order of the part's axes."""
+
+    name: str
+    family: str
+    sizes: tuple[int, ...]
+
+
+def place_of(name: str, family: str, **sizes: int) -> PartKey:
+    """A place by named sizes; those that the part does not depend on are left out."""
+    return PartKey(name, family, tuple(sizes[axis] for axis in AXES[name]))
+
+
 class Point(StrictModel):
     """One measured time.
 
@@ -41,7 +54,7 @@ class Point(StrictModel):
     count: Positive
 
 
-class Part(StrictModel):
+class MeasuredPart(StrictModel):
     """All times of one part of a cycle.
 
     Attributes:
@@ -70,7 +83,7 @@ class Rest(StrictModel):
         return self.per_cycle + self.per_level * levels + self.per_row * (batch - 1)
 
 
-class Check(StrictModel):
+class CycleCheck(StrictModel):
     """A real cycle beside its prediction.
 
     Attributes:

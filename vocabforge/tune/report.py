@@ -9,15 +9,14 @@ from typing import Any
 from ..decode.recipe import PLAIN
 from ..evaluate.page import render_page
 from ..evaluate.plots import WIDTH_IN
-from ..evaluate.results import Figure
-from .charts import WIDE_IN, Compared, Place, check_chart, pareto_chart
-from .outcome import BatchRow, CandidateRow, Check, Recommendation, TuneResults
+from .charts import WIDE_IN, ChartPoint, pareto_chart
+from .outcome import BatchRow, CandidateRow, Recommendation, TuneResults
 
 _SHOWN = 15  # rows before the others are folded away
 
 
 @dataclass(frozen=True)
-class Section:
+class BatchSection:
     """Everything about one batch size.
 
     Attributes:
@@ -44,15 +43,13 @@ class Section:
 def render_report(results: TuneResults) -> str:
     """HTML text; it loads nothing from anywhere."""
     heads = head_places(results)
-    check = results.check
     return render_page(
         "tune_report.html.j2",
         results=results,
         sections=[_section(results, one, heads) for one in results.recommendations],
         heads={name: (index, _scores(results, name)) for name, index in heads.items()},
         left=[row for row in results.candidates if not row.batches],
-        check=check,
-        check_chart=None if check is None else _check_chart(check, results, heads),
+        check=results.check,
         facts=_facts(results),
         command=" ".join(results.command),
         plain_name=PLAIN,
@@ -65,20 +62,12 @@ def head_places(results: TuneResults) -> dict[str, int]:
     return {name: index for index, name in enumerate(names, start=1)}
 
 
-def bounds(figure: Figure) -> tuple[float, float, float]:
-    """Value and interval; without an interval the value three times."""
-    value = figure.value or 0.0
-    low = value if figure.low is None else figure.low
-    high = value if figure.high is None else figure.high
-    return value, low, high
-
-
-def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]) -> Section:
+def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]) -> BatchSection:
     rows = [(row, found) for row in results.candidates if (found := row.at(one.batch)) is not None]
     rows.sort(key=lambda pair: -(pair[1].tokens_per_s.value or 0.0))
     base = next(row for row in results.plain if row.batch == one.batch)
     places = [
-        Place(
+        ChartPoint(
             heads[row.head],
             row.name,
             found.cycle.value * 1e3,
@@ -89,30 +78,20 @@ def _section(results: TuneResults, one: Recommendation, heads: Mapping[str, int]
         for row, found in rows
         if row.accepted is not None and row.accepted.value is not None
     ]
-    plain = Place(0, PLAIN, base.cycle.value * 1e3, 1.0, best=one.method == PLAIN)
+    plain = ChartPoint(0, PLAIN, base.cycle.value * 1e3, 1.0, best=one.method == PLAIN)
     charts = [
         pareto_chart(f"pareto-{one.batch}-{name}", places, plain, batch=one.batch, width=width)
         for name, width in (("wide", WIDE_IN), ("narrow", WIDTH_IN))
     ]
     best = None if one.method == PLAIN else results.row(one.method)
-    return Section(one, base, best, charts[0], charts[1], rows)
+    return BatchSection(one, base, best, charts[0], charts[1], rows)
 
 
 def _scores(results: TuneResults, head: str) -> str:
     return next(row.scores for row in results.candidates if row.head == head)
 
 
-def _check_chart(check: Check, results: TuneResults, heads: Mapping[str, int]) -> str:
-    rows = [
-        Compared(heads[results.row(row.name).head], bounds(row.predicted), bounds(row.measured))
-        for row in check.rows
-    ]
-    rows.append(Compared(0, bounds(check.plain.predicted), bounds(check.plain.measured)))
-    return check_chart("check", rows)
-
-
 def _facts(results: TuneResults) -> dict[str, Any]:
-    """What the page lists at its end."""
     latency, here = results.latency, results.environment
     there = latency["environment"]
     where = [there.get("gpu"), there.get("processor"), f"{there.get('threads')} threads", latency["dtype"]]

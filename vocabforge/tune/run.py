@@ -7,7 +7,7 @@ interrupted, and another space in the same folder reuses what it shares.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from .. import __version__
@@ -17,17 +17,16 @@ from ..core.lock import only_writer
 from ..core.progress import ProgressBar, say
 from ..decode.draft import Wrap
 from ..decode.recipe import PLAIN, DecodingRecipe, write_recipe
-from ..models.heads import DraftHead
 from .acceptance import digest
-from .assembling import results_of
 from .checking import check_predictions
-from .joining import Joined, Loaded, Space
-from .measure import LatencyOptions, measure_latency, shapes_of_drafter, shapes_of_target
-from .measure_heads import random_heads, usual_grid
+from .joining import Joined, TuneSession
+from .measure import LatencyBudget, LatencyInputs, measure_latency, shapes_of_drafter, shapes_of_target
+from .measure_heads import usual_heads
 from .options import TuneInputs, TuneOptions
 from .outcome import RECIPE, REPORT, TUNE, TuneResults
+from .recommend import results_of
 from .report import render_report
-from .search import Entry, Halving, finalists, search
+from .search import Entry, Halving, search
 from .table import LATENCY, LatencyTable, read_latency, write_latency
 from .types import setting_of
 
@@ -50,7 +49,7 @@ def tune(
     """
     _check_folder(output)
     with only_writer(output):
-        loaded = Loaded(output, inputs, options)
+        loaded = TuneSession(output, inputs, options)
         table = latency_of(loaded, fresh=fresh)
         if options.check and dict(table.environment) != loaded.environment:
             raise UsageError(
@@ -58,16 +57,14 @@ def tune(
                 got=f"--check {options.check} with {inputs.what_if}",
                 remedy="leave --check out, or run tune with --check on that machine",
             )
-        space = loaded.space(table)
         joined = Joined(loaded, table)
-        entries, late = _search(space, joined, options, len(loaded.source))
-        plain = joined.plain()
-        results = results_of(loaded, space, joined, entries, plain, late)
-        _write(output, loaded, results, entries)
+        entries, late = _search(joined)
+        results = results_of(joined, entries, late)
+        _write(output, loaded, results)
         if options.check:
-            check = check_predictions(output, loaded, joined, entries, options.check, wrap)
+            check = check_predictions(joined, entries, options.check, wrap)
             results = results.model_copy(update={"check": check})
-            _write(output, loaded, results, entries)
+            _write(output, loaded, results)
     return results
 
 
@@ -86,10 +83,10 @@ def measure_only(output: Path, inputs: TuneInputs, options: TuneOptions) -> Late
         )
     _check_folder(output)
     with only_writer(output):
-        return latency_of(Loaded(output, inputs, options), fresh=True, usual=True)
+        return latency_of(TuneSession(output, inputs, options), fresh=True, usual=True)
 
 
-def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTable:
+def latency_of(loaded: TuneSession, *, fresh: bool, usual: bool = False) -> LatencyTable:
     """The latency table: of another machine, measured here before for the same space, or measured now.
 
     Args:
@@ -106,45 +103,49 @@ def latency_of(loaded: Loaded, *, fresh: bool, usual: bool = False) -> LatencyTa
         shapes = shapes_of_target(model), shapes_of_drafter(loaded.proposing.drafter)
         table.check_shapes(*shapes, source=inputs.what_if)
         return table
+    heads, prompts = loaded.heads(), loaded.halves.tuning.prompts
     wanted = digest(
         {
             "hashes": loaded.input_hashes,
             "trees": [tree.model_dump(mode="json") for tree in loaded.trees],
-            "heads": [loaded.setting(choice).model_dump(mode="json") for choice in loaded.choices],
+            "heads": [setting_of(head).model_dump(mode="json") for head in heads],
             "batches": list(options.batches),
             "new_tokens": options.new_tokens,
-            "prompts": [len(prompt) for prompt in loaded.halves.tuning.prompts],
+            "prompts": [len(prompt) for prompt in prompts],
             "environment": loaded.environment,
-            "budget": options.measure_budget,
             "vocabforge": __version__,
         }
     )
     path, note = loaded.output / LATENCY, loaded.output / MEASURED_FOR
     if not fresh and path.is_file() and note.is_file():
         made = read_json(note, "note beside the latency file")
-        if made == {"digest": wanted, "sha256": sha256_file(path)}:
-            say(f"Latency: as measured before for the same space ({path}).")
-            return read_latency(path)
-    levels = max(tree.levels for tree in loaded.trees)
-    heads = [loaded.proposing.head(choice, levels) for choice in loaded.choices]
+        known = made if isinstance(made, dict) else {}
+        if (known.get("digest"), known.get("sha256")) == (wanted, sha256_file(path)):
+            table = read_latency(path)
+            if not table.notes or known.get("seconds", 0) >= options.latency_seconds:
+                say(f"Latency: as measured before for the same space ({path}).")
+                return table
     if usual:
-        heads += _usual_heads(heads[0], loaded)
-    table = measure_latency(
-        loaded.latency_inputs(heads, loaded.trees, options.batches),
-        LatencyOptions() if options.measure_budget is None else LatencyOptions(options.measure_budget),
+        widest = max(tree.topk for tree in loaded.trees)
+        there = {setting_of(head) for head in heads}
+        random = [(one, setting_of(one)) for one in usual_heads(loaded.proposing.base)]
+        heads += [one for one, found in random if min(found.scored) >= widest and found not in there]
+    asked = LatencyInputs(
+        model,
+        loaded.proposing.drafter,
+        heads,
+        loaded.trees,
+        prompts,
+        options.batches,
+        options.new_tokens,
+        loaded.hashes["target"],
+        loaded.hashes["drafter"],
     )
+    table = measure_latency(asked, LatencyBudget(options.latency_seconds))
     write_latency(path, table)
-    atomic_write_json(note, {"digest": wanted, "sha256": sha256_file(path)})
+    measured = {"digest": wanted, "sha256": sha256_file(path), "seconds": options.latency_seconds}
+    atomic_write_json(note, measured)
     return table
-
-
-def _usual_heads(own: DraftHead, loaded: Loaded) -> list[DraftHead]:
-    """Heads of usual sizes that every tree of the search can be drafted with, but for those that are there."""
-    base = loaded.proposing.base
-    widest = max(tree.topk for tree in loaded.trees)
-    made = random_heads(base, usual_grid(*base.weight.shape))
-    known = {setting_of(own)} | {loaded.setting(choice) for choice in loaded.choices}
-    return [one for one in made if min((found := setting_of(one)).scored) >= widest and found not in known]
 
 
 def _check_folder(output: Path) -> None:
@@ -160,66 +161,45 @@ def _check_folder(output: Path) -> None:
         )
 
 
-class _Bars:
-    """One progress bar a round of the search."""
+def _search(joined: Joined) -> tuple[list[Entry], bool]:
+    """The search, with a progress bar a round; whether its time was up.
 
-    def __init__(self) -> None:
-        self._open: ProgressBar | None = None
-
-    def tell(self, done: int, of: int, what: str) -> None:
-        """A way of a round is about to be decoded."""
-        if done == 0:
-            self.close()
-            self._open = ProgressBar("Acceptance", of, "ways").__enter__()
-        if self._open is not None:
-            self._open.update(1 if done else 0, note=what)
-
-    def close(self) -> None:
-        """The round is over."""
-        if self._open is not None:
-            self._open.update(1)
-            self._open.__exit__(None, None, None)
-        self._open = None
-
-
-def _search(space: Space, joined: Joined, options: TuneOptions, prompts: int) -> tuple[list[Entry], bool]:
-    """The search, under progress bars; whether its time was up.
-
-    The first round, which sees every way, takes half of the time at most: a few ways that are known well tell more.
+    The first round, which sees every way, takes at most half of the time.
     """
-    began, bars = time.monotonic(), _Bars()
+    options, prompts, began = joined.loaded.options, len(joined.loaded.source), time.monotonic()
+    with ExitStack() as bars:
+        bar = ProgressBar("Acceptance", 0, "ways")
 
-    def left(number: int) -> float:
-        if options.budget is None:
-            return 1.0
-        return began + options.budget * (0.5 if number == 1 else 1.0) - time.monotonic()
+        def tell(done: int, of: int, what: str) -> None:
+            nonlocal bar
+            if done == 0:
+                bars.close()
+                bar = bars.enter_context(ProgressBar("Acceptance", of, "ways"))
+                bars.callback(bar.update, 1)
+            bar.update(1 if done else 0, note=what)
 
-    try:
-        found = search(space.candidates, joined, Halving(prompts, options.first), left=left, tell=bars.tell)
-    finally:
-        bars.close()
-    late = any(entry.state == "not reached" for entry in found) or left(2) <= 0
-    return found, late
+        def left(number: int) -> float:
+            share = 0.5 if number == 1 else 1.0
+            return began + share * (options.budget - options.latency_seconds) - time.monotonic()
+
+        found = search(joined.candidates, joined, Halving(prompts), left=left, tell=tell)
+    return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 
-def _write(output: Path, loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> None:
-    write_recipe(output / RECIPE, _recipe(loaded, results, entries))
+def _write(output: Path, loaded: TuneSession, results: TuneResults) -> None:
+    write_recipe(output / RECIPE, _recipe(loaded, results))
     atomic_write(output / REPORT, render_report(results))
     atomic_write_json(output / TUNE, results.model_dump(mode="json"))
 
 
-def _recipe(loaded: Loaded, results: TuneResults, entries: Sequence[Entry]) -> DecodingRecipe:
+def _recipe(loaded: TuneSession, results: TuneResults) -> DecodingRecipe:
     """The recommended ways first, then what they were compared with."""
-    names = [one.method for one in results.recommendations if one.method != PLAIN]
-    names += [
-        other.name for one in results.recommendations for other in one.runner_ups if other.name != PLAIN
-    ]
-    if not names:
-        names = [entry.name for entry in finalists(entries, loaded.options.batches[0])[:_COMPARED]]
-    if not names:
+    best = dict.fromkeys(one.method for one in results.recommendations)
+    others = dict.fromkeys(other.name for one in results.recommendations for other in one.runner_ups)
+    ways = [name for name in dict.fromkeys([*best, *others]) if name != PLAIN]
+    kept = ways[: len(best.keys() - {PLAIN}) + _COMPARED]
+    if not kept:
         raise DataError("nothing was measured", remedy="give a longer --budget")
-    best = [one.method for one in results.recommendations if one.method != PLAIN]
-    kept = list(dict.fromkeys([*best, *names]))[: len(set(best)) + _COMPARED]
     tokenizer = loaded.inputs.tokenizer
     return DecodingRecipe(
         target=loaded.inputs.target.resolve(),

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import UsageError
+from ..core.artifact import MANIFEST, open_artifact
+from ..core.errors import ArtifactError, DataError, UsageError
 from ..decode.recipe import MethodRecipe
+from ..vocab.forced import ForceOptions, forced_ids
+from ..vocab.subset import VocabSubset, load_subset, make_subset, save_subset
+from ..vocab.table import load_counts
 from .types import TreeSetting
 
 FULL = "full"
@@ -31,7 +35,7 @@ class HeadChoice:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TuneCandidate:
     """A draft head with a draft tree."""
 
     head: HeadChoice
@@ -118,7 +122,7 @@ def trees_of(grid: TreeGrid, most_levels: int | None = None) -> list[TreeSetting
     return found
 
 
-def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) -> list[Candidate]:
+def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) -> list[TuneCandidate]:
     """Heads times trees that are no wider than the head.
 
     Args:
@@ -134,7 +138,9 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) ->
             "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
         )
     shapes = list(trees)
-    found = [Candidate(head, tree) for head, size in heads.items() for tree in shapes if tree.topk <= size]
+    found = [
+        TuneCandidate(head, tree) for head, size in heads.items() for tree in shapes if tree.topk <= size
+    ]
     if not found:
         raise UsageError(
             "every draft tree is wider than every draft head",
@@ -145,11 +151,60 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Iterable[TreeSetting]) ->
     return found
 
 
-def spread(found: Sequence[Candidate]) -> list[Candidate]:
-    """The same in an order whose every beginning covers the whole space evenly.
+def cut_vocabs(ranking: Path, sizes: Sequence[int], target: Path, folder: Path) -> list[tuple[str, Path]]:
+    """Subset artefacts ``folder/rSIZE``, made where they are not there yet.
 
-    Van der Corput's sequence in base 2 over the places, so that what a budget cuts off is no corner of the space.
+    Args:
+        ranking: a frequency table (the target's end tokens and control tokens are forced), or a subset artefact,
+            whose first ids in rank order are taken.
+
+    Returns:
+        Label and folder of each, from the smallest.
+
+    Raises:
+        ArtifactError: neither of the two.
+        UsageError: a size below the forced ids, or beyond the ranking.
     """
-    bits = max(len(found) - 1, 1).bit_length()
-    order = sorted(range(len(found)), key=lambda place: int(f"{place:0{bits}b}"[::-1], 2))
-    return [found[place] for place in order]
+    found = open_artifact(ranking)
+    if found.kind not in ("counts", "subset"):
+        raise ArtifactError(
+            "this is no ranking", got=found.kind, expected="counts or a subset", source=ranking
+        )
+    made = []
+    for size in sorted(set(sizes)):
+        subset = _from_counts(ranking, size, target) if found.kind == "counts" else _first(ranking, size)
+        path = folder / f"r{size}"
+        if not (path / MANIFEST).is_file() or load_subset(path).digest() != subset.digest():
+            save_subset(subset, path, parents={"ranking": found.content_hash}, overwrite=True)
+        made.append((path.name, path))
+    return made
+
+
+def _from_counts(ranking: Path, size: int, target: Path) -> VocabSubset:
+    table = load_counts(ranking)
+    forced = forced_ids(table, ForceOptions(target=target))
+    try:
+        return make_subset(table.counts, size, forced, fingerprint=table.fingerprint)
+    except DataError as error:  # its remedy is select-vocab's
+        remedy = "leave this size out, count more text, or give vocabularies of select-vocab with --vocab"
+        raise DataError(
+            error.message, got=error.got, expected=error.expected, source=ranking, remedy=remedy
+        ) from error
+
+
+def _first(ranking: Path, size: int) -> VocabSubset:
+    whole = load_subset(ranking)
+    if not max(len(whole.forced), 1) <= size <= len(whole):
+        raise UsageError(
+            "the ranking does not have this size",
+            got=f"{size:,}",
+            expected=f"{max(len(whole.forced), 1):,} (its forced ids) to {len(whole):,}",
+            source=ranking,
+        )
+    forced = set(whole.forced)
+    first = [*forced, *(token for token in whole.ranked.tolist() if token not in forced)][:size]
+    order = {token: place for place, token in enumerate(whole.ranked.tolist())}
+    ranked = whole.ranked[sorted(order[token] for token in first)]
+    return VocabSubset.from_ranked(
+        ranked, vocab_size=whole.vocab_size, fingerprint=whole.fingerprint, forced=whole.forced
+    )

@@ -6,17 +6,17 @@ growing and choosing the tree), the target's verification, committing, and a res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..core.config import Positive, StrictModel
 from ..core.errors import DataError, MismatchError
 from ..core.files import atomic_write
-from ..core.versioned import read_versioned
-from .interpolate import Found, Sample, interpolate
-from .records import AXES, Check, Part, Rest, Shapes, Time
+from ..core.records import read_versioned
+from ..decode.control_estimates import isotonic
+from .records import AXES, CycleCheck, MeasuredPart, Rest, Shapes, Time
 from .types import CycleSetting, Seconds, total
 
 LATENCY = "latency.json"
@@ -24,6 +24,81 @@ SCHEMA_VERSION = 1
 
 # Kind of head -> kinds that compute nearly the same, where it was not measured itself.
 _ALIKE = {"full": ("static", "scheduled"), "static": ("full", "scheduled"), "scheduled": ("static", "full")}
+
+
+class TimeSample(NamedTuple):
+    """A measured time at some sizes.
+
+    Attributes:
+        at: size by axis.
+        weight: how many measurements it stands for.
+    """
+
+    at: Mapping[str, int]
+    seconds: Seconds
+    weight: int
+
+
+class Interpolated(NamedTuple):
+    """An answer, and the axes on which it lies beyond what was measured."""
+
+    seconds: Seconds
+    beyond: frozenset[str]
+
+
+def interpolate(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Interpolated:
+    """The time at some sizes, from samples that need not fill a grid.
+
+    Axis by axis: the samples of each measured size of the first axis answer for the others, then the line between
+    the two sizes next to the wanted one is read. Answers along an axis are made not to fall first
+    (isotonic regression). Above the largest size the last line goes on; below the smallest its time holds, which is
+    too much rather than too little. An axis with one measured size changes nothing.
+
+    Args:
+        samples: at least one.
+        axes: those to interpolate on; all samples and ``at`` name them.
+        at: wanted sizes.
+    """
+    ranges = {axis: [sample.at[axis] for sample in samples] for axis in axes}
+    beyond = {axis for axis, sizes in ranges.items() if not min(sizes) <= at[axis] <= max(sizes)}
+    return Interpolated(_between(samples, axes, at), frozenset(beyond))
+
+
+def _between(samples: Sequence[TimeSample], axes: Sequence[str], at: Mapping[str, int]) -> Seconds:
+    if not axes:
+        return _mean(samples)
+    axis, rest = axes[0], axes[1:]
+    groups: dict[int, list[TimeSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.at[axis], []).append(sample)
+    sizes, wanted = sorted(groups), at[axis]
+    found = [_between(groups[size], rest, at) for size in sizes]
+    weights = [sum(sample.weight for sample in groups[size]) for size in sizes]
+    columns = (isotonic([one[place] for one in found], weights) for place in range(3))
+    return Seconds(*(line_at(sizes, column, wanted) for column in columns))
+
+
+def _mean(samples: Sequence[TimeSample]) -> Seconds:
+    """Of repeated measurements of the same sizes."""
+    weight = sum(sample.weight for sample in samples)
+    return Seconds(
+        *(sum(sample.seconds[place] * sample.weight for sample in samples) / weight for place in range(3))
+    )
+
+
+def line_at(sizes: Sequence[int], values: Sequence[float], wanted: int) -> float:
+    """Read a piecewise linear curve; outside it as :func:`interpolate` says.
+
+    Args:
+        sizes: ascending.
+        values: one a size, never falling.
+    """
+    above = next((place for place, size in enumerate(sizes) if size >= wanted), len(sizes) - 1)
+    if sizes[above] == wanted or above == 0:
+        return values[above]
+    low, high = above - 1, above
+    slope = (values[high] - values[low]) / (sizes[high] - sizes[low])
+    return values[low] + slope * (wanted - sizes[low])
 
 
 class LatencyTable(StrictModel):
@@ -44,10 +119,10 @@ class LatencyTable(StrictModel):
     graphs: bool
     target: Shapes
     drafter: Shapes
-    parts: tuple[Part, ...]
+    parts: tuple[MeasuredPart, ...]
     rest: Rest = Rest()
     error: Time = 0.0
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CycleCheck, ...] = ()
     notes: tuple[str, ...] = ()
     rounds: Positive = 1
     seconds: Time = 0.0
@@ -144,27 +219,27 @@ class LatencyTable(StrictModel):
                 )
 
     @cached_property
-    def _answers(self) -> dict[tuple[object, ...], Found]:
+    def _answers(self) -> dict[tuple[object, ...], Interpolated]:
         """What was asked before: a search asks for the same parts again and again."""
         return {}
 
-    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Found:
+    def _at(self, name: str, family: str, sizes: Mapping[str, int]) -> Interpolated:
         key = (name, family, *(sizes[axis] for axis in AXES[name]))
         if key not in self._answers:
             self._answers[key] = interpolate(self._samples(name, family), AXES[name], sizes)
         return self._answers[key]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[str, str], list[Sample]]:
+    def _by_name(self) -> dict[tuple[str, str], list[TimeSample]]:
         return {
             (part.name, part.family): [
-                Sample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
+                TimeSample(point.at, Seconds(point.seconds, point.low, point.high), point.count)
                 for point in part.points
             ]
             for part in self.parts
         }
 
-    def _samples(self, name: str, family: str) -> list[Sample]:
+    def _samples(self, name: str, family: str) -> list[TimeSample]:
         samples = self._by_name.get((name, family))
         if samples is None:
             measured = sorted(other for part, other in self._by_name if part == name)

@@ -66,34 +66,23 @@ def check_table(check: Check) -> Table:
     """Predictions beside what eval measured."""
     table = simple_table(f"Predicted and measured by eval, {check.questions} other questions")
     table.add_column("way")
-    for name in ("predicted", "beside", "measured", "error", "beside", "rank"):
+    for name in ("predicted", "measured", "error", "rank"):
         table.add_column(name, justify="right")
     for row in [*check.rows, check.plain]:
         table.add_row(
             Name(row.name),
             number(row.predicted.value, 1),
-            "–" if row.beside is None else number(row.beside.value, 1),
             number(row.measured.value, 1),
             f"{row.error:+.1%}",
-            "–" if row.beside_error is None else f"{row.beside_error:+.1%}",
             f"{row.predicted_rank} / {row.measured_rank}" if row.predicted_rank else "",
         )
     order = ", in the same order" if check.same_order else ", in another order"
     top = f"the measured ones{order}" if check.same_top else "not the measured ones"
     table.caption = (
         f"off by {check.mean_error:.1%} on average, {check.worst_error:.1%} at worst; speed-ups over plain decoding by "
-        f"{check.speedup_error:.1%}; " + _beside(check) + f"the predicted top three are {top}"
+        f"{check.speedup_error:.1%}; the predicted top three are {top}"
     )
     return table
-
-
-def _beside(check: Check) -> str:
-    if check.mean_beside is None or check.worst_beside is None:
-        return ""
-    return (
-        f"with seconds measured between eval's answers (beside): {check.mean_beside:.1%} on average, "
-        f"{check.worst_beside:.1%} at worst; "
-    )
 
 
 def headline(results: TuneResults, one: Recommendation) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import MismatchError
 from ..corpus.tokenizer import TextTokenizer
-from .overlap import Overlap, Vocabulary, pair_up, prepare
+from .overlap import ComparedVocabulary, Overlap, pair_up, prepare
 from .select import Ids
 from .token_bytes import TokenForms
 
@@ -82,8 +82,6 @@ class Bridge:
     """Two vocabularies, and what they share.
 
     Attributes:
-        target: the target's.
-        drafter: the drafter's.
         pairs: (n, 2) int64, ids of target and drafter with the same bytes, one to one, ascending in the target's.
         eos: end token of the target and of the drafter that stand for each other; None where a side has none.
     """
@@ -113,8 +111,6 @@ def make_bridge(
     """Compare two tokenizers, or take what was found before.
 
     Args:
-        target: the target's tokenizer.
-        drafter: the drafter's.
         rows: of the LM heads of target and drafter; ids beyond them do not exist for the models.
         overlap: ``compare(target, drafter)`` saved earlier (``vocabforge compare-vocab --save``).
 
@@ -164,7 +160,7 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
     )
 
 
-def _side(one: Vocabulary, rows: int, first: int | None) -> BridgeSide:
+def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
     """One side; ``first`` goes before its other end tokens."""
     forms = (*one.forms.forms[:rows], *[None] * (rows - len(one.forms.forms)))
     ends = one.ends if first is None else (first, *(token for token in one.ends if token != first))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, MismatchError, UsageError
+from ..core.errors import MismatchError, UsageError
+from ..core.files import form_errors
 from .kmeans import KMeansOptions, spherical_kmeans
 from .kmeans_backends import Backend
 from .kmeans_rows import Ids, Rows, UnitRows
@@ -27,6 +27,7 @@ _FORMS = {
     "centroids": np.float32,
     "cosine": np.float32,
 }
+_QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
 _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 
 
@@ -46,7 +47,6 @@ class Clusters:
         centroids: (M, d) float32 unit vectors.
         cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
         zero_cluster: the cluster of the zero rows, None without any.
-        fingerprint: the tokenizer's.
         head: which rows were clustered: ``digest``, ``rows`` (V_head), ``padded``, ``width`` (d), ``dtype``,
             ``name``, ``tied``.
         origin: how: options, backend, ``objective``, ``history`` and so on.
@@ -209,7 +209,7 @@ def load_clusters(path: Path) -> Clusters:
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
-    try:
+    with form_errors("the clusters cannot be read", path, remedy="make them again with cluster-vocab"):
         arrays = load_file(artifact.file(_FILE))
         zero = meta["zero_cluster"]
         clusters = Clusters(
@@ -219,18 +219,8 @@ def load_clusters(path: Path) -> Clusters:
             head=dict(meta["head"]),
             origin=dict(meta["origin"]),
         )
-        problem = disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(
-            "the clusters cannot be read", got=error, source=path, remedy="make them again with cluster-vocab"
-        ) from error
-    if problem is not None:
-        raise ArtifactError(
-            "the clusters' arrays do not belong together",
-            got=problem,
-            source=path,
-            remedy="make them again with cluster-vocab",
-        )
+        if problem := disagreement(clusters, int(meta["clusters"]), int(meta["vocab_size"])):
+            raise ValueError(problem)
     return clusters
 
 
@@ -264,3 +254,71 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
         return f"there is no cluster {clusters.zero_cluster}"
     return None
+
+
+def cluster_figures(clusters: Clusters) -> dict[str, Any]:
+    """What is reported of clusters, ready for JSON.
+
+    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``variation`` their standard deviation
+    over their mean. ``mean_cosine`` is over all rows with a direction, ``cluster_cosine`` has quantiles over
+    clusters of their rows' mean cosine. ``share_of_largest_10`` is a share of the vocabulary.
+    """
+    sizes = clusters.sizes
+    share = sizes / sizes.sum()
+    directed = np.arange(len(clusters)) != (-1 if clusters.zero_cluster is None else clusters.zero_cluster)
+    cosine = clusters.cosine[directed].astype(np.float64)
+    return {
+        "clusters": len(clusters),
+        "vocab_size": clusters.vocab_size,
+        "sizes": {name: float(np.quantile(sizes, at)) for name, at in _QUANTILES.items()},
+        "mean_size": float(sizes.mean()),
+        "share_of_largest_10": float(np.sort(share)[::-1][:10].sum()),
+        "singletons": int((sizes == 1).sum()),
+        "balance": float(-(share * np.log(share)).sum() / np.log(len(clusters))),
+        "variation": float(sizes.std() / sizes.mean()),
+        "mean_cosine": float((cosine * sizes[directed]).sum() / sizes[directed].sum()),
+        "cluster_cosine": {name: float(np.quantile(cosine, at)) for name, at in _QUANTILES.items()},
+        "zero_rows": 0 if clusters.zero_cluster is None else int(sizes[clusters.zero_cluster]),
+        "padded_rows": int(clusters.head["padded"]),
+        "histogram": size_histogram(clusters),
+    }
+
+
+def size_histogram(clusters: Clusters) -> list[dict[str, int]]:
+    """Clusters and ids by size, in bins [2^k, 2^(k+1)) from the smallest size to the largest."""
+    sizes = clusters.sizes
+    bins = np.floor(np.log2(sizes)).astype(int)
+    return [
+        {
+            "from": 2**k,
+            "to": 2 ** (k + 1) - 1,
+            "clusters": int((bins == k).sum()),
+            "ids": int(sizes[bins == k].sum()),
+        }
+        for k in range(int(bins.min()), int(bins.max()) + 1)
+    ]
+
+
+def examples(clusters: Clusters, text_of: Callable[[int], str], *, tokens: int = 12) -> list[dict[str, Any]]:
+    """A few clusters with their lowest ids, as text: by size the largest, median and smallest; by cohesion the
+    tightest, median and loosest of those with at least 4 ids; each once."""
+    by_size = np.lexsort((np.arange(len(clusters)), -clusters.sizes))
+    fair = np.flatnonzero(clusters.sizes >= min(4, int(clusters.sizes.max())))
+    by_cosine = fair[np.lexsort((fair, -clusters.cosine[fair]))]
+    chosen: dict[int, str] = {}
+    for order, names in (
+        (by_size, ("largest", "of median size", "smallest")),
+        (by_cosine, ("tightest", "of median cosine", "loosest")),
+    ):
+        for name, at in zip(names, (0, len(order) // 2, len(order) - 1), strict=True):
+            chosen.setdefault(int(order[at]), name)
+    return [
+        {
+            "cluster": cluster,
+            "why": why,
+            "size": int(clusters.sizes[cluster]),
+            "cosine": float(clusters.cosine[cluster]),
+            "tokens": [text_of(int(token)) for token in clusters.members(cluster)[:tokens]],
+        }
+        for cluster, why in chosen.items()
+    ]

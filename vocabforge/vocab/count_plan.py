@@ -17,8 +17,7 @@ from ..corpus.reading import Problems
 from ..corpus.shards import Shard, plan_shards, read_shard
 from ..corpus.tokenizer import TextTokenizer
 from .counts import CountOptions
-from .engine_plain import PlainEngine
-from .engines import Choice, CountEngine, choose_engine
+from .engines import CountEngine, EngineChoice, PlainEngine, choose_engine
 from .partials import Unit
 
 _UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
@@ -36,9 +35,7 @@ class CountPlan:
     """What is to be counted, and by what.
 
     Attributes:
-        shards: all of them, in order.
         units: the shards put together; every process has the same.
-        engine: counts texts.
         cut: where long texts are cut while they are read, None for nowhere.
         reasons: why no faster engine was taken.
         stamps: of each source when it was divided, None where there is no file: places to divide are those
@@ -173,18 +170,17 @@ def check_same_plan(
 
 def _choose(
     tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions, rule: CutRule | NoCut
-) -> Choice:
-    """The engine for this corpus, checked on a piece of several shards."""
+) -> EngineChoice:
     only = options.engine
     if options.mode == "assistant":  # needs each token's place in the text, which only the library gives
         say("conversations are rendered and encoded one by one, by the tokenizers library")
-        return Choice(PlainEngine(tokenizer, rule), [], rule)
+        return EngineChoice(PlainEngine(tokenizer, rule), [], rule)
     if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < _SMALL_BYTES:
         reason = (
             f"engine plain counts: for less than {_SMALL_BYTES >> 20} MiB no faster one is worth its start"
         )
         say(reason)
-        return Choice(PlainEngine(tokenizer, rule), [reason], rule)
+        return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
     sample: list[str] = []
     step = max(1, len(shards) // _SAMPLE_SHARDS)
     for shard in shards[::step][:_SAMPLE_SHARDS]:

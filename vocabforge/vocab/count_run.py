@@ -23,7 +23,7 @@ from .count_plan import check_same_plan, make_plan, share, stored
 from .count_shards import ShardCounter, count_here, count_in_workers
 from .counts import CountOptions
 from .partials import PartialResults, Unit, UnitResult
-from .special import SpecialTokens
+from .select import SpecialTokens
 from .table import REST, FrequencyTable, Tally
 
 
@@ -32,12 +32,8 @@ class CountRun:
     """A finished run: the table and how it came about.
 
     Attributes:
-        table: the frequency table.
-        engine: name of the engine that counted.
         reasons: why no faster engine was taken, and what else is worth saying.
-        problems: skipped lines and rows, by reason.
         start_s: seconds of planning, and of choosing and checking the engine.
-        seconds: seconds of counting.
         stored_bytes: bytes of the input as stored.
         units: number of parts that are kept apart until the run is whole.
         resumed: parts whose result was taken over from an interrupted run.
@@ -71,10 +67,6 @@ def count_corpus(
     """Count inputs, with a progress bar; under a launcher every process calls this and gets the whole result.
 
     Args:
-        tokenizer: the target's.
-        inputs: files, folders, globs, ``hub:NAME`` data sets.
-        options: how.
-        folder: for partial results.
         domains: name -> inputs that are counted apart.
         keep: saves the result (called on rank 0); the partial results are removed when it has.
 

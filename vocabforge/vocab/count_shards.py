@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures as futures
 import itertools
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,8 +95,6 @@ def count_here(
 
 @dataclass(frozen=True)
 class _Task:
-    """What a worker process is started with."""
-
     tokenizer: Path
     engine: str
     options: CountOptions

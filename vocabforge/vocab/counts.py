@@ -31,7 +31,6 @@ class CountOptions:
         mode: see :class:`~vocabforge.vocab.table.FrequencyTable`; ``mixture`` cannot be counted.
         sources: how files are cut into documents and which are kept.
         engine: an engine by name, None for the fastest that is proved equal.
-        workers: counting processes on this machine.
         shard_bytes: stored bytes of a shard, the unit of resuming and of division.
         max_tokens: stop behind the document (a piece of a long text) with which this many are counted.
     """
@@ -74,8 +73,6 @@ class TokenCounter:
     Args:
         tokenizer: renders and encodes conversations in mode ``assistant``.
         engine: counts plain texts; no special token is added.
-        mode: see :class:`CountOptions`.
-        max_tokens: see :class:`CountOptions`.
     """
 
     def __init__(

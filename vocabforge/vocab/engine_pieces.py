@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from ..corpus.cutting import CutRule, NoCut
 from ..corpus.tokenizer import TextTokenizer
-from .engine_parts import PART, NotSuited, count_rows, groups
-from .engine_plain import PlainEngine
+from .engines import PART, NotSuited, PlainEngine, count_rows, groups
 from .table import Counts
 
 MAX_PIECES = 400_000  # remembered; about 40 MB of text and slots

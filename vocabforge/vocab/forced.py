@@ -10,7 +10,7 @@ from ..core.errors import DataError, MismatchError
 from ..corpus.fingerprint import check_fingerprint
 from ..corpus.tokenizer import load_tokenizer
 from ..corpus.tokenizer_files import eos_ids_in, read_side_files
-from .special import SpecialTokens
+from .select import SpecialTokens
 from .table import FrequencyTable
 
 
@@ -19,7 +19,6 @@ class ForceOptions:
     """What is forced beside the end tokens and the chat template's control tokens, which always are.
 
     Attributes:
-        ids: further ids.
         bytes: the 256 byte tokens, so that any text can be drafted.
         tools: the template's added tokens for tool calls and thinking.
         target: a target's folder, whose end tokens are forced too and whose tokenizer must be the table's.

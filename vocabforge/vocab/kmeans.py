@@ -8,7 +8,7 @@ number of threads (as long as a backend's float32 products are right to 5e-6).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,15 +17,17 @@ import numpy.typing as npt
 from ..core.errors import UsageError
 from ..core.progress import ProgressBar
 from .kmeans_backends import Backend, Search
-from .kmeans_repair import refill
 from .kmeans_rows import Ids, Rows, UnitRows
-from .kmeans_start import INITS, start_centroids
 
 CLOSE = 1e-5  # products nearer to each other are compared again in float64
 _TIE = 1e-12
 _CHUNK = 256
+_POOL = 8  # rows of the sample per cluster: k-means++ reads its pool once for every centroid
+_SPARE = 64
+SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
 
 Reals = npt.NDArray[np.float64]
+Step = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,6 @@ class KMeansOptions:
         iterations: at most so many; fewer where nothing changes any more.
         restarts: runs from different starts; the one with the best objective is kept.
         seed: of the first run; run i uses (seed, i).
-        init: ``kmeans++`` or ``sample``.
     """
 
     clusters: int
@@ -65,7 +66,6 @@ class KMeansResult:
         history: the objective, which is the mean cosine of all rows, after each iteration.
         refilled: clusters that had died and were given a row, over all iterations.
         objectives: the last objective of every run.
-        run: which run this is.
         converged: it stopped because nothing changed.
     """
 
@@ -128,7 +128,6 @@ def _run(rows: UnitRows, options: KMeansOptions, run: int, backend: Backend) -> 
 def _iterate(
     rows: UnitRows, centroids: Rows, iterations: int, backend: Backend, bar: ProgressBar
 ) -> KMeansResult:
-    """Assign and average until nothing changes, from the given centroids."""
     history: list[float] = []
     labels: Ids | None = None
     refilled, converged, note = 0, False, ""
@@ -195,3 +194,113 @@ def _normalised(sums: Reals, former: Rows) -> tuple[Rows, Reals]:
     centroids = former.copy()
     centroids[directed] = sums[directed] / lengths[directed, None]
     return centroids, lengths
+
+
+def start_centroids(
+    rows: UnitRows, clusters: int, init: str, rng: np.random.Generator, step: Step = lambda: None
+) -> Rows:
+    """M rows as first centroids, (M, d) float32.
+
+    Args:
+        init: a name of ``INITS`` (``KMeansOptions`` refuses others).
+        step: called once for each centroid that is chosen.
+    """
+    return INITS[init](rows, clusters, rng, step)
+
+
+def sampled(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Step) -> Rows:
+    """M different rows, all equally likely."""
+    chosen = np.sort(rng.choice(len(rows), size=clusters, replace=False))
+    for _ in range(clusters):
+        step()
+    return rows.pick(chosen)
+
+
+def plus_plus(rows: UnitRows, clusters: int, rng: np.random.Generator, step: Step) -> Rows:
+    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere, over a pool of 8 M rows drawn at random.
+
+    The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row), half
+    its squared distance.
+    """
+    size = min(len(rows), _POOL * clusters)
+    pool = rows.pick(np.sort(rng.choice(len(rows), size=size, replace=False)))  # (P, d)
+    chosen: list[int] = []
+    distance = np.ones(size, dtype=np.float64)
+    for _ in range(clusters):
+        at = _draw(distance, chosen, rng)
+        chosen.append(at)
+        # einsum runs on one thread: a threaded product may round otherwise, and the draws would differ.
+        gap = 1.0 - np.einsum("nd,d->n", pool, pool[at]).astype(np.float64)
+        gap[gap < SAME] = 0.0
+        np.minimum(distance, gap, out=distance)
+        distance[at] = 0.0
+        step()
+    return pool[chosen]
+
+
+INITS: dict[str, Callable[[UnitRows, int, np.random.Generator, Step], Rows]] = {
+    "kmeans++": plus_plus,
+    "sample": sampled,
+}
+
+
+def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> int:
+    """An index with probability proportional to its weight; where all are 0, any that is not chosen yet."""
+    bounds = np.cumsum(weights)
+    if bounds[-1] <= 0.0:
+        free: Ids = np.setdiff1d(np.arange(len(weights)), chosen)
+        return int(rng.choice(free))
+    at = int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
+    return min(at, int(np.flatnonzero(weights)[-1]))
+
+
+def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
+    """Move into each empty cluster the row farthest from its own centroid; the number of rows moved.
+
+    A cluster's last row is never taken, and while others are left, no two clusters get the same direction
+    (rows of unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|.
+
+    Args:
+        centroids: (M, d) that the sweep measured with.
+        sweep: changed in place; afterwards no cluster is empty, if there are at least M rows.
+    """
+    dead = np.flatnonzero(sweep.sizes == 0)
+    if not len(dead):
+        return 0
+    waiting = iter(dead.tolist())
+    goal = next(waiting, None)
+    for position, row in _candidates(rows, centroids, sweep, len(dead)):
+        if goal is None:
+            break
+        former = int(sweep.labels[position])
+        if sweep.sizes[former] < 2:
+            continue
+        sweep.sums[former] -= row
+        sweep.sums[goal] = row
+        sweep.sizes[former] -= 1
+        sweep.sizes[goal] = 1
+        sweep.labels[position], sweep.scores[position] = goal, 1.0
+        goal = next(waiting, None)
+    return len(dead)
+
+
+def _candidates(rows: UnitRows, centroids: Rows, sweep: Sweep, wanted: int) -> Iterator[tuple[int, Rows]]:
+    """Rows as (position, unit row), the farthest first; different directions first, then any."""
+    farthest: Ids = np.lexsort((np.arange(len(rows)), sweep.scores))
+    pool = np.sort(farthest[: 4 * wanted + _SPARE])
+    vectors = rows.pick(pool)
+    # float32 scores differ in the last bits between backends; the order must not.
+    own = np.einsum("nd,nd->n", vectors, centroids[sweep.labels[pool]], dtype=np.float64)
+    given = np.empty((0, rows.width), dtype=np.float32)
+    taken: set[int] = set()
+    for at in np.lexsort((pool, own)):
+        if sweep.sizes[sweep.labels[pool[at]]] < 2 or (
+            len(given) and float((given @ vectors[at]).max()) > 1.0 - SAME
+        ):
+            continue
+        given = np.concatenate([given, vectors[at : at + 1]])
+        taken.add(int(pool[at]))
+        yield int(pool[at]), vectors[at]
+    for position in farthest.tolist():
+        if position not in taken:
+            yield position, rows.pick(np.array([position]))[0]

@@ -39,7 +39,6 @@ class UnitRows:
     """Unit vectors x_i / |x_i| of the rows that have a direction.
 
     Attributes:
-        source: the matrix.
         ids: (n,) rows of the source that are kept, ascending.
         scale: (n,) float32, 1 / |x_i|.
         zero_ids: rows without a direction (norm 0), left out.
@@ -84,8 +83,6 @@ def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None
 
     Args:
         source: the matrix; rows from ``count`` on (padding) are never read.
-        count: rows that stand for tokens.
-        name: what the rows are, for error messages.
         digest: a hashlib object that takes every row in float32.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError, UsageError
+from ..core.errors import UsageError
 from ..core.files import form_errors
 from ..core.records import read_record
 from ..corpus.tokenizer import TextTokenizer
@@ -32,7 +32,7 @@ _FILE = "overlap.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Vocabulary:
+class ComparedVocabulary:
     """A tokenizer made ready to be compared; see :func:`prepare`."""
 
     tokenizer: TextTokenizer
@@ -59,23 +59,21 @@ class Vocabulary:
         return dict(found)
 
 
-def prepare(tokenizer: TextTokenizer) -> Vocabulary:
+def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
     """Byte forms and spelling of a tokenizer.
 
     Raises:
         DataError: the tokenizer's decoder is not one whose bytes are known.
     """
     forms = token_forms(tokenizer)
-    return Vocabulary(tokenizer, forms, Speller(tokenizer, forms))
+    return ComparedVocabulary(tokenizer, forms, Speller(tokenizer, forms))
 
 
 @dataclass(frozen=True)
-class Side:
+class VocabularySide:
     """One of the two vocabularies, by figures.
 
     Attributes:
-        name: the tokenizer's folder.
-        fingerprint: the tokenizer's.
         family: how it spells bytes.
         vocab_size: highest id + 1 (a model's head may have more, padded rows, which no tokenizer tells of).
         text_tokens: ids that stand for bytes, added tokens included.
@@ -84,7 +82,6 @@ class Side:
         unused: ids without a token.
         duplicates: ids beyond the first with the same bytes.
         single_bytes: how many of the 256 bytes have a token; with all of them any text can be spelled.
-        eos: end tokens.
         shared: ids whose bytes are a token of the other side.
         needed: ids by how many tokens of the other side they need: none fits, 1, 2, ... 7, 8 or more.
     """
@@ -111,8 +108,6 @@ class Overlap:
     Attributes:
         pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A. Where several ids
             of a side have the same bytes, the one that its tokenizer itself writes goes first, then the lower.
-        a: the first vocabulary.
-        b: the second.
         forms: number of byte strings that are tokens of both.
         eos_pair: one end token of each, which stand for each other: what was asked for, else the first of each
             that stands for no text; None where a side has none.
@@ -120,8 +115,8 @@ class Overlap:
     """
 
     pairs: Ids
-    a: Side
-    b: Side
+    a: VocabularySide
+    b: VocabularySide
     forms: int
     eos_pair: tuple[int, int] | None
     corpus: Mapping[str, Any] | None = None
@@ -139,8 +134,8 @@ class Overlap:
 
 
 def compare(
-    a: Vocabulary,
-    b: Vocabulary,
+    a: ComparedVocabulary,
+    b: ComparedVocabulary,
     *,
     corpus: Mapping[str, Any] | None = None,
     eos_pair: tuple[int, int] | None = None,
@@ -163,7 +158,7 @@ def compare(
     )
 
 
-def pair_up(a: Vocabulary, b: Vocabulary) -> Ids:
+def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
     """``compare(a, b).pairs`` alone, without spelling every token with the other side's."""
     return _paired(a.by_form, b.by_form)
 
@@ -174,7 +169,7 @@ def _paired(ids_a: Mapping[bytes, Sequence[int]], ids_b: Mapping[bytes, Sequence
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def end_token(one: Vocabulary, named: str) -> int:
+def end_token(one: ComparedVocabulary, named: str) -> int:
     """The special token with this text or id.
 
     Raises:
@@ -199,10 +194,12 @@ def _eos(tokenizer: TextTokenizer) -> tuple[int, ...]:
     return tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
 
 
-def _side(one: Vocabulary, by_form: Mapping[bytes, Sequence[int]], other: Vocabulary) -> Side:
+def _side(
+    one: ComparedVocabulary, by_form: Mapping[bytes, Sequence[int]], other: ComparedVocabulary
+) -> VocabularySide:
     forms, text_tokens = one.forms, sum(map(len, by_form.values()))
     theirs = {form for form in other.forms.forms if form}
-    return Side(
+    return VocabularySide(
         name=str(one.tokenizer.source.parent.resolve().name),
         fingerprint=one.tokenizer.fingerprint,
         family=forms.family,
@@ -258,16 +255,12 @@ def load_overlap(path: Path) -> Overlap:
         eos, forms = meta["eos_pair"], meta["forms"]
         if type(forms) is not int:
             raise TypeError(f"forms {forms!r}")
-        a, b = (read_record(Side, meta[letter]) for letter in "ab")
+        a, b = (read_record(VocabularySide, meta[letter]) for letter in "ab")
         overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None, meta["corpus"])
-        valid = _valid(overlap, int(meta["pairs"]))
-    if not valid:
-        raise ArtifactError(
-            "the overlap disagrees with its own manifest",
-            got=f"{pairs.dtype} {pairs.shape}",
-            expected=f"int64 ({meta['pairs']}, 2), one to one, ids of both vocabularies",
-            source=path,
-        )
+        if not _valid(overlap, int(meta["pairs"])):
+            raise ValueError(
+                f"pairs of {pairs.dtype} {pairs.shape}, not int64 ({meta['pairs']}, 2), one to one"
+            )
     return overlap
 
 

@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 
 from ..core.errors import DataError
 from ..corpus.sources import Document
-from .overlap import Vocabulary, histogram
+from .overlap import ComparedVocabulary, histogram
 from .select import Ids
 
 _BATCH_CHARACTERS = 1 << 18
@@ -39,8 +39,6 @@ _LOSSES: dict[str, Callable[[str], str]] = {
 
 @dataclass
 class _Tally:
-    """One tokenizer's figures while the corpus is read."""
-
     counts: Ids
     boundaries: int = 0
     exact: int = 0
@@ -48,7 +46,9 @@ class _Tally:
     failures: list[dict[str, Any]] = field(default_factory=list)
 
 
-def compare_on_corpus(a: Vocabulary, b: Vocabulary, documents: Iterable[Document]) -> dict[str, Any]:
+def compare_on_corpus(
+    a: ComparedVocabulary, b: ComparedVocabulary, documents: Iterable[Document]
+) -> dict[str, Any]:
     """Figures of both tokenizers over documents.
 
     Returns:
@@ -105,14 +105,15 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, str]]]:
         yield batch
 
 
-def _plain_offsets(side: Vocabulary) -> Tokenizer:
+def _plain_offsets(side: ComparedVocabulary) -> Tokenizer:
     """The tokenizer without its post-processor, which may trim spaces off the offsets."""
     content = json.loads(side.tokenizer.backend.to_str())
     return Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
 
 
-def _count(tally: _Tally, side: Vocabulary, batch: Sequence[tuple[str, str]], rows: list[Encoding]) -> None:
-    """Tokens and round trips of a batch."""
+def _count(
+    tally: _Tally, side: ComparedVocabulary, batch: Sequence[tuple[str, str]], rows: list[Encoding]
+) -> None:
     ids = np.concatenate([np.asarray(row.ids, dtype=np.int64) for row in rows])
     tally.counts += np.bincount(ids, minlength=len(tally.counts))
     for (text, place), row in zip(batch, rows, strict=True):
@@ -133,8 +134,6 @@ def loss_between(text: str, decoded: str, *, unknown: bool) -> str:
     """What a round trip lost, guessed: the fewest losses that make both texts the same.
 
     Args:
-        text: before.
-        decoded: after.
         unknown: whether the ids hold the unknown token or a special one.
     """
     if unknown:
@@ -166,7 +165,7 @@ def _ends(row: Encoding, length: int) -> set[int]:
     }
 
 
-def _figures(tally: _Tally, one: Vocabulary, other: Vocabulary, size: int) -> dict[str, Any]:
+def _figures(tally: _Tally, one: ComparedVocabulary, other: ComparedVocabulary, size: int) -> dict[str, Any]:
     theirs = {form for form in other.forms.forms if form}
     shared = np.array([form in theirs for form in one.forms.forms], dtype=np.bool_)
     tokens = int(tally.counts.sum())

@@ -34,10 +34,6 @@ class Speller:
     text (bytes that are no valid UTF-8), or reads otherwise at the beginning of a word, is spelled by its model
     (byte-level), or by the longest match over the byte forms (WordPiece's own rule; byte fallback's too, for
     bytes that no longer token covers).
-
-    Args:
-        tokenizer: the tokenizer.
-        forms: its byte forms.
     """
 
     def __init__(self, tokenizer: TextTokenizer, forms: TokenForms) -> None:
@@ -113,7 +109,6 @@ def _text(form: bytes) -> str | None:
 
 
 def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
-    """A copy that takes a text as what stands behind other text, unchanged, and finds no special tokens in it."""
     backend = tokenizer.backend
     parts: dict[str, Any] = {
         "post_processor": None,

@@ -27,7 +27,6 @@ def schedule_sizes(
     """B(0) ... B(K - 1).
 
     Args:
-        law: a name of :data:`LAWS`.
         k_max: size at steps 0 and 1.
         k_min: size that the law falls to; ``constant`` has none.
         steps: K, the draft steps.

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..core.errors import DataError, UsageError
+from ..corpus.tokenizer import TextTokenizer
+from ..corpus.tokenizer_files import added_tokens, usual_eos_ids
+from .token_bytes import byte_level_characters, is_byte_level
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids by purpose.
+
+    Attributes:
+        eos: end of sequence and end of turn.
+        control: special tokens that the chat template writes.
+        tools: added tokens for tool calls and thinking that the chat template writes.
+        bytes: the 256 single bytes, empty where the tokenizer does not have all of them.
+        others: special added tokens that are neither end nor control tokens.
+    """
+
+    eos: tuple[int, ...] = ()
+    control: tuple[int, ...] = ()
+    tools: tuple[int, ...] = ()
+    bytes: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer) -> SpecialTokens:
+        """Those of a tokenizer; end tokens above its highest id are no tokens of it and left out.
+
+        Tokens with a usual name of an end token count as such though no file names them: files often name
+        the end of a turn only, and a drafter must be able to draft every end.
+        """
+        named = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
+        eos = tuple(dict.fromkeys((*named, *usual_eos_ids(tokenizer.backend))))
+        known = {*eos, *tokenizer.control_ids}
+        others = tuple(
+            token for token, added in added_tokens(tokenizer.backend) if added.special and token not in known
+        )
+        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer), others)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Sequence[int]]) -> SpecialTokens:
+        return cls(**{name: tuple(int(token) for token in ids) for name, ids in value.items()})
+
+    def to_json(self) -> dict[str, list[int]]:
+        return {name: list(ids) for name, ids in asdict(self).items()}
+
+
+def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Ids of the tokens for the single bytes 0..255, or () when one is missing.
+
+    Byte fallback spells them ``<0x00>`` ... ``<0xFF>``; byte-level BPE by the 256 characters of GPT-2's table
+    (Radford et al. 2019).
+    """
+    vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
+    for names in ([f"<0x{byte:02X}>" for byte in range(256)], byte_level_characters()):
+        ids = [vocab.get(name) for name in names]
+        if all(token is not None for token in ids) and (names[0] == "<0x00>" or is_byte_level(tokenizer)):
+            return tuple(token for token in ids if token is not None)
+    return ()
+
 
 Fill = Literal["error", "lowest-id"]
 Ids = npt.NDArray[np.int64]

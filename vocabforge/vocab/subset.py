@@ -30,7 +30,6 @@ class VocabSubset:
         ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
         ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
         vocab_size: V of the tokenizer; a target's head may have more, padded rows.
-        fingerprint: the tokenizer's.
         forced: ids that are inside whatever their counts, ascending.
         coverage: share of the counted tokens whose id is inside, None when nothing was counted.
         filled: how many ids have neither a count nor a reason to be forced.
@@ -223,6 +222,8 @@ def load_subset(path: Path) -> VocabSubset:
             type(subset.coverage) in (int, float) and 0 <= subset.coverage <= 1
         ):
             raise ValueError(f"coverage {subset.coverage!r}")
+        if len(subset) != size:
+            raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({size})")
     except (SafetensorError, KeyError, TypeError, ValueError, DataError) as error:
         got = error.got if isinstance(error, DataError) else error
         raise ArtifactError(
@@ -231,11 +232,4 @@ def load_subset(path: Path) -> VocabSubset:
             source=path,
             remedy="make it again with select-vocab",
         ) from error
-    if len(subset) != size:
-        raise ArtifactError(
-            "the draft vocabulary disagrees with its own manifest",
-            got=f"{len(subset):,} ids",
-            expected=f"{size}",
-            source=path,
-        )
     return subset

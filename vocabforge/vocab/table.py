@@ -12,9 +12,8 @@ import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from ..core.artifact import open_artifact, write_artifact
-from ..core.errors import ArtifactError
 from ..core.files import form_errors
-from .special import SpecialTokens
+from .select import SpecialTokens
 
 KIND = "counts"
 CountMode = Literal["corpus", "assistant", "mixture"]
@@ -53,7 +52,6 @@ class FrequencyTable:
         mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` only the tokens that
             the assistant writes in rendered conversations; ``mixture`` is a weighted mean of normalised
             frequencies, scaled to whole numbers (its ``tokens`` are no tokens that anybody counted).
-        fingerprint: the tokenizer's.
         sources: digest of each source by name.
         special: the tokenizer's special ids, so that a subset can be chosen without the tokenizer.
         domains: the parts that were counted apart, by name; together they are the whole.
@@ -133,14 +131,10 @@ def load_counts(path: Path) -> FrequencyTable:
             },
             dict(meta.get("origin", {})),
         )
-        problem = _disagreement(table, meta)
-    if problem is not None:
-        raise ArtifactError(
-            "the frequency table disagrees with its own manifest",
-            got=problem,
-            expected=f"int64 ({meta['vocab_size']},), {meta['tokens']} tokens, mode corpus, assistant or mixture",
-            source=path,
-        )
+        if problem := _disagreement(table, meta):
+            raise ValueError(
+                f"{problem}, where the manifest says ({meta['vocab_size']},), {meta['tokens']} tokens"
+            )
     return table
 
 

@@ -110,7 +110,6 @@ def _control_ids(tokenizer: TextTokenizer, added: Mapping[int, Any]) -> set[int]
 
 
 def _family(content: Mapping[str, Any], tokenizer: TextTokenizer) -> tuple[str, Callable[[str], bytes]]:
-    """Name of the family, and the function from a token of the model to its bytes."""
     if is_byte_level(tokenizer):
         return "byte-level", _byte_level(content["model"])
     steps = [*_decoder_steps(content, tokenizer)]
@@ -175,7 +174,6 @@ def _utf8(text: str) -> bytes:
 
 
 def _parts(node: Any, children: str) -> list[Mapping[str, Any]]:
-    """A component's members, nested sequences unfolded."""
     if node is None:
         return []
     if node.get("type") != "Sequence":

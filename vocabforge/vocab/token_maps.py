@@ -21,8 +21,7 @@ from ..core.errors import DataError, UsageError
 from ..core.extension import resolve
 from ..core.files import atomic_write, sha256_file
 from ..corpus.tokenizer import TextTokenizer
-from .select import Ids, shortened
-from .special import SpecialTokens
+from .select import Ids, SpecialTokens, shortened
 from .subset import VocabSubset
 from .table import FrequencyTable
 
@@ -41,7 +40,6 @@ class ExportInputs:
     """What the exports are written from.
 
     Attributes:
-        subset: the draft vocabulary.
         counts: (V,) that it was chosen by, None for one that was read from a list.
         tokenizer: spells the tokens for people.
         rows: rows of the target's head for ``t2d``, padded ones included; None: the tokenizer's V.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import statistics
 from decimal import Decimal
 
 import pytest
@@ -12,7 +14,14 @@ from hypothesis import strategies as st
 
 from tests.support import DATA, needs_data
 from vocabforge.core.errors import DataError
-from vocabforge.evaluate.quality.gsm8k import last_number, marked_number, reference_number, score
+from vocabforge.evaluate.quality.gsm8k import (
+    last_number,
+    marked_number,
+    rate,
+    reference_number,
+    score,
+    wilson,
+)
 
 LAST = {
     "so she pays 1,234.50": "1234.50",
@@ -136,3 +145,28 @@ def test_real_rows_score_themselves_and_not_each_other() -> None:
         assert judged.passed
         assert not judged.passed_marked
         assert not score(answer, reference + 1).passed
+
+
+def test_wilsons_interval() -> None:
+    # Brown, Cai, DasGupta (Statistical Science 16, 2001): 5 of 10.
+    assert wilson(0.5, 10) == pytest.approx((0.236593, 0.763407), abs=1e-6)
+    for share, count in ((0.0, 164), (1.0, 164), (0.25, 4), (0.9, 1000)):
+        low, high = wilson(share, count)
+        assert 0 <= low <= share <= high <= 1
+        for bound in {low, high} - {0.0, 1.0}:  # the bounds solve |share - p| = z sqrt(p (1 - p) / n)
+            assert abs(share - bound) == pytest.approx(
+                1.959964 * math.sqrt(bound * (1 - bound) / count), rel=1e-5
+            )
+
+
+def test_a_rate_over_runs() -> None:
+    runs = [[True, False, True, False], [True, True, True, False], [True, False, False, False]]
+    figure = rate(runs)
+    assert figure.value == pytest.approx(0.5)
+    assert figure.sd == pytest.approx(statistics.stdev([0.5, 0.75, 0.25]))
+    assert (figure.low, figure.high) == wilson(0.5, 4)
+    one = rate([[True, False]])
+    assert (one.value, one.sd) == (0.5, None)
+    assert one.low is not None
+    assert rate([[True]]).low is None
+    assert rate([]).value is None

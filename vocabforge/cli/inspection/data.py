@@ -1,12 +1,13 @@
-"""Prepared data: rows and tokens of each split, what was left out and why, how long the documents are."""
+"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, lengths, shards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
+from ...capture.cache import cache_key, read_index
 from ...corpus.prepared import load_prepared
-from .parts import Request, View, bar, facts_table, json_names, percent, table_of
+from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from ...core.artifact import Artifact
     from ...corpus.prepared import PreparedData
 
-_FACTS = {
+_SPLITS = ("train", "heldout")
+_CONTENTS = {
     "texts": "plain texts",
     "conversations": "conversations",
     "thinking": "with thinking",
@@ -30,7 +32,7 @@ _FACTS = {
 }
 
 
-def view(artifact: Artifact, request: Request) -> View:
+def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
     """Splits, contents, what was left out, lengths."""
     prepared = load_prepared(artifact.path, verify=False)
     options = artifact.meta["options"]
@@ -38,52 +40,36 @@ def view(artifact: Artifact, request: Request) -> View:
     facts: dict[str, Any] = {
         "tokens a row": prepared.train.length,
         "longer documents": options["overlong"],
-        "thinking": chat["thinking"],
-        "tools": chat["tools"],
-        "answers": chat["answers"],
+        **{name: chat[name] for name in ("thinking", "tools", "answers")},
         "tokenizer": artifact.meta["tokenizer_fingerprint"],
         "key": prepared.key,
         "digest": prepared.digest(),
     }
-    short = {name: f"{facts[name][:16]}…" for name in ("tokenizer", "key", "digest")}
-    shown = [facts_table({**facts, **short}), *data_tables(prepared)]
-    return View({**json_names(facts), **prepared.figures, "options": options}, shown)
+    body = {**json_names(facts), **prepared.figures, "options": options}
+    return View(body, [facts_table(facts), *data_tables(prepared)])
 
 
 def data_tables(prepared: PreparedData) -> list[RenderableType]:
     """The figures as tables."""
     figures = prepared.figures
-    splits = (("train", prepared.train), ("heldout", prepared.heldout))
     rows = [
-        (
-            name,
-            f"{figures[name]['documents']:,}",
-            f"{figures[name]['sequences']:,}",
-            f"{len(packed):,}",
-            percent(packed.fill, 1),
-            f"{figures[name]['tokens']:,}",
-            f"{figures[name]['counted']:,}",
-            percent(figures[name]["counted"] / max(1, figures[name]["tokens"]), 1),
-            f"{figures[name].get('rows_counted', 0):,}",
-        )
-        for name, packed in splits
+        {
+            "split": name,
+            "sources": figures[name]["documents"],
+            "documents": figures[name]["sequences"],
+            "rows": len(packed),
+            "full": f"{packed.fill:.1%}",
+            "tokens": figures[name]["tokens"],
+            "learnt": figures[name]["counted"],
+            "share": figures[name]["counted"] / max(1, figures[name]["tokens"]),
+            "rows counted": figures[name].get("rows_counted", 0),
+        }
+        for name, packed in zip(_SPLITS, (prepared.train, prepared.heldout), strict=True)
     ]
-    columns = ("split<", "sources", "documents", "rows", "full", "tokens", "learnt", "share", "rows counted")
-    shown: list[RenderableType] = [table_of("Rows", columns, rows)]
-    contents = {title: figures["facts"].get(name, 0) for name, title in _FACTS.items()}
-    shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
-    if left_out := _left_out(figures):
-        shown.append(table_of("Left out", ("why<", "number"), left_out))
-    shown.append(_lengths(figures))
-    return shown
-
-
-def _left_out(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     over = {
-        key: sum(figures[split]["overlong"][key] for split in ("train", "heldout"))
-        for key in figures["train"]["overlong"]
+        key: sum(figures[split]["overlong"][key] for split in _SPLITS) for key in figures["train"]["overlong"]
     }
-    lines = {
+    left_out = {
         "documents longer than a row": over["sequences"],
         "documents made of those": over["pieces"],
         "their tokens that are in no row": over["lost_tokens"],
@@ -91,16 +77,55 @@ def _left_out(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         "parts with nothing to learn": over["unlearnt"],
         **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
     }
-    return [(why, f"{number:,}") for why, number in lines.items() if number]
-
-
-def _lengths(figures: Mapping[str, Any]) -> RenderableType:
-    lengths: dict[str, int] = {}
-    for split in ("train", "heldout"):
+    lengths: dict[int, int] = {}
+    for split in _SPLITS:
         for top, number in figures[split]["lengths"].items():
-            lengths[top] = lengths.get(top, 0) + number
-    largest = max(lengths.values(), default=1)
-    rows = [
-        (f"{int(top):,}", f"{lengths[top]:,}", bar(lengths[top], largest)) for top in sorted(lengths, key=int)
+            lengths[int(top)] = lengths.get(int(top), 0) + number
+    shown: list[RenderableType] = [rows_table("Rows", rows)]
+    contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
+    shown.append(facts_table({name: number for name, number in contents.items() if number}, "Contents"))
+    if any(left_out.values()):
+        shown.append(
+            rows_table(
+                "Left out", [{"why": why, "number": count} for why, count in left_out.items() if count]
+            )
+        )
+    by_length = [{"tokens up to": top, "documents": number} for top, number in sorted(lengths.items())]
+    return [*shown, rows_table("Documents by length", by_length, bars="documents")]
+
+
+def capture_view(artifact: Artifact, request: ViewRequest) -> View:
+    """Target, layers, dtypes, rows and tokens of each split, and the first shards."""
+    key, shards, files = cache_key(artifact), read_index(artifact), artifact.manifest["files"]
+    facts: dict[str, Any] = {
+        **scalars(artifact.meta),
+        "auxiliary layers": list(key.aux_layers),
+        "hidden size": key.hidden_size,
+        "stored dtype": key.dtype,
+        "target dtype": key.target_dtype,
+        "bytes a token": key.token_bytes,
+        "bytes": sum(files[shard.file]["bytes"] for shard in shards),
+    }
+    splits = {name: dict(entry) for name, entry in artifact.meta["rows"].items()}
+    # index: a number of a text is no number
+    by_split = [
+        {"split": name, **{key: index(entry[key]) for key in ("rows", "tokens")}}
+        for name, entry in splits.items()
     ]
-    return table_of("Documents by length", ("tokens up to", "documents", "<"), rows)
+    first = [
+        {
+            "file": one.file,
+            "split": one.split,
+            "first row": one.first,
+            "rows": one.rows,
+            "tokens": one.tokens,
+            "bytes": files[one.file]["bytes"],
+        }
+        for one in shards[: request.top]
+    ]
+    shown: list[RenderableType] = [
+        facts_table(facts, "Captured states"),
+        rows_table("Rows", by_split),
+        rows_table(f"Shards ({len(shards):,})", first),
+    ]
+    return View({**json_names(facts), "rows": splits, "shard_count": len(shards)}, shown)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...core.console import DataTable
 from ...core.errors import ArtifactError
 from ...core.files import read_json
-from .parts import Request, View, facts_table, json_names, scalars, table_of
+from .parts import View, ViewRequest, facts_table, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def drafter_view(artifact: Artifact, request: Request) -> View:
+def drafter_view(artifact: Artifact, request: ViewRequest) -> View:
     """Configuration, parameters, head and target of a native drafter."""
     config = _json(artifact, "drafter.json")
     return _drafter(artifact, config, _tensors(artifact, "drafter.safetensors"), ids="target_ids")
 
 
-def serving_view(artifact: Artifact, request: Request) -> View:
+def serving_view(artifact: Artifact, request: ViewRequest) -> View:
     """The same of a serving folder."""
     config = _json(artifact, "config.json")
     return _drafter(artifact, config, _tensors(artifact, "model.safetensors"), ids="d2t")
@@ -54,7 +55,7 @@ def _targets_rows(artifact: Artifact) -> str:
     return f"the target's, {size:,} rows by {lists[0]}" if lists and size else "the target's"
 
 
-def head_view(artifact: Artifact, request: Request) -> View:
+def head_view(artifact: Artifact, request: ViewRequest) -> View:
     """Kind, sizes, owner and parameters of a ranker, a low-rank head or a router."""
     sizes = _json(artifact, "head.json").get("sizes")
     if not isinstance(sizes, Mapping):
@@ -70,17 +71,17 @@ def head_view(artifact: Artifact, request: Request) -> View:
         **artifact.meta,
     }
     # Figures by draft step are a list of mappings, which no line holds; the JSON of the run has them.
-    facts = {name: value for name, value in _flat(facts).items() if not _is_table(value)}
+    facts = {
+        name: value
+        for name, value in _flat(facts).items()
+        if not (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
+    }
     known = {name: value for name, value in sizes.items() if value is not None}
     shown = [facts_table(facts, "Draft head"), facts_table(known, "Sizes"), _tensor_table(tensors)]
     return View({**facts, "sizes": known, "tensors": _tensor_facts(tensors)}, shown)
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
-
-
-def target_view(artifact: Artifact, request: Request) -> View:
+def target_view(artifact: Artifact, request: ViewRequest) -> View:
     """Figures of its training, configuration and parameters."""
     config = _json(artifact, "config.json")
     names = [name for name in artifact.manifest["files"] if name.endswith(".safetensors")]
@@ -90,7 +91,7 @@ def target_view(artifact: Artifact, request: Request) -> View:
     return View(body, [facts_table(facts, "Target"), facts_table(_flat(config), "Configuration")])
 
 
-def checkpoint_view(artifact: Artifact, request: Request) -> View:
+def checkpoint_view(artifact: Artifact, request: ViewRequest) -> View:
     """Step, what must be equal on resume, and the trained tensors."""
     tensors = _tensors(artifact, "weights.safetensors")
     identity = dict(artifact.meta.get("identity", {}))
@@ -141,9 +142,12 @@ def _tensor_facts(tensors: Tensors) -> dict[str, Any]:
     return {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in tensors.items()}
 
 
-def _tensor_table(tensors: Tensors) -> Any:
-    rows = [(name, dtype, " x ".join(map(str, shape))) for name, (dtype, shape) in tensors.items()]
-    return table_of("Tensors", ("name<", "dtype", "shape"), rows)
+def _tensor_table(tensors: Tensors) -> DataTable:
+    rows = [
+        {"name": name, "dtype": dtype, "shape": " x ".join(map(str, shape))}
+        for name, (dtype, shape) in tensors.items()
+    ]
+    return rows_table("Tensors", rows)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Texts of token ids, where a tokenizer is given or found."""
+"""Texts of token ids, if a tokenizer is given or found."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from ...vocab.token_bytes import readable, token_bytes
 _OPTIONS = ("--tokenizer", "--target", "--counts", "--drafter")
 _KEYS = tuple(option.removeprefix("--") for option in _OPTIONS)
 _DEPTH = 3
-_NO_TOKENIZER = "Tokens are shown by id: give --tokenizer PATH to see their texts."
 
 
 class TokenNames:
     """Printable texts of token ids.
 
     Args:
-        tokenizer: None where there is none; every text is then empty.
-        why: what to say to people in that case.
+        tokenizer: without one every text is empty.
     """
 
-    def __init__(self, tokenizer: TextTokenizer | None, why: str = _NO_TOKENIZER) -> None:
-        self._tokenizer, self.why = tokenizer, why
+    def __init__(self, tokenizer: TextTokenizer | None) -> None:
+        self._tokenizer = tokenizer
         self._forms: Sequence[bytes | None] = ()
         if tokenizer is not None:
             try:

@@ -1,4 +1,4 @@
-"""What the views are made of: a request, a result in both forms, tables that fit 80 columns."""
+"""What the views of ``inspect`` are made of: a request, a result in both forms, tables from rows of JSON."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
+from ...core.console import DataTable, FactList, bar, percent, value_text
 from .names import TokenNames
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_BAR = 24
+_HINT = "Tokens are shown by id: give --tokenizer PATH to see their texts."
 
 
 @dataclass(frozen=True)
-class Request:
-    """How much to show, and how to write tokens.
-
-    Attributes:
-        top: rows of each list.
-        names: texts of token ids.
-    """
+class ViewRequest:
+    """How many rows of each list to show, and the texts of token ids."""
 
     top: int
     names: TokenNames
@@ -33,73 +25,45 @@ class Request:
 
 @dataclass(frozen=True)
 class View:
-    """What there is to see in an artefact.
-
-    Attributes:
-        facts: as JSON.
-        shown: as rich objects.
-    """
+    """What there is to see in an artefact, as JSON and as tables."""
 
     facts: dict[str, Any]
-    shown: list[RenderableType] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)
 
 
-def facts_table(facts: Mapping[str, Any], title: str | None = None) -> Table:
-    """Names and values, one a line; texts are shown as they are, never read as markup."""
-    table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(Text(name), Text(value_text(value)))
-    return table
+def facts_table(facts: Mapping[str, Any], title: str = "") -> FactList:
+    """Names and values, one a line; a hash is shortened."""
+    long = ("tokenizer", "key", "digest")
+    return FactList({n: f"{v[:16]}…" if n in long and v else v for n, v in facts.items()}, title)
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]], *, bars: str = "") -> DataTable:
+    """Rows of JSON as a table: a column a key, texts left, numbers right.
+
+    Args:
+        bars: key of a number that a last column draws as a bar; 0 is left without.
+    """
+    keys = list(rows[0]) if rows else []
+    heads = [name.replace("_", " ") + ("<" if isinstance(rows[0][name], str) else "") for name in keys]
+    cells = [[_cell(name, row[name]) for name in keys] for row in rows]
+    if bars:
+        heads.append("<")
+        largest = max((row[bars] for row in rows), default=1)
+        cells = [[*line, bar(row[bars], largest)] for line, row in zip(cells, rows, strict=True)]
+    return DataTable(title, heads, cells)
+
+
+def _cell(name: str, value: Any) -> str:
+    if name.endswith("share"):
+        return percent(value, 3)
+    if name in ("id", "cluster", "row"):
+        return str(value)
+    return f"{value:,.3f}" if isinstance(value, float) else "" if value == "" else value_text(value)
 
 
 def json_names(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The same facts under names for programs: underscores for spaces."""
     return {name.replace(" ", "_"): value for name, value in facts.items()}
-
-
-def value_text(value: Any) -> str:
-    """One value on one line."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "none"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {value_text(item)}" for name, item in value.items()) or "none"
-    if isinstance(value, (list, tuple)):
-        few = ", ".join(str(item) for item in value[:8])
-        return (few + (f", … ({len(value):,} in all)" if len(value) > 8 else "")) or "none"
-    return str(value)
-
-
-def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table; a column's name ending in ``<`` is set left and may be folded, the others right."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        left = column.endswith("<")
-        table.add_column(
-            column.rstrip("<"), justify="left" if left else "right", overflow="fold", no_wrap=not left
-        )
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
-def percent(share: float | None, digits: int = 2) -> str:
-    """A share, ``-`` where there is none."""
-    return "-" if share is None else f"{share:.{digits}%}"
-
-
-def bar(value: float, largest: float) -> str:
-    """A bar of at most 24 characters; anything above 0 shows."""
-    if value <= 0:
-        return ""
-    return "█" * max(1, round(_BAR * value / largest))
 
 
 def scalars(values: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[str, Any]:
@@ -113,5 +77,7 @@ def scalars(values: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[s
 
 
 def hint(names: TokenNames) -> list[RenderableType]:
-    """How to see texts, where there is no tokenizer."""
-    return [] if names.known else [Text(names.why, style="dim")]
+    """How to see the tokens' texts, if there is no tokenizer."""
+    from rich.text import Text
+
+    return [] if names.known else [Text(_HINT, style="dim")]

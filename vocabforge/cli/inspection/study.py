@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .parts import Request, View, facts_table, scalars
+from .parts import View, ViewRequest, facts_table, scalars
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
 
 
-def view(artifact: Artifact, request: Request) -> View:
+def view(artifact: Artifact, request: ViewRequest) -> View:
     """Numbers and names of the manifest."""
     return View(dict(artifact.meta), [facts_table(scalars(artifact.meta))])
 
 
-def report_view(artifact: Artifact, request: Request) -> View:
+def report_view(artifact: Artifact, request: ViewRequest) -> View:
     """One method a family; the report itself is a page."""
     from ...study.results import RESULTS, read_study
     from ...study.tables import methods_table

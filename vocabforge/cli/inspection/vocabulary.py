@@ -1,22 +1,124 @@
-"""Draft vocabularies, clusters and comparisons of vocabularies."""
+"""Frequency tables, draft vocabularies, clusters and comparisons of vocabularies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ...core.console import bar, percent
 from ..compare_tables import overlap_tables
-from .parts import Request, View, bar, facts_table, hint, json_names, percent, scalars, table_of, value_text
+from .parts import View, ViewRequest, facts_table, hint, json_names, rows_table, scalars
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ...core.artifact import Artifact
 
-_A_LINE = 8  # members of a cluster, or ids, that one line shows
+Ids = npt.NDArray[np.int64]
+_A_LINE = 8  # members of a cluster that one line shows
+_SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
-def subset_view(artifact: Artifact, request: Request) -> View:
+def counts_view(artifact: Artifact, request: ViewRequest) -> View:
+    """Totals, how counts are spread, the ``top`` most frequent and rarest tokens, the special ones."""
+    from ...vocab.table import load_counts
+
+    table = load_counts(artifact.path)
+    order = np.argsort(-table.counts, kind="stable")[: table.seen]  # ties to the lower id
+    facts: dict[str, Any] = {
+        "mode": table.mode,
+        "tokens": table.tokens,
+        "documents": table.documents,
+        "bytes": table.bytes,
+        "bytes per token": round(table.bytes / table.tokens, 3) if table.tokens else None,
+        "vocabulary": table.vocab_size,
+        "ids with a count": table.seen,
+        "tokenizer": table.fingerprint,
+        "sources": len(table.sources),
+    }
+    reached = np.cumsum(table.counts[order])
+    carried = {
+        f"{share:.0%}": int(np.searchsorted(reached, np.ceil(share * table.tokens))) + 1
+        for share in _SHARES
+        if table.tokens
+    }
+    edges = [0, 1, 2]
+    while edges[-1] <= int(table.counts.max(initial=0)):
+        edges.append(10 ** len(str(edges[-1])))
+    spread = _spread(table.counts, edges)
+    special = {
+        "end": table.special.eos,
+        "control": table.special.control,
+        "tools": table.special.tools,
+        "other": tuple(token for token in table.special.others if table.counts[token]),
+    }
+
+    def rows(ids: Iterable[int]) -> list[dict[str, Any]]:
+        return [
+            {
+                **_token(int(token), request),
+                "count": int(table.counts[token]),
+                "share": int(table.counts[token]) / table.tokens if table.tokens else None,
+            }
+            for token in ids
+        ]
+
+    lists = {
+        "top": rows(order[: request.top]),
+        "rare": rows(order[::-1][: request.top]),
+        "special": [
+            {**row, "purpose": ", ".join(name for name, ids in special.items() if row["id"] in ids)}
+            for row in rows(sorted({*chain(*special.values())}))
+        ],
+    }
+    domains = {
+        name: {"tokens": part.tokens, "documents": part.documents, "bytes": part.bytes}
+        for name, part in table.domains.items()
+    }
+    shares = [
+        {"domain": name, "share": part["tokens"] / table.tokens if table.tokens else None, **part}
+        for name, part in domains.items()
+    ]
+    most = {f"ids that carry {share}": number for share, number in carried.items()}
+    shown: list[RenderableType] = [facts_table({**facts, **most})]
+    shown += [rows_table("Domains", shares)] if domains else []
+    shown += [
+        rows_table("Ids by count", _spread_rows("count", "ids", spread)),
+        rows_table(f"Most frequent tokens ({len(lists['top'])})", lists["top"], bars="count"),
+        rows_table(f"Rarest tokens that occur ({len(lists['rare'])})", lists["rare"]),
+    ]
+    shown += [rows_table("Special tokens", lists["special"])] if lists["special"] else []
+    body = {**json_names(facts), "ids_that_carry": carried, "domains": domains, "spread": spread, **lists}
+    return View({**body, "origin": dict(table.origin)}, [*shown, *hint(request.names)])
+
+
+def _spread(values: Ids, edges: list[int]) -> dict[str, int]:
+    """How many values there are between each two edges, by name."""
+    return {
+        f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}": int(
+            np.count_nonzero((values >= low) & (values < high))
+        )
+        for low, high in pairwise(edges)
+    }
+
+
+def _spread_rows(what: str, number: str, spread: dict[str, int]) -> list[dict[str, Any]]:
+    largest = max((count for name, count in spread.items() if name != "0"), default=1)
+    return [
+        {what: name, number: count, " ": "(do not occur)" if name == "0" else bar(count, largest)}
+        for name, count in spread.items()
+    ]
+
+
+def _token(token: int, request: ViewRequest) -> dict[str, Any]:
+    return {"id": token, "text": request.names.text(token)}
+
+
+def subset_view(artifact: Artifact, request: ViewRequest) -> View:
     """Size, coverage, forced tokens, further facts of the manifest, first and last ranks."""
     from ...vocab.subset import load_subset
 
@@ -38,34 +140,15 @@ def subset_view(artifact: Artifact, request: Request) -> View:
     few = 2 * request.top >= len(ranks)
     first, last = (ranks, []) if few else (ranks[: request.top], ranks[-request.top :])
     forced = [_token(token, request) for token in subset.forced]
-    readable_facts = {
-        **facts,
-        "share of the vocabulary": percent(facts["share of the vocabulary"]),
-        "coverage": percent(subset.coverage),
-        "tokenizer": f"{subset.fingerprint[:16]}…",
-    }
-    shown: list[Any] = [facts_table({**readable_facts, **more})]
-    if forced:
-        shown.append(_tokens("Forced tokens", forced[: request.top]))
-    shown.append(_tokens("All ranks" if few else "First ranks", first))
-    if last:
-        shown.append(_tokens("Last ranks", last))
+    for_people = {name: percent(facts[name]) for name in ("share of the vocabulary", "coverage")}
+    shown: list[RenderableType] = [facts_table({**facts, **for_people, **more})]
+    lists = {"Forced tokens": forced[: request.top], "All ranks" if few else "First ranks": first}
+    shown += [rows_table(title, rows) for title, rows in {**lists, "Last ranks": last}.items() if rows]
     body = {**json_names(facts), **more, "forced": forced, "first": first, "last": last}
     return View(body, [*shown, *hint(request.names)])
 
 
-def _token(token: int, request: Request) -> dict[str, Any]:
-    return {"id": token, "text": request.names.text(token)}
-
-
-def _tokens(title: str, rows: list[dict[str, Any]]) -> Any:
-    if rows and "rank" in rows[0]:
-        cells = [(f"{row['rank']:,}", str(row["id"]), row["text"]) for row in rows]
-        return table_of(title, ("rank", "id", "token<"), cells)
-    return table_of(title, ("id", "token<"), [(str(row["id"]), row["text"]) for row in rows])
-
-
-def clusters_view(artifact: Artifact, request: Request) -> View:
+def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
     """Sizes, and the largest clusters with some of their tokens."""
     from ...vocab.clusters import load_clusters
 
@@ -83,7 +166,6 @@ def clusters_view(artifact: Artifact, request: Request) -> View:
         "tokenizer": clusters.fingerprint,
     }
     head, origin = scalars(clusters.head), scalars(clusters.origin)
-    order = np.argsort(-sizes, kind="stable")[: request.top].tolist()
     largest = [
         {
             "cluster": cluster,
@@ -91,31 +173,22 @@ def clusters_view(artifact: Artifact, request: Request) -> View:
             "cosine": float(clusters.cosine[cluster]),
             "members": [_token(token, request) for token in clusters.members(cluster)[:_A_LINE].tolist()],
         }
-        for cluster in order
+        for cluster in np.argsort(-sizes, kind="stable")[: request.top].tolist()
     ]
-    spread = _size_spread(sizes)
-    shown = [
-        facts_table(
-            {
-                **facts,
-                "tokenizer": f"{clusters.fingerprint[:16]}…",
-                **{f"head {name}": value for name, value in head.items()},
-                **origin,
-            }
-        ),
-        table_of(
-            "Clusters by size",
-            ("ids", "clusters", "<"),
-            [(name, f"{number:,}", bar(number, max(spread.values()))) for name, number in spread.items()],
-        ),
-        table_of(
-            f"The largest clusters ({len(largest)})",
-            ("cluster", "ids", "cosine", "some of their tokens<"),
-            [
-                (str(row["cluster"]), f"{row['size']:,}", f"{row['cosine']:.3f}", _members(row["members"]))
-                for row in largest
-            ],
-        ),
+    edges = [1]
+    while edges[-1] <= int(sizes.max(initial=0)):
+        edges.append(2 * edges[-1])
+    spread = _spread(sizes, edges)
+    while spread and not next(iter(spread.values())):  # the first sizes that no cluster has
+        del spread[next(iter(spread))]
+    some = [
+        {**row, "members": "  ".join(one["text"] or str(one["id"]) for one in row["members"])}
+        for row in largest
+    ]
+    shown: list[RenderableType] = [
+        facts_table({**facts, **{f"head {name}": value for name, value in head.items()}, **origin}),
+        rows_table("Clusters by size", _spread_rows("ids", "clusters", spread)),
+        rows_table(f"The largest clusters ({len(largest)})", some),
     ]
     body = {
         **json_names(facts),
@@ -127,29 +200,12 @@ def clusters_view(artifact: Artifact, request: Request) -> View:
     return View(body, [*shown, *hint(request.names)])
 
 
-def _members(rows: Iterable[dict[str, Any]]) -> str:
-    return "  ".join(row["text"] or str(row["id"]) for row in rows)
-
-
-def _size_spread(sizes: Any) -> dict[str, int]:
-    """Number of clusters by size: in powers of two."""
-    found: dict[str, int] = {}
-    low = 1
-    while low <= int(sizes.max(initial=0)):
-        number = int(np.count_nonzero((sizes >= low) & (sizes < 2 * low)))
-        if number or found:
-            found[f"{low:,}" if low == 1 else f"{low:,} to {2 * low - 1:,}"] = number
-        low *= 2
-    return found
-
-
-def overlap_view(artifact: Artifact, request: Request) -> View:
+def overlap_view(artifact: Artifact, request: ViewRequest) -> View:
     """The tables of ``compare-vocab``."""
     from ...vocab.overlap import load_overlap
 
     overlap = load_overlap(artifact.path)
     made_of = artifact.manifest.get("config") or {}
-    record = {name: value_text(value) for name, value in made_of.items()}
-    shown = [*([facts_table(record, "Compared")] if record else []), *overlap_tables(overlap)]
+    shown = [*([facts_table(made_of, "Compared")] if made_of else []), *overlap_tables(overlap)]
     first = overlap.pairs[: request.top].tolist()
     return View({**overlap.to_json(), "first_pairs": first}, shown)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import DataError, UsageError, VocabForgeError
+from ...core.files import atomic_write
 from ...core.progress import say
-from .fetch import NotFetched, fetch
+from ...corpus.regenerate_http import http_library
 from .types import BenchmarkRow, Source
 
 DATA_VARIABLE = "VOCABFORGE_DATA"
@@ -121,3 +125,67 @@ def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataEr
         remedy=f"put the first of these files at {first / row.files[0]}, or name a folder that holds "
         f"{row.files[0]} with --data or {DATA_VARIABLE}",
     )
+
+
+MAX_BYTES = 64 << 20
+"""More than any question file; what is longer is something else."""
+_CONNECT_S, _READ_S = 10.0, 30.0
+_WHOLE_S = 900.0  # a server that sends a byte now and then never lets a read time out
+
+
+class NotFetched(Exception):
+    """The file did not come; the message says why."""
+
+
+def fetch(source: Source, path: Path, *, most: int = MAX_BYTES) -> None:
+    """Fetch a published file to ``path``, which is written in one step, and only with the published bytes.
+
+    Args:
+        source: address and hash.
+        path: its folder is made if it is missing.
+        most: bytes after which the rest is not read.
+
+    Raises:
+        NotFetched: no connection, no answer, another status than 200, cut short, too long, too slow, or of another
+            hash.
+        VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
+    """
+    library = http_library()
+    try:
+        client = library.Client(
+            follow_redirects=True,
+            verify=source.url.startswith("https:"),  # loading certificates takes a quarter of a second
+            timeout=library.Timeout(_READ_S, connect=_CONNECT_S),
+            headers={"Accept-Encoding": "identity"},  # the stored bytes are wanted, packed ones as they are
+        )
+    except (OSError, ValueError) as error:  # certificates or a proxy named wrongly in the environment
+        raise NotFetched(f"{type(error).__name__}: {error}") from error
+    with client:
+        try:
+            data = _receive(client, source.url, most)
+        except library.TimeoutException as error:
+            raise NotFetched(f"no answer in time ({type(error).__name__})") from error
+        except (library.HTTPError, library.InvalidURL) as error:
+            raise NotFetched(f"{type(error).__name__}: {error}") from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != source.sha256:
+        raise NotFetched(
+            f"another file came ({len(data):,} bytes, sha256 {digest}; published: {source.sha256})"
+        )
+    atomic_write(path, data)
+
+
+def _receive(client: Any, url: str, most: int) -> bytes:
+    data = bytearray()
+    end = time.monotonic() + _WHOLE_S
+    with client.stream("GET", url) as reply:
+        if reply.status_code != 200:
+            reason = "".join(letter for letter in reply.reason_phrase if letter.isprintable())
+            raise NotFetched(f"status {reply.status_code} {reason}".rstrip())
+        for block in reply.iter_raw():
+            data += block
+            if len(data) > most:
+                raise NotFetched(f"more than {most:,} bytes came")
+            if time.monotonic() > end:
+                raise NotFetched(f"no more than {len(data):,} bytes came in {_WHOLE_S:g} s")
+    return bytes(data)

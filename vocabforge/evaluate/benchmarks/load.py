@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,11 +13,10 @@ from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...core.progress import say
 from ...corpus.inputs import split_suffix
-from ...corpus.reading import Span
-from .find import find_file
-from .formats import FORMATS, check_format, detect_format, read_format
-from .table import BENCHMARKS
-from .types import Benchmark, BenchmarkRow, asked_sha256
+from ...corpus.reading import ByteSpan
+from .find import cache_folder, file_of, find_file, look_up
+from .table import BENCHMARKS, FORMATS, check_format, detect_format, read_format
+from .types import Benchmark, BenchmarkRow, Scorer, asked_sha256
 
 ItemT = TypeVar("ItemT")
 
@@ -75,7 +74,7 @@ def _from_row(
             remedy="leave the format out, or give the path of a file",
         )
     if not row.files:
-        from .read_sample import make_sample
+        from .read_chats import make_sample
 
         made = tuple(make_sample())
         return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format, row.scorer)
@@ -100,7 +99,7 @@ def is_published(path: Path, digest: str, row: BenchmarkRow) -> bool:
     if not split_suffix(path)[1]:
         return False
     content = hashlib.sha256()
-    for _, block in Span(path).blocks():
+    for _, block in ByteSpan(path).blocks():
         content.update(block)
     return content.hexdigest() in known
 
@@ -128,3 +127,51 @@ def _stem(path: Path) -> str:
     kind, packed = split_suffix(path)
     name = path.name[: len(path.name) - len(packed)]
     return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name
+
+
+@dataclass(frozen=True)
+class BenchmarkListing:
+    """One named benchmark.
+
+    Attributes:
+        name: as ``--benchmark`` takes it.
+        about: one sentence.
+        questions: in the published file.
+        max_new_tokens: its limit for one turn.
+        scorer: what scores its answers beside speed, if anything does.
+        path: its file on this machine; None where there is none (yet).
+        where: in words: that file, ``made here``, or from where to where it would be fetched.
+    """
+
+    name: str
+    about: str
+    questions: int
+    max_new_tokens: int
+    scorer: Scorer | None
+    path: Path | None
+    where: str
+
+
+def describe_benchmarks(data: Path | None = None) -> list[BenchmarkListing]:
+    """A row for each named benchmark; nothing is fetched or read.
+
+    Args:
+        data: folder that is searched before all others.
+
+    Raises:
+        UsageError: ``data`` is no folder.
+    """
+    listings = []
+    for name, row in BENCHMARKS.items():
+        path = look_up(row, data)
+        if path is not None:
+            where = str(path)
+        elif not row.sources:
+            where = "made here"
+        else:
+            source = row.sources[0]
+            where = f"to be fetched from {source.url} to {cache_folder() / file_of(row, source)}"
+        listings.append(
+            BenchmarkListing(name, row.about, row.questions, row.max_new_tokens, row.scorer, path, where)
+        )
+    return listings

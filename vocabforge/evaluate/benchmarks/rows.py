@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ...core.errors import DataError
 from ...core.files import parse_json
-from ...corpus.extras import import_extra
-from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, split_suffix
+from ...corpus.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, import_extra, split_suffix
 from ...corpus.parquet import row_groups
-from ...corpus.reading import DOCUMENT_LIMIT, Span
+from ...corpus.reading import DOCUMENT_LIMIT, ByteSpan
 
 Row = Mapping[str, Any]
 
@@ -48,7 +47,7 @@ def iter_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _content(path: Path) -> bytes:
     blocks, size = [], 0
-    for _, block in Span(path).blocks():
+    for _, block in ByteSpan(path).blocks():
         blocks.append(block)
         size += len(block)
         if size > MAX_BYTES:
@@ -75,7 +74,7 @@ def first_row(path: Path) -> Row | None:
     if split_suffix(path)[0] in PARQUET_SUFFIXES:
         return next(_table_rows(path), None)
     held, seen, again_at = b"", 0, 0
-    for _, block in chain(Span(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
+    for _, block in chain(ByteSpan(path).blocks(), [(0, b"")]):  # at the end, what was put off is tried
         held = held + block if held else block.lstrip()
         seen += len(block)
         last = not block or seen > DOCUMENT_LIMIT
@@ -113,26 +112,20 @@ def _first_value(held: bytes) -> tuple[bool, Any]:
 def _parsed(content: bytes, source: str) -> Any:
     try:
         return parse_json(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also numbers of thousands of digits, thousands of brackets
+        what, got = "a question cannot be parsed", str(error)
+        if isinstance(error, UnicodeDecodeError):
+            what = "a question is not UTF-8 text"
+        elif isinstance(error, json.JSONDecodeError):
+            what, got = (
+                "a question is not valid JSON",
+                f"{error.msg} at line {error.lineno}, column {error.colno}",
+            )
         raise DataError(
-            "a question is not UTF-8 text",
-            got=error,
-            source=source,
-            remedy="save the file as UTF-8, or fetch it again",
-        ) from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            "a question is not valid JSON",
-            got=f"{error.msg} at line {error.lineno}, column {error.colno}",
-            source=source,
-            remedy="the file may be truncated; fetch or make it again",
-        ) from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
-        raise DataError(
-            "a question cannot be parsed",
-            got=error,
-            source=source,
-            remedy="the file may be damaged; fetch or make it again",
+            what, got=got, source=source, remedy="the file may be truncated; fetch or make it again"
         ) from error
 
 
@@ -204,18 +197,29 @@ def text_of(row: Row, key: str, source: str) -> str:
         DataError: the key is absent, or holds something else, or half a character.
     """
     value = value_of(row, key, source)
-    if not isinstance(value, str) or not value:
-        raise DataError(
-            f"{key} has the wrong type", got=repr(value)[:80], expected="a non-empty text", source=source
-        )
+    require(isinstance(value, str) and value != "", key, value, "a non-empty text", source)
     return whole(value, key, source)
 
 
-def whole(text: str, key: str, source: str) -> str:
-    """The text, which no tokenizer and no file takes with half a character in it.
+def require(fits: bool, key: str, value: Any, expected: str, source: str) -> None:
+    """Check a value of a row.
 
     Raises:
-        DataError: it holds a lone surrogate, which JSON can write and UTF-8 cannot.
+        DataError: it does not fit.
+    """
+    if not fits:
+        raise DataError(f"{key} is not valid", got=_short(value), expected=expected, source=source)
+
+
+def _short(value: Any) -> str:
+    return (str(value) if isinstance(value, int) else repr(value))[:80]
+
+
+def whole(text: str, key: str, source: str) -> str:
+    """The text, checked for half characters (lone surrogates), which JSON can write and UTF-8 cannot.
+
+    Raises:
+        DataError: it holds one.
     """
     try:
         text.encode("utf-8")
@@ -229,9 +233,13 @@ def whole(text: str, key: str, source: str) -> str:
     return text
 
 
-def no_question(path: Path) -> DataError:
-    """The error for a file without a row."""
-    return DataError(
+def no_question(path: Path) -> NoReturn:
+    """Refuse a file without a row.
+
+    Raises:
+        DataError: always.
+    """
+    raise DataError(
         "the question file holds no question",
         source=path,
         remedy="the file may be cut short; fetch or make it again",
@@ -248,13 +256,13 @@ class Seen:
         """Record an id.
 
         Raises:
-            DataError: it stands twice.
+            DataError: it was given before.
         """
-        if question_id in self._places:
+        first = self._places.setdefault(question_id, source)
+        if first is not source:
             raise DataError(
                 "a question id stands twice",
                 got=question_id,
-                expected=f"ids that differ (first seen at {self._places[question_id]})",
+                expected=f"ids that differ (first seen at {first})",
                 source=source,
             )
-        self._places[question_id] = source

@@ -1,49 +1,54 @@
 """Figures of methods of several evaluations over the same questions, and their differences.
 
-A difference is a figure of its own: the questions are drawn with replacement, both methods are given the same
-draw, and their figures are taken from each other (``intervals.py``). Runs that drew other random numbers are not
-paired: each is given a draw of its own.
+A difference is a figure of its own: the questions are drawn with replacement, both methods get the same draw, and
+their figures are subtracted (``intervals.py``). Runs with other random numbers are not paired: each gets its own draw.
+
+Right and wrong answers are too coarse for the percentile bootstrap: when four answers of forty changed, all for the
+better, it would call that a difference, which an exact test does not. They have intervals of their own.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ..answers import MethodRows
-from ..figure_columns import FORMULAS, QuestionTable
 from ..intervals import (
     Array,
     Statistic,
     columns_of_mean,
     estimate,
-    mean_of_runs,
+    figure_samples,
+    figure_value,
     percentile_interval,
     ratio,
-    resampled_sums,
 )
-from ..quality.rate import rate
+from ..quality.gsm8k import Z95, rate, wilson
 from ..results import Figure
-from .quality import share_difference
+from ..summary import FORMULAS, QuestionTable
 
 Verdict = Literal["better", "worse", "no difference shown", "not judged"]
+# Figure -> (Q, R, C), what each question contributes in each run; questions in the same order for all methods.
+Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How a figure is made.
+class FigureKind:
+    """How a figure is made and shown.
 
     Attributes:
         statistic: sums over questions -> figure.
         pooled: over all runs at once, otherwise the mean of the runs' figures.
         more_is_better: the direction that counts as better.
-        timed: whether a clock has part in it.
-        title: for tables. digits: decimal places.
+        timed: whether it depends on a clock.
+        axis: label of a chart's axis.
     """
 
     statistic: Statistic
@@ -52,54 +57,22 @@ class Kind:
     timed: bool
     title: str
     digits: int
+    axis: str
+    unit: str = ""
 
 
 QUALITY = "quality"
-KINDS: dict[str, Kind] = {
-    "accepted_length": Kind(*FORMULAS["accepted_length"], True, False, "accepted length", 2),
-    "forwards_per_token": Kind(*FORMULAS["forwards_per_token"], False, False, "forwards/token", 3),
-    "speedup": Kind(*FORMULAS["speedup"], True, True, "speed-up", 2),
-    "tokens_per_s": Kind(*FORMULAS["tokens_per_s"], True, True, "tokens/s", 1),
-    QUALITY: Kind(ratio, True, True, False, "right answers", 3),
+KINDS: dict[str, FigureKind] = {
+    "accepted_length": FigureKind(
+        *FORMULAS["accepted_length"], True, False, "accepted length", 2, "tokens per verification"
+    ),
+    "forwards_per_token": FigureKind(
+        *FORMULAS["forwards_per_token"], False, False, "forwards/token", 3, "target passes per new token"
+    ),
+    "speedup": FigureKind(*FORMULAS["speedup"], True, True, "speed-up", 2, "times plain decoding", "×"),
+    "tokens_per_s": FigureKind(*FORMULAS["tokens_per_s"], True, True, "tokens/s", 1, "tokens per second"),
+    QUALITY: FigureKind(ratio, True, True, False, "right answers", 3, "share of right answers"),
 }
-
-
-@dataclass(frozen=True)
-class MethodColumns:
-    """What each question contributes to a method's figures.
-
-    Attributes:
-        columns: figure -> (Q, R, C); questions in the same order for all methods that are compared.
-    """
-
-    columns: Mapping[str, Array]
-
-    def of(self, members: NDArray[np.bool_]) -> MethodColumns:
-        """Only the questions of a mask (Q,)."""
-        return MethodColumns({name: values[members] for name, values in self.columns.items()})
-
-    def figures(self) -> dict[str, Figure]:
-        """All figures with their spread over runs and intervals over questions."""
-        return {
-            name: _share(values)
-            if name == QUALITY
-            else estimate(values, KINDS[name].statistic, pooled=KINDS[name].pooled)
-            for name, values in self.columns.items()
-        }
-
-    def value(self, figure: str) -> float | None:
-        """One figure without its interval."""
-        kind = KINDS[figure]
-        values, runs = _flat(self.columns[figure], kind.pooled)
-        found = float(_value(values.sum(axis=0)[None], runs, kind)[0])
-        return None if np.isnan(found) else found
-
-
-def question_ids(runs: Sequence[MethodRows]) -> set[int]:
-    """The questions that a method answered in every one of its runs."""
-    answered = [{row["question_id"] for row in rows.answers} for rows in runs]
-    detailed = [{row["question_id"] for row in rows.details} for rows in runs]
-    return set.intersection(*answered, *detailed)
 
 
 def method_columns(
@@ -107,22 +80,49 @@ def method_columns(
     baseline: Sequence[MethodRows],
     ids: Sequence[int],
     verdicts: Sequence[Mapping[int, bool]] = (),
-) -> MethodColumns:
+) -> Columns:
     """Columns of one method from its rows, run by run.
 
     Args:
         method, baseline: rows of the same runs; they may be the same object.
         ids: the questions that count, answered in every run.
-        verdicts: question id -> whether its answer is right, run by run; none where nothing scored them.
+        verdicts: question id -> whether its answer is right, run by run; none if nothing was scored.
+
+    Raises:
+        DataError: the verdicts leave out a question.
     """
     found = QuestionTable.read(ids, method, baseline).columns()
     columns = {name: found[name] for name in KINDS if name in found}
     if verdicts:
-        columns[QUALITY] = columns_of_mean(_right(verdicts, ids))
-    return MethodColumns(columns)
+        missing = next((number for number in ids for run in verdicts if number not in run), None)
+        if missing is not None:
+            raise DataError(
+                "the verdicts leave out an answered question",
+                got=f"none for question {missing}",
+                expected="a verdict for each answered question, in every run",
+                remedy="evaluate it again",
+            )
+        right = np.array([[run[number] for run in verdicts] for number in ids], dtype=np.float64)
+        columns[QUALITY] = columns_of_mean(right)
+    return columns
 
 
-def difference(first: MethodColumns, second: MethodColumns, figure: str, *, paired: bool) -> Figure:
+def figures_of(columns: Columns) -> dict[str, Figure]:
+    """All figures with their spread over runs and intervals over questions."""
+    return {
+        name: rate([[bool(value) for value in run] for run in values[..., 0].T])
+        if name == QUALITY
+        else estimate(values, KINDS[name].statistic, pooled=KINDS[name].pooled)
+        for name, values in columns.items()
+    }
+
+
+def value_of(columns: Columns, figure: str) -> float | None:
+    """One figure without its interval."""
+    return figure_value(columns[figure], KINDS[figure].statistic, pooled=KINDS[figure].pooled)
+
+
+def difference(first: Columns, second: Columns, figure: str, *, paired: bool) -> Figure:
     """``first`` less ``second`` in one figure, with its 95% interval.
 
     Args:
@@ -133,58 +133,73 @@ def difference(first: MethodColumns, second: MethodColumns, figure: str, *, pair
         no interval with fewer than two questions.
     """
     if figure == QUALITY:
-        shares = [one.columns[QUALITY][..., 0] for one in (first, second)]
-        return share_difference(shares[0], shares[1], paired=paired)
-    kind = KINDS[figure]
-    sides = [_flat(one.columns[figure], kind.pooled) for one in (first, second)]
-    whole = [one.value(figure) for one in (first, second)]
+        return share_difference(first[QUALITY][..., 0], second[QUALITY][..., 0], paired=paired)
+    whole = [value_of(one, figure) for one in (first, second)]
     if whole[0] is None or whole[1] is None:
         return Figure()
-    value = whole[0] - whole[1]
-    if len(sides[0][0]) < 2:
+    value, kind = whole[0] - whole[1], KINDS[figure]
+    if len(first[figure]) < 2:
         return Figure(value=value)
-    samples = [_value(resampled_sums(values), runs, kind) for values, runs in sides]
-    if not paired:
-        # The draws are the same on every call and independent of each other: any other one is a new one.
-        samples[1] = np.roll(samples[1], 1)
-    low, high = percentile_interval(samples[0] - samples[1])
+    one, two = (figure_samples(side[figure], kind.statistic, pooled=kind.pooled) for side in (first, second))
+    # The draws are the same on every call and independent of each other: any other one is a new one.
+    low, high = percentile_interval(one - (two if paired else np.roll(two, 1)))
     return Figure(value=value, low=low, high=high)
 
 
-def verdict_of(figure: str, found: Figure) -> Verdict:
-    """A word for a difference; one that says more than "not shown" only where the interval excludes 0."""
-    if found.value is None or found.low is None or found.high is None:
+def verdict_of(figure: str, found: Figure | None) -> Verdict:
+    """A word for a difference; ``better`` and ``worse`` only if the interval excludes 0."""
+    if found is None or found.value is None or found.low is None or found.high is None:
         return "not judged"
     if found.low <= 0 <= found.high:
         return "no difference shown"
     return "better" if (found.low > 0) == KINDS[figure].more_is_better else "worse"
 
 
-def _share(columns: Array) -> Figure:
-    """Right answers as the evaluation itself gives them (``quality/rate.py``)."""
-    return rate([[bool(value) for value in run] for run in columns[..., 0].T])
+def read_verdicts(path: Path) -> dict[int, bool]:
+    """Question id -> whether its answer is right, from a scorer's file.
 
-
-def _right(verdicts: Sequence[Mapping[int, bool]], ids: Sequence[int]) -> Array:
-    """(Q, R) of 0 and 1."""
-    missing = next((number for number in ids for run in verdicts if number not in run), None)
-    if missing is not None:
+    Raises:
+        DataError: a row that is none.
+    """
+    try:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+        # HumanEval's rows are the public ones: the question id is the number in the task's name.
+        ids = [row.get("question_id", str(row.get("task_id", "")).rpartition("/")[2]) for row in rows]
+        return {int(number): bool(row["passed"]) for number, row in zip(ids, rows, strict=True)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            "the verdicts leave out an answered question",
-            got=f"none for question {missing}",
-            expected="a verdict for each answered question, in every run",
-            remedy="evaluate it again",
-        )
-    return np.array([[run[number] for run in verdicts] for number in ids], dtype=np.float64)
+            "the verdicts on the answers cannot be read",
+            got=error,
+            expected="rows with question_id or task_id, and passed",
+            source=path,
+        ) from error
 
 
-def _flat(columns: Array, pooled: bool) -> tuple[Array, int]:
-    """(Q, R, C) -> (Q, R * C) and R; pooled ones first become one run."""
-    columns = columns.sum(axis=1, keepdims=True) if pooled else columns
-    return columns.reshape(len(columns), -1), columns.shape[1]
+def share_difference(first: Array, second: Array, *, paired: bool) -> Figure:
+    """Difference of two shares of right answers with its 95% interval.
 
+    Paired: Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on
+    paired data" (JEBS 37, 2012): two pairs are added that differ in opposite ways. Each question counts once, with
+    its mean over runs. Unpaired: Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10).
 
-def _value(sums: Array, runs: int, kind: Kind) -> Array:
-    """(B, R * C) sums -> (B,): the mean over the runs' figures."""
-    figures = kind.statistic(sums.reshape(len(sums), runs, -1))  # (B, R)
-    return mean_of_runs(figures)
+    Args:
+        first, second: (Q, R) of 0 and 1, the same questions; their numbers of runs may differ.
+
+    Returns:
+        no interval with fewer than two questions.
+    """
+    shares = [values.mean(axis=1) for values in (first, second)]  # (Q,) each
+    one, two = (float(share.mean()) for share in shares)
+    if len(shares[0]) < 2:
+        return Figure(value=one - two)
+    if paired:
+        apart = shares[0] - shares[1]
+        count = len(apart) + 2
+        centre = float(apart.sum()) / count
+        half = Z95 * math.sqrt(((float((apart**2).sum()) + 2) / count - centre**2) / count)
+        return Figure(value=one - two, low=max(-1.0, centre - half), high=min(1.0, centre + half))
+    (low_one, high_one), (low_two, high_two) = (
+        wilson(share, len(rows)) for share, rows in ((one, shares[0]), (two, shares[1]))
+    )
+    down, up = math.hypot(one - low_one, high_two - two), math.hypot(high_one - one, two - low_two)
+    return Figure(value=one - two, low=one - two - down, high=one - two + up)

@@ -1,235 +1,267 @@
-"""One self-contained HTML page of a comparison of evaluations."""
+"""A comparison of evaluations: its tables, on a terminal and on a page, and its charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from ..page import render_page
-from ..plots import INK, PAPER, RULE, dot_chart, method_colour, method_marker, render_chart
-from ..report_text import explained, interval, shortened
+from ...core.console import DataCell, DataTable, FactList
+from ..page import Block, CodeBlock, PageChart, PageSection, ReportPage, render_report_page
+from ..plots import Bar, bar_rows
+from ..report_text import figure_cell
 from ..results import Figure
 from ..summary import OVERALL
-from .figures import KINDS
-from .outputs import place_of
+from .figures import KINDS, Verdict
 from .results import DifferenceRow, MethodRow, RunComparison
-from .terminal import MARKS, identical_text, signed, signed_interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+_MARKS = {"better": "▲", "worse": "▼", "no difference shown": "=", "not judged": ""}
+_TONES = {"better": "good", "worse": "bad", "no difference shown": "", "not judged": ""}
 _BY_TASK = ("accepted_length", "speedup")
-_NAME_LENGTH = 26
-_UNITS = {"speedup": "×"}
-_AXES = {
-    "accepted_length": "tokens per verification step",
-    "speedup": "times plain decoding",
-    "forwards_per_token": "passes of the target per new token",
-    "tokens_per_s": "tokens per second",
-    "quality": "share of right answers",
-}
-_DRIFT = {"better": "faster", "worse": "slower"}
 
 
-def render_comparison(comparison: RunComparison) -> str:
-    """HTML text of a comparison; loads nothing from anywhere."""
-    drafting = [row for row in comparison.methods if not row.baseline]
-    return render_page(
-        "comparison.html.j2",
-        comparison=comparison,
-        home=comparison.reference_run,
-        drafting=drafting,
-        colour=method_numbers(comparison),
-        kinds={name: KINDS[name] for name in comparison.kinds()},
-        units=_UNITS,
-        cards=_cards(comparison, drafting),
-        difference_charts=_difference_charts(comparison),
-        task_charts=_task_charts(comparison, drafting) if len(comparison.groups) > 2 else [],
-        by_task=_BY_TASK,
-        marks=MARKS,
-        differences={group: comparison.differences_of(group) for group in comparison.groups},
-        headline=headline(comparison),
-        explained=explained,
-        interval=interval,
-        signed_interval=signed_interval,
-        signed=signed,
-        identical=identical_text,
-        place=place_of,
-    )
-
-
-def headline(comparison: RunComparison) -> str:
-    """The comparison in one sentence: what is faster than the reference, and whether that is sure."""
-    said = {
-        verdict: [
-            row.method
-            for row in comparison.differences
-            if (row.group, row.figure, row.verdict) == (OVERALL, "speedup", verdict)
-        ]
-        for verdict in ("better", "worse", "no difference shown", "not judged")
-    }
-    parts = [
-        f"{', '.join(said[verdict])} {'is' if len(said[verdict]) == 1 else 'are'} {words}"
-        for verdict, words in (
-            ("better", "faster"),
-            ("worse", "slower"),
-            ("no difference shown", "not shown to differ in speed"),
-            ("not judged", "not compared in speed"),
+def comparison_tables(comparison: RunComparison) -> dict[str, DataTable]:
+    """Runs, methods, differences, figures by task, outputs, facts that differ; those that have a row."""
+    tables = {"runs": _run_table(comparison), "methods": _method_table(comparison)}
+    if comparison.differences:
+        tables["differences"] = _difference_table(comparison)
+    if len(comparison.groups) > 2 and comparison.differences:
+        tables["tasks"] = _task_table(comparison)
+    if comparison.outputs:
+        tables["outputs"] = DataTable(
+            "outputs between runs, by token id",
+            ["method<", "in another run<", "identical", "they differ<"],
+            [
+                [
+                    row.first,
+                    row.second,
+                    DataCell(
+                        f"{row.identical:,} of {row.compared:,}",
+                        tone="" if row.identical == row.compared else "bad",
+                    ),
+                    row.place,
+                ]
+                for row in comparison.outputs
+            ],
+            "Greedy outputs, first run. Rounding may differ between machines and versions of PyTorch.",
         )
-        if said[verdict]
-    ]
-    return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."
+    if comparison.differing:
+        tables["facts"] = DataTable(
+            "what differs between the runs",
+            ["fact<", *(f"{row.label}<" for row in comparison.runs)],
+            [
+                [name.replace("_", " "), *(values[row.label] for row in comparison.runs)]
+                for name, values in comparison.differing.items()
+            ],
+        )
+    return tables
 
 
-def method_numbers(comparison: RunComparison) -> dict[str, int]:
-    """Method -> number of its colour; plain decoding has that of the baseline in every run."""
+def method_looks(comparison: RunComparison) -> dict[str, int]:
+    """Method -> number of its colour and marker; plain decoding has that of the baseline in every run."""
     drafting = [row.name for row in comparison.methods if not row.baseline]
     return {row.name: 0 for row in comparison.methods} | {
         name: index for index, name in enumerate(drafting, start=1)
     }
 
 
-def _cards(comparison: RunComparison, drafting: Sequence[MethodRow]) -> list[dict[str, str]]:
-    """Headline: the largest figures of all runs, each with what is shown against the reference."""
-    found = []
-    marks = comparison.differences_of(OVERALL)
-    for name, title in (("speedup", "Largest speed-up"), ("accepted_length", "Largest accepted length")):
-        known = [row for row in drafting if row.figures[OVERALL][name].value is not None]
-        if not known:
-            continue
-        best = max(known, key=lambda row: row.figures[OVERALL][name].value or 0.0)
-        figure = best.figures[OVERALL][name]
-        between = interval(figure, KINDS[name].digits)
-        note = f"{between}; {best.name}" if between else best.name
-        found.append(
-            {
-                "what": title,
-                "value": f"{figure.value:,.2f}{_UNITS.get(name, '')}",
-                "note": note + _against(comparison, best.name, marks.get((best.name, name))),
-            }
-        )
-    found += _drift_card(comparison)
-    found.append(
-        {
-            "what": "Questions",
-            "value": f"{comparison.questions:,}",
-            "note": f"answered in all of {len(comparison.runs)} runs"
-            if len(comparison.runs) > 1
-            else "1 run",
-        }
-    )
-    return found
-
-
-def _drift_card(comparison: RunComparison) -> list[dict[str, str]]:
-    """How much faster plain decoding ran in the first other run that was compared with the reference's."""
-    home = next(row for row in comparison.runs if row.label == comparison.reference_run)
-    before = home.plain_tokens_per_s.value
+def _run_table(comparison: RunComparison) -> DataTable:
+    """One line a run: how fast its machine decoded plainly."""
+    count = len(comparison.runs)
+    rows = []
     for row in comparison.runs:
-        if row.drift is not None and row.drift.value is not None and before:
-            note = f"{row.label} against {home.label}, tokens/s; {_DRIFT.get(row.drift_verdict, row.drift_verdict)}"
-            share = row.drift.value / before
-            return [{"what": "Plain decoding", "value": f"{share:+.1%}", "note": note}]
-    return []
+        drift: str | DataCell = "reference"
+        if row.label != comparison.reference_run:
+            drift = _signed_cell(row.drift, 1)
+        rows.append(
+            [
+                row.label,
+                row.created.replace("T", " ").replace("Z", ""),
+                row.machine + 1,
+                len(row.seeds) * row.repeats,
+                row.answered,
+                figure_cell(row.plain_tokens_per_s, 1),
+                drift,
+            ]
+        )
+    title = f"{comparison.target} on {comparison.benchmark}: {comparison.questions:,} questions in "
+    title += f"all of {count} runs" if count > 1 else "1 run"
+    columns = [
+        "run<",
+        "measured<",
+        "machine",
+        "passes",
+        "answered",
+        "plain tokens/s",
+        "against the reference",
+    ]
+    return DataTable(title, columns, rows)
 
 
-def _against(comparison: RunComparison, name: str, row: DifferenceRow | None) -> str:
-    if name == comparison.reference:
-        return "; the reference"
-    if row is None:
-        return ""
-    return f"; {row.verdict} against {comparison.reference}"
+def _method_table(comparison: RunComparison) -> DataTable:
+    """One line a method: its overall figures with their intervals."""
+    looks, shown, rows = method_looks(comparison), comparison.kinds(), []
+    for row in comparison.methods:
+        same = "–" if row.compared is None else f"{row.identical:,} of {row.compared:,}"
+        rows.append(
+            [
+                DataCell(row.name, look=looks[row.name]),
+                *(_figure(row.figures[OVERALL].get(name, Figure()), name) for name in shown),
+                DataCell("baseline" if row.baseline else same, tone="bad" if row.faults else ""),
+            ]
+        )
+    best = next(at for at, row in enumerate(comparison.methods) if row.name == comparison.reference)
+    titles = [KINDS[name].title.replace("/token", " /token") for name in shown]
+    return DataTable(
+        "methods, with 95% intervals over questions",
+        ["method<", *titles, "identical to plain"],
+        rows,
+        strong=best,
+    )
 
 
-def _difference_charts(comparison: RunComparison) -> list[dict[str, str]]:
-    """One chart a figure: each method's difference to the reference, with its interval."""
-    numbers = method_numbers(comparison)
-    charts = []
-    for name in comparison.kinds():
-        rows = [
-            (row.method, row.difference)
-            for row in comparison.differences
-            if row.group == OVERALL and row.figure == name and row.difference is not None
+def _difference_table(comparison: RunComparison) -> DataTable:
+    """One line a method and figure: its difference to the reference, and whether it is one."""
+    looks, rows, last = method_looks(comparison), [], ""
+    for row in comparison.differences_of(OVERALL).values():
+        cell = _signed_cell(row.difference, KINDS[row.figure].digits)
+        relative = "–" if row.relative is None else f"{row.relative:+.1%}"
+        verdict = f"{row.verdict}: {row.reason}" if row.reason else row.verdict
+        name = DataCell(row.method, look=looks[row.method]) if row.method != last else ""
+        title = KINDS[row.figure].title
+        rows.append(
+            [name, title, cell.text, cell.under or "–", relative, DataCell(verdict, tone=_TONES[row.verdict])]
+        )
+        last = row.method
+    columns = ["method<", "figure<", "difference", "95% interval", "relative", "verdict<"]
+    note = (
+        "A difference counts as one only if its interval excludes 0. Intervals are over questions: they do not include "
+        "what a machine does from one run to the next. Of twenty rows without any true difference about one shows one "
+        "by chance."
+    )
+    return DataTable(f"differences to {comparison.reference}", columns, rows, note)
+
+
+def _task_table(comparison: RunComparison) -> DataTable:
+    """Accepted length and speed-up by task; a mark tells what is shown against the reference."""
+    drafting = [row for row in comparison.methods if not row.baseline]
+    rows = []
+    for group, questions in comparison.groups.items():
+        found = comparison.differences_of(group)
+        cells = ["  ".join(_marked(row, group, name, found) for name in _BY_TASK) for row in drafting]
+        rows.append([group, questions, *cells])
+    legend = ", ".join(
+        f"{_MARKS[verdict]} {text}"
+        for verdict, text in (
+            ("better", "better"),
+            ("worse", "worse"),
+            ("no difference shown", "not shown to differ"),
+        )
+    )
+    columns = ["task<", "questions", *(row.name for row in drafting)]
+    title = f"by task: accepted length, speed-up ({legend} than {comparison.reference})"
+    return DataTable(title, columns, rows, strong=0)
+
+
+def _marked(row: MethodRow, group: str, figure: str, found: dict[tuple[str, str], DifferenceRow]) -> str:
+    difference = found.get((row.name, figure))
+    mark = _MARKS[difference.verdict] if difference else ""
+    return _figure(row.figures[group][figure], figure).text + mark
+
+
+def _figure(figure: Figure, name: str) -> DataCell:
+    return figure_cell(figure, KINDS[name].digits, KINDS[name].unit)
+
+
+def _signed_cell(figure: Figure | None, digits: int) -> DataCell:
+    """``+0.12``, and its interval ``[-0.12, +0.36]``; dashes without one."""
+    if figure is None or figure.value is None:
+        return DataCell("–")
+    known = figure.low is not None and figure.high is not None
+    between = f"[{figure.low:+,.{digits}f}, {figure.high:+,.{digits}f}]" if known else ""
+    return DataCell(f"{figure.value:+,.{digits}f}", between)
+
+
+def render_comparison(comparison: RunComparison) -> str:
+    """HTML text of a comparison; loads nothing from anywhere."""
+    tables = comparison_tables(comparison)
+
+    def section(key: str, title: str, charts: list[PageChart] | None = None) -> PageSection:
+        return PageSection(title, [*(charts or []), *([tables[key]] if key in tables else [])], key)
+
+    drafting = sum(not row.baseline for row in comparison.methods)
+    runs = len(comparison.runs)
+    temperature = (
+        "greedy decoding" if comparison.greedy else f"temperature {comparison.settings['temperature']}"
+    )
+    how: list[Block] = [FactList(comparison.settings, "The same in all runs" if runs > 1 else "Settings")]
+    for row in comparison.runs:
+        machine = {name.replace("_", " "): value for name, value in row.machine_facts.items()}
+        how += [
+            FactList({"folder": row.folder, "hash": row.hash[:16], **machine}, row.label),
+            CodeBlock(row.command, f"Command of {row.label}"),
         ]
-        known = {method: figure for method, figure in rows if figure.value is not None}
-        if known:
-            charts.append(
-                {
-                    "title": KINDS[name].title[:1].upper() + KINDS[name].title[1:],
-                    "note": f"Difference to {comparison.reference} with its 95% interval; "
-                    + ("more is better" if KINDS[name].more_is_better else "fewer is better"),
-                    "svg": interval_chart(
-                        f"diff-{name.replace('_', '-')}", _AXES[name], known, numbers, KINDS[name].digits
-                    ),
-                }
+    return render_report_page(
+        ReportPage(
+            "comparison",
+            f"{comparison.target} on {comparison.benchmark}",
+            [
+                section("methods", "Methods"),
+                section(
+                    "differences", f"Differences to {comparison.reference}", _difference_charts(comparison)
+                ),
+                section("tasks", "By task"),
+                section("runs", "Runs"),
+                section("outputs", "Outputs between runs"),
+                section("facts", "What differs between the runs"),
+                PageSection("How they were measured", how, "again"),
+            ],
+            lead=headline(comparison),
+            about=f"{runs} run{'s' if runs > 1 else ''}, {drafting} method{'s' if drafting != 1 else ''} besides plain "
+            f"decoding, {comparison.questions:,} questions that all of them answered, {temperature}, at most "
+            f"{comparison.settings['max new tokens']} new tokens a turn. Ranges are 95% intervals over questions. A "
+            "speed-up is over the plain decoding of the same run.",
+            warnings=[f"{line[:1].upper()}{line[1:]}." for line in comparison.warnings],
+        )
+    )
+
+
+def headline(comparison: RunComparison) -> str:
+    """The comparison in one sentence: what is faster than the reference, and whether that is sure."""
+    said: dict[Verdict, list[str]] = {}
+    for row in comparison.differences_of(OVERALL).values():
+        if row.figure == "speedup":
+            said.setdefault(row.verdict, []).append(row.method)
+    words: dict[Verdict, str] = {
+        "better": "faster",
+        "worse": "slower",
+        "no difference shown": "not shown to differ in speed",
+        "not judged": "not compared in speed",
+    }
+    parts = [
+        f"{', '.join(said[verdict])} {'is' if len(said[verdict]) == 1 else 'are'} {text}"
+        for verdict, text in words.items()
+        if verdict in said
+    ]
+    return f"Against {comparison.reference}: {'; '.join(parts) or 'nothing to compare'}."
+
+
+def _difference_charts(comparison: RunComparison) -> list[PageChart]:
+    """One chart a figure: each method's difference to the reference, with its interval."""
+    looks, charts = method_looks(comparison), []
+    for name in comparison.kinds():
+        kind = KINDS[name]
+        bars = [
+            Bar(
+                looks[row.method],
+                row.method,
+                _signed_cell(found, kind.digits).text,
+                found.value,
+                found.low,
+                found.high,
             )
-    return charts
-
-
-def interval_chart(
-    name: str, label: str, rows: Mapping[str, Figure], numbers: Mapping[str, int], digits: int = 2
-) -> str:
-    """One line a method: a dot at its difference, a bar over its interval, and an upright stroke at 0.
-
-    Args:
-        name: prefix of the SVG's ids. label: of the value axis.
-        rows: method -> difference, its value not None. numbers: method -> number of its colour.
-        digits: decimal places of the values written.
-    """
-
-    def draw(axes: Axes) -> None:
-        across = axes.get_yaxis_transform()
-        for place, (method, figure) in enumerate(rows.items()):
-            colour, value = method_colour(numbers[method]), figure.value or 0.0
-            axes.axhline(place, color=RULE, linewidth=0.8, zorder=1)
-            # A piece a row, so that it strikes through no name and no value.
-            axes.plot([0.0, 0.0], [place - 0.17, place + 0.17], color=INK, linewidth=1.2, zorder=1.5)
-            if figure.low is not None and figure.high is not None:
-                ends = [figure.low, figure.high]
-                axes.plot(ends, [place, place], color=colour, linewidth=2.8, solid_capstyle="butt", zorder=2)
-            axes.scatter(
-                [value],
-                [place],
-                s=52,
-                color=colour,
-                marker=method_marker(numbers[method]),
-                edgecolors=PAPER,
-                linewidths=1.0,
-                zorder=3,
-            )
-            # Above the line, so that long names fit on a phone.
-            above = place - 0.22
-            look: dict[str, Any] = {"transform": across, "va": "bottom", "color": INK}
-            axes.text(0.0, above, shortened(method, _NAME_LENGTH), **look)
-            axes.text(1.0, above, f"{value:+,.{digits}f}", ha="right", fontweight="bold", **look)
-        axes.set_yticks([])
-        axes.set_ylim(len(rows) - 0.6, -0.8)
-        axes.margins(x=0.08)
-        axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel(label)
-
-    return render_chart(name, 0.6 + 0.55 * len(rows), draw)
-
-
-def _task_charts(comparison: RunComparison, drafting: Sequence[MethodRow]) -> list[dict[str, Any]]:
-    """Accepted length and speed-up of all drafting methods by task."""
-    numbers = method_numbers(comparison)
-    groups = list(comparison.groups)
-    charts = []
-    for name, title in (("accepted_length", "Accepted length"), ("speedup", "Speed-up")):
-        series = {numbers[row.name]: [row.figures[group][name].value for group in groups] for row in drafting}
-        if series:
-            charts.append(
-                {
-                    "title": title,
-                    "note": "The dashed line is plain decoding",
-                    "svg": dot_chart(
-                        f"task-{name.replace('_', '-')}",
-                        _AXES[name],
-                        groups,
-                        series,
-                        reference=1.0,
-                    ),
-                }
-            )
+            for row in comparison.differences_of(OVERALL).values()
+            if row.figure == name and (found := row.difference) is not None and found.value is not None
+        ]
+        if bars:
+            better = "more is better" if kind.more_is_better else "fewer is better"
+            note = f"Difference to {comparison.reference} with its 95% interval; {better}"
+            svg = bar_rows(f"diff-{name.replace('_', '-')}", kind.axis, bars, dots=True)
+            charts.append(PageChart(kind.title.capitalize(), note, svg))
     return charts

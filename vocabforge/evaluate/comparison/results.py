@@ -1,10 +1,10 @@
-"""What ``vocabforge report A B`` found, as ``--json`` prints it."""
+"""The result of ``vocabforge report A B``, as ``--json`` prints it."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ..results import Figure, Strict, Vocabulary
+from ..results import Figure, Strict, VocabularyFacts
 from .figures import KINDS, Verdict
 
 
@@ -17,9 +17,9 @@ class RunRow(Strict):
         answered: questions that all its methods answered.
         machine_facts, noted_facts: what may differ between runs, as texts.
         plain_tokens_per_s: of plain decoding over the compared questions.
-        drift: plain decoding's tokens/s less that of the reference's run; None for that run and where machines
-            differ and were not to be compared.
-        drift_verdict: ``better`` (faster), ``worse`` or ``no difference shown``; ``not judged`` where there is none.
+        drift: plain decoding's tokens/s less that of the reference's run; None for that run, and for another machine
+            unless machines were to be compared.
+        drift_verdict: ``better`` (faster), ``worse``, ``no difference shown``, or ``not judged`` without a drift.
     """
 
     label: str
@@ -46,7 +46,7 @@ class MethodRow(Strict):
         name: ``RUN:METHOD``.
         baseline: whether it is its run's plain decoding.
         figures: group (``overall``, then tasks) -> figure -> value with spread and interval.
-        compared, identical, near_tied, faults: outputs against its own plain decoding; None where they were
+        compared, identical, near_tied, faults: outputs against its own plain decoding; None if they were
             sampled. They count the whole run.
     """
 
@@ -55,7 +55,7 @@ class MethodRow(Strict):
     method: str
     baseline: bool
     description: str
-    vocabulary: Vocabulary | None
+    vocabulary: VocabularyFacts | None
     figures: dict[str, dict[str, Figure]]
     compared: int | None
     identical: int | None
@@ -68,9 +68,9 @@ class DifferenceRow(Strict):
 
     Attributes:
         group: ``overall`` or a task.
-        difference: with its 95% bootstrap interval over questions; None where it was not to be formed.
+        difference: with its 95% bootstrap interval over questions; None if it was not to be formed.
         relative: difference / the reference's figure.
-        verdict: ``better`` and ``worse`` only where the interval excludes 0.
+        verdict: ``better`` and ``worse`` only if the interval excludes 0.
         reason: why it was not judged, or what weakens the verdict; else empty.
     """
 
@@ -89,7 +89,7 @@ class OutputRow(Strict):
 
     Attributes:
         first, second: ``RUN:METHOD``.
-        question_id, turn, position: of the first divergence, ``turn`` and ``position`` from 0; None without one.
+        question_id, turn, position: of the first divergence, turn and position from 0; None without one.
         expected, got: the token of ``first`` and of ``second``; None: its output had ended.
     """
 
@@ -103,17 +103,22 @@ class OutputRow(Strict):
     expected: int | None = None
     got: int | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the two outputs differ first, counted from 1."""
+        if self.question_id is None or self.turn is None or self.position is None:
+            return "nowhere"
+        return f"first at question {self.question_id}, turn {self.turn + 1}, token {self.position + 1}"
+
 
 class RunComparison(Strict):
-    """Everything.
+    """Several evaluations side by side.
 
     Attributes:
-        questions: answered by every method of every run; all figures count these alone.
+        questions: answered by every method of every run; all figures count only these.
         groups: group -> questions in it.
         reference: ``RUN:METHOD`` that the others are compared with.
-        across_machines: whether times of different machines were to be compared.
         differing: facts of machine or protocol that are not the same in all runs -> text by run.
-        warnings: what a reader must know, one sentence each.
     """
 
     schema_version: Literal[1] = 1

@@ -1,4 +1,4 @@
-"""Evaluations to be compared: opened, verified, each with a label of its own."""
+"""Evaluations to be compared: opened, verified, each with its own label."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, UsageError
 from ..answers import MethodRows, read_method
-from ..results import ARTIFACT_KIND, RESULTS, MethodResults, Results, read_results
+from ..results import ARTIFACT_KIND, RESULTS, Results, read_results
 
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
@@ -19,10 +19,9 @@ TRAINING_LOG = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class EvaluationRun:
-    """One evaluation artefact under a name.
+    """One evaluation artefact under a label.
 
     Attributes:
-        label: how tables call it; no other run's.
         content_hash: of the artefact.
     """
 
@@ -31,17 +30,13 @@ class EvaluationRun:
     results: Results
     content_hash: str
 
-    def method(self, name: str) -> MethodResults:
-        """The results of a method that the run has."""
-        return next(method for method in self.results.methods if method.name == name)
-
     def rows(self, method: str) -> list[MethodRows]:
         """The method's answer and detail rows, run by run.
 
         Raises:
             DataError: a row that cannot be read.
         """
-        found = self.method(method)
+        found = next(one for one in self.results.methods if one.name == method)
         return read_method(self.folder, found.answers, found.details)
 
 
@@ -53,10 +48,14 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
         UsageError: a label or a folder twice, or a label that cannot be one.
     """
     named = [_split(text) for text in given]
-    _refuse_twice([path for _, path in named])
-    labels = _labels(named)
+    seen: dict[Path, Path] = {}
+    for _, path in named:
+        if (first := seen.setdefault(path.resolve(), path)) is not path:
+            raise UsageError(
+                "an evaluation is given twice", got=f"{first} and {path}", remedy="name each folder once"
+            )
     runs = []
-    for label, (_, path) in zip(labels, named, strict=True):
+    for label, (_, path) in zip(_labels(named), named, strict=True):
         artifact = _open(path)
         results = read_results(path)
         _check(results, artifact)
@@ -66,7 +65,7 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
 
 def _check(results: Results, artifact: Artifact) -> None:
     """Results name the rows of the same folder, as many for each method; nothing else is read."""
-    runs = {(len(method.answers), len(method.details)) for method in results.methods}
+    counts = {len(files) for method in results.methods for files in (method.answers, method.details)}
     strange = [
         file
         for method in results.methods
@@ -74,10 +73,10 @@ def _check(results: Results, artifact: Artifact) -> None:
         if file not in artifact.manifest["files"]
     ]
     names = [method.name for method in results.methods]
-    if len(runs) != 1 or len({*runs.pop()}) != 1 or strange or len(set(names)) < len(names):
+    if len(counts) != 1 or strange or len(set(names)) < len(names):
         raise ArtifactError(
-            "the results do not fit the evaluation that they lie in",
-            got=strange[0] if strange else "rows of a method are missing, or a method stands twice",
+            "the results do not fit their evaluation",
+            got=strange[0] if strange else "rows of a method are missing, or a method is named twice",
             expected="for each method the same number of answer and detail files of this folder",
             source=artifact.path / RESULTS,
             remedy="evaluate again",
@@ -99,44 +98,16 @@ def _split(text: str) -> tuple[str | None, Path]:
     return label, Path(folder)
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        real = path.resolve()
-        if real in seen:
-            raise UsageError(
-                "an evaluation stands twice", got=f"{seen[real]} and {path}", remedy="name each folder once"
-            )
-        seen[real] = path
-
-
 def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
-    """Labels as given; other runs take their folder's name, with as many parents as tell them apart."""
-    given = [label for label, _ in named if label is not None]
-    double = next((label for label in given if given.count(label) > 1), None)
-    if double is not None:
-        raise UsageError(
-            "two runs would have the same label", got=double, remedy="give each one of its own: LABEL=DIR"
-        )
-    open_paths = [path.resolve() for label, path in named if label is None]
-    names = iter(_distinct(open_paths, taken=set(given)))
-    return [next(names) if label is None else label for label, _ in named]
-
-
-def _distinct(paths: Sequence[Path], taken: set[str]) -> list[str]:
-    """The shortest tails of the paths that differ from each other and from what is taken."""
-    depths = dict.fromkeys(paths, 1)
-    while True:
-        names = ["/".join(path.parts[-depths[path] :]).replace(SEPARATOR, "-") for path in paths]
-        unclear = [
-            path
-            for path, name in zip(paths, names, strict=True)
-            if (names.count(name) > 1 or name in taken) and depths[path] < len(path.parts)
+    """Labels as given; other runs take their folder's name, with its parent's if that is not enough."""
+    for depth in (1, 2):
+        labels = [
+            label or "/".join(path.resolve().parts[-depth:]).replace(SEPARATOR, "-") for label, path in named
         ]
-        if not unclear:
-            return names
-        for path in unclear:
-            depths[path] += 1
+        if len(set(labels)) == len(labels):
+            return labels
+    double = next(label for label in labels if labels.count(label) > 1)
+    raise UsageError("two runs would have the same label", got=double, remedy="give each its own: LABEL=DIR")
 
 
 def _open(path: Path) -> Artifact:
@@ -146,19 +117,19 @@ def _open(path: Path) -> Artifact:
         partial = path.with_name(f"{path.name}.partial")
         if path.name == RESULTS and (path.parent / MANIFEST).is_file():
             raise ArtifactError(
-                "a file of an evaluation was named", got=path, remedy=f"name its folder: {path.parent}"
+                "this is a file of an evaluation", got=path, remedy=f"name its folder: {path.parent}"
             )
         if (training / TRAINING_LOG).is_file():
             raise ArtifactError(
                 "this is a training run, not an evaluation",
                 got=path,
                 expected="the output folder of `vocabforge eval`",
-                remedy=f"its own report: vocabforge report-training {training}",
+                remedy=f"for its own report: vocabforge report-training {training}",
             )
         if partial.is_dir() and not path.exists():
             raise ArtifactError(
                 "this evaluation was interrupted and has no figures yet",
                 got=partial,
-                remedy="run its `vocabforge eval` command again: it goes on at the next question",
+                remedy="run its `vocabforge eval` command again: it resumes at the next question",
             )
     return open_artifact(path, ARTIFACT_KIND)

@@ -32,7 +32,7 @@ class Finding(Generic[ValueT]):
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """One line of the report."""
 
     group: str
@@ -47,7 +47,7 @@ class Row:
 class Report:
     """The rows so far; ``run`` adds one."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CheckRow] = field(default_factory=list)
 
     def run(
         self, group: str, check: str, function: Callable[..., Finding[ValueT]], *needs: Any
@@ -66,18 +66,20 @@ class Report:
         try:
             finding = function(*needs)
         except VocabForgeError as error:
-            self.rows.append(Row(group, check, "failed", _in_one_line(error), error.remedy))
+            self.rows.append(CheckRow(group, check, "failed", _in_one_line(error), error.remedy))
             return None
         except Exception as error:  # noqa: BLE001 (whatever breaks inside a check is what it found)
             remedy = "this is not a known failure: please report it with the command line"
-            self.rows.append(Row(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
+            self.rows.append(CheckRow(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
             return None
-        self.rows.append(Row(group, check, finding.state, finding.found, finding.remedy, finding.details))
+        self.rows.append(
+            CheckRow(group, check, finding.state, finding.found, finding.remedy, finding.details)
+        )
         return None if finding.state == "failed" else finding.value
 
     def skip(self, group: str, check: str) -> None:
         """Record that a check was not run for want of an earlier one."""
-        self.rows.append(Row(group, check, "skipped", "needs a check above that did not pass"))
+        self.rows.append(CheckRow(group, check, "skipped", "needs a check above that did not pass"))
 
     def count(self, state: State) -> int:
         """How many rows ended so."""

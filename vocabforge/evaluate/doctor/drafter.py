@@ -1,4 +1,4 @@
-"""Checks of a drafter and of a draft vocabulary against the target that they are for."""
+"""Checks of a drafter, a draft model or a draft vocabulary against the target that it is for."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from safetensors import safe_open
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...corpus.fingerprint import check_fingerprint
-from ...corpus.tokenizer import TextTokenizer
+from ...corpus.tokenizer import TextTokenizer, load_tokenizer
+from ...decode.build_foreign import ForeignWays, Way, choose_proposer, shares_of
+from ...decode.build_options import BuildOptions
 from ...decode.engine import Decoder
-from ...decode.proposers import Proposer, tree_proposer
+from ...decode.proposers import Proposer, ProposerParts, make_proposer, tree_proposer
 from ...decode.tree import TreeSettings
 from ...export.formats import load_drafter, restrict
 from ...models.drafter import Drafter
 from ...models.drafter_io import TargetTensors, check_target
 from ...models.fingerprint import target_fingerprint
 from ...models.heads import exact_head
+from ...models.lean import LeanModel
+from ...models.lean_config import LeanConfig
 from ...vocab.subset import VocabSubset, load_subset
 from ..compare import first_difference
 from .checks import Finding, Report
-from .target import TargetFacts, not_finite, probe_ids
+from .target import TargetFacts, check_config, check_loads, check_weights, not_finite, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 _TOKENS = 16
@@ -38,7 +42,8 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Dra
     drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
     report.run(GROUP, "auxiliary layers", check_layers, drafter, target)
     report.run(GROUP, "draft vocabulary", check_map, path, drafter)
-    report.run(GROUP, "end tokens", check_eos_inside, drafter, target and target.tokenizer)
+    inside = drafter and drafter.target_ids.tolist()
+    report.run(GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
     report.run(GROUP, "drafting", check_drafting, drafter, target)
     return drafter
 
@@ -54,9 +59,14 @@ def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter:
         target and target.tokenizer,
         path,
     )
-    report.run(VOCAB_GROUP, "end tokens", check_subset_eos, subset, target and target.tokenizer)
+    inside = subset and subset.ids.tolist()
+    report.run(VOCAB_GROUP, "end tokens", check_eos_inside, inside, target and target.tokenizer)
     if drafter is not None:
-        report.run(VOCAB_GROUP, "drafting", check_restricted, path, drafter, target)
+
+        def restricted(drafter: Drafter, target: TargetFacts) -> Finding[None]:
+            return check_drafting(restrict(drafter, path, None), target)
+
+        report.run(VOCAB_GROUP, "drafting", restricted, drafter, target)
 
 
 def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
@@ -145,7 +155,6 @@ def check_map(path: Path, drafter: Drafter) -> Finding[None]:
 
 
 def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
-    """What is wrong with the stored maps of a head that scores ``ids`` of ``total`` tokens."""
     with safe_open(str(file), framework="pt") as handle:
         absent = {"d2t", "t2d"} - set(handle.keys())
         if absent:
@@ -160,12 +169,8 @@ def _map_problem(file: Path, ids: torch.Tensor, total: int) -> str | None:
     return None
 
 
-def check_eos_inside(drafter: Drafter, tokenizer: TextTokenizer) -> Finding[None]:
+def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
     """Every end token can be drafted."""
-    return _eos_inside(drafter.target_ids.tolist(), tokenizer)
-
-
-def _eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
     ids = tokenizer.eos_ids
     if not ids:
         return Finding("the tokenizer names no end token", "skipped")
@@ -223,11 +228,72 @@ def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: 
     return Finding("the fingerprints agree")
 
 
-def check_subset_eos(subset: VocabSubset, tokenizer: TextTokenizer) -> Finding[None]:
-    """Every end token is inside."""
-    return _eos_inside(subset.ids.tolist(), tokenizer)
+def check_draft_model(report: Report, path: Path, target: TargetFacts | None) -> None:
+    """Add the rows of a draft model."""
+    config = report.run(GROUP, "kind", check_kind, path)
+    count = report.run(GROUP, "weight files", check_weights, path)
+    model = report.run(GROUP, "loads", check_loads, path, config, count)
+    way = report.run(
+        GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
+    )
+    report.run(GROUP, "end tokens", check_ends, path, way, target and target.tokenizer)
+    report.run(GROUP, "proposer", check_proposer, way)
+    report.run(GROUP, "drafting", check_model_drafting, model, way, target)
 
 
-def check_restricted(path: Path, drafter: Drafter, target: TargetFacts) -> Finding[None]:
-    """As :func:`check_drafting`, with the drafter restricted to the subset."""
-    return check_drafting(restrict(drafter, path, None), target)
+def check_kind(path: Path) -> Finding[LeanConfig]:
+    """As for a target's configuration."""
+    found = check_config(path)
+    return Finding(f"a draft model: {found.found}", value=found.value)
+
+
+def check_vocabularies(
+    path: Path, config: LeanConfig, target: TargetFacts, tokenizer: TextTokenizer
+) -> Finding[Way]:
+    """Whose tokenizer it has; the value is how it would draft for a greedy run."""
+    ways = ForeignWays(tokenizer, target.model.config.vocab_size, BuildOptions(), several=False, alone=True)
+    way = ways.of(path, config.vocab_size)
+    if way.bridge is not None:
+        return Finding(f"another one than the target's: {way.facts}", value=way)
+    if not (path / "tokenizer.json").is_file():
+        return Finding(
+            f"no tokenizer.json; taken for the target's, as it has {config.vocab_size:,} rows, too",
+            "warning",
+            "put its tokenizer.json into its folder",
+            way,
+        )
+    return Finding("the target's: the fingerprints agree", value=way)
+
+
+def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
+    """The pair of end tokens, where there are two vocabularies."""
+    if way.bridge is None:
+        return Finding(f"the target's: {list(tokenizer.eos_ids)}")
+    if way.bridge.eos is None:
+        return Finding(
+            "no pair: target or drafter has no end token that is no text, so that the end is never drafted",
+            "warning",
+            "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --save DIR, and give --overlap DIR",
+        )
+    texts = [
+        f"{one.backend.id_to_token(token)!r} ({token})"
+        for one, token in zip((tokenizer, load_tokenizer(path)), way.bridge.eos, strict=True)
+    ]
+    return Finding(f"the target's {texts[0]} and the drafter's {texts[1]} stand for each other")
+
+
+def check_proposer(way: Way) -> Finding[None]:
+    """What ``--proposer`` would be without the option, greedy and sampling."""
+    if way.bridge is None:
+        return Finding(f"{way.names[0]}: one vocabulary")
+    found = f"{way.names[0]}, chosen because {way.reason}"
+    sampled, reason = choose_proposer(shares_of(way.bridge), way.bridge.drafter.mean_bytes, True)
+    if sampled != way.names[0]:
+        found += f"; above temperature 0: {sampled}, because {reason}"
+    return Finding(found)
+
+
+def check_model_drafting(model: LeanModel, way: Way, target: TargetFacts) -> Finding[None]:
+    """A few tokens by the proposer chosen, and by plain decoding."""
+    parts = ProposerParts(target.model, model, bridge=way.bridge)
+    return compare_output(target, make_proposer(way.names[0], parts))

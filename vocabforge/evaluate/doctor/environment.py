@@ -1,23 +1,18 @@
-"""Checks of the machine and of what is installed on it."""
+"""Checks of the machine and of what is installed on it; containers often grant less than the hardware has."""
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import re
 import shutil
 import sys
-import time
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 from ...core.provenance import program_output
 from .checks import Finding, Report
-from .kernels import check_kernels
-from .machine import free_memory, usable_cores
 
 GROUP = "environment"
 _GIB = 2**30
@@ -44,7 +39,6 @@ def check_environment(report: Report) -> Any:
 
 
 def check_python() -> Finding[None]:
-    """Version, system and path; nothing can be wrong with it here."""
     return Finding(
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     )
@@ -92,7 +86,6 @@ def _outside_wanted(name: str, installed: str) -> str | None:
 
 
 def check_cuda(torch: Any) -> Finding[None]:
-    """A missing device is fine; a driver that torch cannot use is not what its owner wants."""
     driver = _driver()
     if torch.cuda.is_available():
         return _check_devices(torch, driver)
@@ -143,7 +136,6 @@ def _driver() -> str | None:
 
 
 def check_nvcc(torch: Any) -> Finding[None]:
-    """The CUDA compiler, and whether its major version is that of torch's CUDA."""
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
     nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
@@ -165,7 +157,6 @@ def check_nvcc(torch: Any) -> Finding[None]:
 
 
 def check_faiss() -> Finding[None]:
-    """The optional package for clusters."""
     for name in ("faiss-gpu-cu12", "faiss-gpu", "faiss-cpu"):
         try:
             return Finding(f"{name} {version(name)}")
@@ -192,7 +183,6 @@ def check_threads(torch: Any) -> Finding[None]:
 
 
 def check_memory() -> Finding[None]:
-    """Memory that can still be taken."""
     free = free_memory()
     if free is None:
         return Finding("this system does not tell its free memory", "skipped")
@@ -203,7 +193,6 @@ def check_memory() -> Finding[None]:
 
 
 def check_disk() -> Finding[None]:
-    """Space and rights in the working folder."""
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}"
@@ -216,15 +205,17 @@ def check_disk() -> Finding[None]:
 
 def check_bf16(torch: Any) -> Finding[None]:
     """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
-    seconds = {}
+    from torch.utils.benchmark import Timer
+
+    seconds = []
     for dtype in (torch.float32, torch.bfloat16):
-        matrix = torch.ones(256, 256, dtype=dtype)
-        seconds[dtype] = shortest(functools.partial(torch.matmul, matrix, matrix), _BF16_BUDGET_S)
-    return judge_bf16(seconds[torch.float32], seconds[torch.bfloat16])
+        given = {"a": torch.ones(256, 256, dtype=dtype)}
+        timer = Timer("a @ a", globals=given, num_threads=torch.get_num_threads())
+        seconds.append(timer.blocked_autorange(min_run_time=_BF16_BUDGET_S).median)
+    return judge_bf16(*seconds)
 
 
 def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
-    """The verdict over two times of one product."""
     ratio = bf16_s / fp32_s
     found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
     if ratio > _SLOW:
@@ -232,12 +223,71 @@ def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
     return Finding(found)
 
 
-def shortest(function: Callable[[], object], budget_s: float, most: int = 20) -> float:
-    """Shortest of several runs, a first one not counted unless it alone takes the whole budget."""
-    times: list[float] = []
-    begin = time.perf_counter()
-    while not times or (len(times) < most and time.perf_counter() - begin < budget_s):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times[1:] or times)
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroup: Path = _CGROUP) -> float:
+    """Cores that the scheduler grants: the affinity mask and, where there is one, the container's quota."""
+    try:
+        cores = float(len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this system
+        cores = float(os.cpu_count() or 1)
+    quota = _words(cgroup / "cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that can still be taken: the system's, or what the container's limit leaves. None if unknown."""
+    found = []
+    fields = dict(line.split(":", 1) for line in _text(meminfo).splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    limit, used = _words(cgroup / "memory.max"), _words(cgroup / "memory.current")
+    if limit and used and limit[0].isdigit() and used[0].isdigit():
+        found.append(max(0, int(limit[0]) - int(used[0]) + _reclaimable(cgroup)))
+    return min(found) if found else None
+
+
+def _reclaimable(cgroup: Path) -> int:
+    """File cache counts as used, and goes when memory is needed."""
+    fields = dict(line.split() for line in _text(cgroup / "memory.stat").splitlines() if line.count(" ") == 1)
+    return int(fields.get("inactive_file", 0))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _words(path: Path) -> list[str]:
+    return _text(path).split()
+
+
+_BUILD = "build them with `make kernels` on this machine"
+
+
+def check_kernels(torch: Any) -> Finding[None]:
+    """Without them everything runs in PyTorch: slower on a GPU, the same on the CPU."""
+    from ...ops.backend import library_facts
+
+    device = torch.cuda.is_available()
+    facts = library_facts()
+    if facts is None:
+        if device:
+            return Finding("not built: every operation runs in PyTorch", "warning", _BUILD)
+        return Finding("not built (optional: only a GPU runs them)", "skipped")
+    architectures = [str(one) for one in facts.get("architectures") or ()]
+    found = "built for " + (", ".join(f"sm_{one}" for one in architectures) or "the CPU")
+    if not device:
+        return Finding(f"{found}; no device here runs them")
+    if facts.get("variant") != "native" or not architectures:
+        return Finding(f"{found} alone, while there is a device", "warning", _BUILD)
+    major, minor = torch.cuda.get_device_capability()
+    lowest = int(architectures[0].rstrip("af"))  # later devices translate its intermediate code
+    if 10 * major + minor < lowest:
+        return Finding(f"{found}, but the device is sm_{major}{minor}", "warning", _BUILD)
+    return Finding(f"{found}, which the device runs")

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from ...corpus.tokenizer import TextTokenizer
 from ...export.readers.table import READERS, open_folder, read_as, reader_of
-from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, TargetSide
+from ...export.readers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ...models.drafter import Drafter
 from ...models.target import read_target_config
+from ...models.target_load import dtype_name
 from .checks import Finding, Report
-from .servers_dtype import check_dtypes
-from .servers_head import check_head_rows
-from .servers_layers import check_layers_by_acceptance, wanted_layers
+from .servers_head import check_head_rows, check_layers_by_acceptance, wanted_layers
 from .servers_logits import check_logits
-from .servers_probe import Text, default_prompts, probe
-from .servers_tokens import check_draft_tokens
+from .servers_probe import ProbedText, default_prompts, probe
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
@@ -29,7 +30,7 @@ _WORST = ("failed", "warning")
 
 
 @dataclass(frozen=True)
-class ServerOptions:
+class ServerCheckOptions:
     """What to look at.
 
     Attributes:
@@ -43,7 +44,11 @@ class ServerOptions:
 
 
 def check_servers(
-    report: Report, path: Path, target: TargetFacts | None, drafter: Drafter | None, options: ServerOptions
+    report: Report,
+    path: Path,
+    target: TargetFacts | None,
+    drafter: Drafter | None,
+    options: ServerCheckOptions,
 ) -> None:
     """Add the rows of every server that would read the folder.
 
@@ -56,7 +61,7 @@ def check_servers(
     folder = report.run(GROUP, "layout", check_folder, path, options)
     if folder is None or target is None:
         return
-    side = TargetSide(
+    side = ServedTarget(
         read_target_config(target.path),
         target.model.config.num_layers,
         target.model.embedding.detach().float().cpu(),
@@ -67,47 +72,37 @@ def check_servers(
     served = [read_as(name, folder, side) for name in chosen]
     texts = _texts(report, target, served, options)
     for one in served:
-        _check_server(report, _Side(one, folder, side, target, drafter, texts))
+        _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
     sound = next((one for one in served if one.drafter is not None), None)
     if sound is not None:
         report.run(GROUP, "head rows", check_head_rows, sound, folder, side, texts)
 
 
-@dataclass(frozen=True)
-class _Side:
-    served: Served
-    folder: Folder
-    target: TargetSide
-    facts: TargetFacts
-    drafter: Drafter | None
-    texts: list[Text] | None
-
-
-def _check_server(report: Report, side: _Side) -> None:
-    served, drafter = side.served, side.drafter
-    group = f"served by {served.title}"
+def _check_server(
+    report: Report,
+    served: Served,
+    folder: Folder,
+    target: ServedTarget,
+    tokenizer: TextTokenizer | None,
+    drafter: Drafter | None,
+    texts: list[ProbedText] | None,
+) -> None:
+    group, able = f"served by {served.title}", served.drafter and texts
     report.run(group, "configuration", check_configuration, served)
     report.run(group, "tensors", check_keys, served)
     if served.layers:
         report.run(group, "target layers", check_captured, served, drafter or ())
-    report.run(group, "draft tokens", check_draft_tokens, served, side.facts.tokenizer or (), side.target)
-    report.run(group, "dtype", check_dtypes, side.folder, side.target)
-    able = served.drafter and side.texts
+    report.run(group, "draft tokens", check_draft_tokens, served, tokenizer or (), target)
+    report.run(group, "dtype", check_dtypes, folder, target)
     report.run(group, "logits", check_logits, served, drafter, able and able[0], served.title)
     if served.layers:
-        report.run(
-            group,
-            "layers by acceptance",
-            check_layers_by_acceptance,
-            served,
-            able or None,
-            side.target.layers,
-        )
+        needs = (served, able or None, target.layers)
+        report.run(group, "layers by acceptance", check_layers_by_acceptance, *needs)
 
 
 def _texts(
-    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerOptions
-) -> list[Text] | None:
+    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerCheckOptions
+) -> list[ProbedText] | None:
     """Texts with the states of every layer that some server would capture; None where none would start."""
     able = [one for one in served if one.drafter is not None]
     if not able:
@@ -120,7 +115,7 @@ def _texts(
         prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
     prompts = prompts or [probe_ids(target.model, None)]
 
-    def look() -> Finding[list[Text]]:
+    def look() -> Finding[list[ProbedText]]:
         texts = probe(target.model, prompts, options.new, layers)
         tokens = sum(len(text.ids) - text.start for text in texts)
         return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
@@ -136,7 +131,7 @@ def check_native(drafter: Drafter) -> Finding[None]:
     return Finding(f"native, read by vocabforge alone; for servers export it ({known})")
 
 
-def check_folder(path: Path, options: ServerOptions) -> Finding[Folder]:
+def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
     """Which servers know the folder's architecture."""
     folder = open_folder(path)
     names = [name for name in READERS if reader_of(name).matches(folder)]
@@ -167,12 +162,14 @@ def check_keys(served: Served) -> Finding[None]:
     """Every stored tensor and every parameter."""
     read = [key for key in served.keys if key.effect == "read"]
     renamed = sum(key.renamed for key in read)
-    shared = [gap.parameter for gap in served.gaps if gap.source == "target"]
+    shared = [name for name, source in served.gaps.items() if source == "target"]
     unused = sum(key.effect == "ignored" for key in served.keys)
     found = f"{len(read)} read ({renamed} under another name)"
     found += f", {unused} not needed" if unused else ""
     found += f", the target's {', '.join(shared)}" if shared else ""
-    details = (*map(str, served.keys), *map(str, served.gaps))
+    words = {"target": "the target’s", "random": "left as it was: random"}
+    gaps = (f"{name}: {words[source]}" for name, source in served.gaps.items())
+    details = (*map(str, served.keys), *gaps)
     return _judged(served, "tensors", found, details)
 
 
@@ -203,3 +200,73 @@ def _judged(served: Served, check: Check, found: str, details: tuple[str, ...] =
         "; ".join(dict.fromkeys(problem.remedy for problem in problems)),
         details=details,
     )
+
+
+_HELD = ("float64", "float32", "bfloat16", "float16")
+_MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
+_WIDE = ("float32", "float64")
+
+
+def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
+    """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
+    kinds = sorted(
+        {dtype_name(tensor.dtype) for tensor in folder.tensors.values() if tensor.is_floating_point()}
+    )
+    packed = [
+        name
+        for name, tensor in folder.tensors.items()
+        if name not in _MAPS and dtype_name(tensor.dtype) not in _HELD
+    ]
+    if packed:
+        return Finding(
+            f"packed or quantised: {', '.join(packed[:4])} ({folder.tensors[packed[0]].dtype})",
+            "failed",
+            "give the drafter as it was before it was quantised",
+        )
+    named = folder.body.get("dtype") or folder.body.get("torch_dtype")
+    named = str(named).removeprefix("torch.") if named else None
+    theirs = target.config.get("dtype") or target.config.get("torch_dtype")
+    theirs = str(theirs).removeprefix("torch.") if theirs else None
+    if len(kinds) > 1:
+        return Finding(f"weights of several dtypes: {', '.join(kinds)}", "warning", "export it in one dtype")
+    if not kinds:
+        return Finding("no weights of a floating-point dtype", "failed", "export the drafter again")
+    found = f"weights in {kinds[0]}"
+    if named and named != kinds[0]:
+        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {kinds[0]}")
+    if theirs is None or theirs == kinds[0]:
+        return Finding(f"{found}, as the target's" if theirs else found)
+    if kinds[0] in _WIDE:
+        return Finding(
+            f"{found}: servers round them to the target's {theirs} (export --dtype {theirs} halves the file)"
+        )
+    if theirs in _WIDE:
+        return Finding(f"{found}; the target's {theirs} holds them as they are")
+    return Finding(
+        f"{found}, but the target is in {theirs}: servers convert them",
+        "warning",
+        f"export --dtype {theirs} from the trained drafter",
+    )
+
+
+def check_draft_tokens(
+    served: Served, tokenizer: TextTokenizer | tuple[()], target: ServedTarget
+) -> Finding[None]:
+    """The map as the server has it; every end token should be inside."""
+    problems = served.of("draft tokens")
+    if problems:
+        return Finding("; ".join(one.found for one in problems), "failed", problems[0].remedy)
+    total = len(target.embedding)
+    if served.target_ids is None:
+        return Finding(f"all {total:,} tokens can be proposed")
+    rows = len(served.target_ids)
+    found = f"{rows:,} of {total:,} tokens can be proposed ({rows / total:.1%})"
+    ends = [int(token) for token in tokenizer.eos_ids] if tokenizer else []
+    outside = [token for token in ends if not bool(torch.isin(torch.tensor(token), served.target_ids))]
+    if outside:
+        return Finding(
+            f"{found}, but not the end tokens {outside}",
+            "warning",
+            "an answer's end is never drafted: select the vocabulary again (end tokens are forced in)",
+        )
+    return Finding(found + (f", the end tokens {ends} among them" if ends else ""))

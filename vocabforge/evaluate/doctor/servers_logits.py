@@ -12,14 +12,14 @@ from ...export.readers.types import Served
 from ...models.drafter import CachedDrafter, Drafter
 from ...models.kv_cache import KVCache, causal_mask
 from .checks import Finding
-from .servers_probe import Text
+from .servers_probe import ProbedText
 
 STEPS = 4
 _TOLERANCE = 2e-4
 
 
 @torch.inference_mode()
-def check_logits(served: Served, drafter: Drafter, text: Text, title: str) -> Finding[None]:
+def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str) -> Finding[None]:
     """Prefill of a real text and ``STEPS`` draft steps, each fed the server's choice and its own last state."""
     theirs, choices = server_logits(served, text)
     ours = our_logits(cast(CachedDrafter, drafter), served.layers, text, choices)
@@ -51,7 +51,7 @@ def _scored(served: Served, drafter: Drafter) -> str | None:
     return f"{len(theirs):,} tokens are scored there and {len(ids):,} here, {common:,} of them in both"
 
 
-def server_logits(served: Served, text: Text) -> tuple[list[Tensor], list[int]]:
+def server_logits(served: Served, text: ProbedText) -> tuple[list[Tensor], list[int]]:
     """Logits (rows in the order of ascending target ids) of the prefill (T - 1, R) and each step (1, R).
 
     Returns:
@@ -74,7 +74,9 @@ def server_logits(served: Served, text: Text) -> tuple[list[Tensor], list[int]]:
     return rows, fed
 
 
-def our_logits(drafter: CachedDrafter, layers: tuple[int, ...], text: Text, fed: list[int]) -> list[Tensor]:
+def our_logits(
+    drafter: CachedDrafter, layers: tuple[int, ...], text: ProbedText, fed: list[int]
+) -> list[Tensor]:
     """The same of a drafter as decoding runs it."""
     count = len(text.ids) - 1
     drafter.ensure_positions(count + STEPS + 1)

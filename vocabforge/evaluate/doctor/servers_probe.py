@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...decode.engine import Decoder
 from ...models.lean import LeanModel
-from ..whole_pass import whole_pass
+from ..rounding import whole_pass
 
 _PROMPTS = (
     "The capital of France is",
@@ -25,7 +25,7 @@ _PROMPTS = (
 
 
 @dataclass(frozen=True)
-class Text:
+class ProbedText:
     """One text and what the target computes for it.
 
     Attributes:
@@ -57,7 +57,9 @@ def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def probe(model: LeanModel, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]) -> list[Text]:
+def probe(
+    model: LeanModel, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]
+) -> list[ProbedText]:
     """Continue every prompt greedily and run the whole once more for its states.
 
     Args:
@@ -67,7 +69,7 @@ def probe(model: LeanModel, prompts: Sequence[Sequence[int]], new: int, layers: 
     return [_text(model, list(prompt), new, wanted) for prompt in prompts]
 
 
-def _text(model: LeanModel, prompt: list[int], new: int, layers: tuple[int, ...]) -> Text:
+def _text(model: LeanModel, prompt: list[int], new: int, layers: tuple[int, ...]) -> ProbedText:
     context = min(model.config.max_positions, len(prompt) + new + 1)
     made = Decoder(model, None, context=context).generate(
         prompt, max_new_tokens=context - len(prompt) - 1, stop_ids=()
@@ -77,4 +79,4 @@ def _text(model: LeanModel, prompt: list[int], new: int, layers: tuple[int, ...]
     hidden = output.hidden[0].float().cpu()
     parts = () if output.aux is None else output.aux[0].float().cpu().chunk(len(layers), -1)
     choices = model.logits(output.hidden)[0].argmax(-1).cpu()
-    return Text(ids, len(prompt), hidden, dict(zip(layers, parts)), choices)
+    return ProbedText(ids, len(prompt), hidden, dict(zip(layers, parts)), choices)

@@ -19,9 +19,9 @@ from ...models.checkpoint import checkpoint_files, read_headers
 from ...models.lean import LeanModel, load_target
 from ...models.lean_config import LeanConfig
 from ...models.target import HFTarget, check_tokenizer_fits
-from ..whole_pass import whole_pass
+from ..rounding import whole_pass
 from .checks import Finding, Report
-from .machine import free_memory
+from .environment import free_memory
 
 GROUP = "target"
 _TEXT = "The doctor asked: how do you feel today? 1 + 1 = 2, said the patient."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.extension import resolve
-from .types import OpCase, Shape
+from .types import ModelShape, OpCase
 
 _HERE = "vocabforge.evaluate.op_benches"
 
@@ -29,7 +29,7 @@ OP_BENCHES: dict[str, str] = {
 }
 
 
-def op_cases(op: str, shape: Shape) -> list[OpCase]:
+def op_cases(op: str, shape: ModelShape) -> list[OpCase]:
     """The cases of one op at one shape.
 
     Raises:

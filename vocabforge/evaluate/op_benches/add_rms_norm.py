@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 
 from ...ops.add_rms_norm import add_rms_norm, add_rms_norm_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """With a residual, and without: the first norm of a layer's input."""
     return [_case(shape, True), _case(shape, False)]
 
 
-def _case(shape: Shape, residual: bool) -> OpCase:
+def _case(shape: ModelShape, residual: bool) -> OpCase:
     rows, width = shape.rows, shape.hidden
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -24,19 +24,13 @@ def _case(shape: Shape, residual: bool) -> OpCase:
             "weight": normal((width,), random, dtype),
         }
 
-    def reference(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        return add_rms_norm_reference(inputs["x"], inputs["residual"], inputs["weight"], shape.eps)
-
-    return OpCase(
-        name=f"add_rms_norm R={rows} d={width}" + ("" if residual else " no residual"),
-        op="add_rms_norm",
+    return case_of_op(
+        add_rms_norm,
+        add_rms_norm_reference,
+        {"eps": shape.eps},
+        name=f"R={rows} d={width}" + ("" if residual else " no residual"),
         sizes={"R": rows, "d": width},
         make=make,
-        run=lambda inputs, backend: add_rms_norm(
-            inputs["x"], inputs["residual"], inputs["weight"], shape.eps, backend=backend
-        ),
-        reference=reference,
         floor_bytes=2.0 * width * (rows * (4 if residual else 2) + 1),
-        baselines={"torch": reference},
         dtypes=(torch.bfloat16, torch.float16),
     )

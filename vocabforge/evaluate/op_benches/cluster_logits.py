@@ -7,15 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...ops.cluster_logits import cluster_logits, cluster_logits_reference, tiles_bound
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """All rows open the same clusters (one union a draft step), or each row its own."""
     return [_case(shape, "shared"), _case(shape, "own")]
 
 
-def _sizes(shape: Shape) -> Tensor:
+def _sizes(shape: ModelShape) -> Tensor:
     """(M,) uneven sizes that add up to V: from half to one and a half times the mean, always the same."""
     random = generator(torch.device("cpu"), 7)
     weights = torch.rand(shape.clusters, generator=random) + 0.5
@@ -24,7 +24,7 @@ def _sizes(shape: Shape) -> Tensor:
     return ends.diff(prepend=torch.zeros(1, dtype=torch.int64))
 
 
-def _case(shape: Shape, kind: str) -> OpCase:
+def _case(shape: ModelShape, kind: str) -> OpCase:
     rows, vocab, hidden, clusters = shape.rows, shape.vocab, shape.hidden, shape.clusters
     sizes = _sizes(shape)
     budget = max(1, shape.router_tokens * clusters // vocab)  # that the union of all rows opens, about
@@ -69,13 +69,13 @@ def _case(shape: Shape, kind: str) -> OpCase:
         listed = torch.arange(columns, device=inputs["weight"].device)
         return F.linear(inputs["hidden"], inputs["weight"][listed]).float()
 
-    return OpCase(
-        name=f"cluster_logits N={rows} {kind}",
-        op="cluster_logits",
+    return case_of_op(
+        cluster_logits,
+        cluster_logits_reference,
+        {"most_tiles": most_tiles},
+        name=f"N={rows} {kind}",
         sizes={"N": rows, "d": hidden, "M": clusters, "tiles": most_tiles},
         make=make,
-        run=lambda inputs, backend: cluster_logits(**inputs, most_tiles=most_tiles, backend=backend),
-        reference=lambda inputs: cluster_logits_reference(**inputs, most_tiles=most_tiles),
         floor_bytes=floor,
         floor_flops=2.0 * rows * shape.router_tokens * hidden,
         baselines={"matmul of as many contiguous rows": contiguous, "gather + matmul": gathered},

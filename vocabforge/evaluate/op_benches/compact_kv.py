@@ -6,15 +6,11 @@ import torch
 from torch import Tensor
 
 from ...ops.compact_kv import compact_kv, compact_kv_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """A full path of one tree."""
-    return [_case(shape)]
-
-
-def _case(shape: Shape) -> OpCase:
     pairs, slots = shape.levels + 1, shape.prefix + shape.nodes
     size = (shape.layers, 1, shape.kv_heads, slots, shape.head_dim)
 
@@ -44,7 +40,7 @@ def _case(shape: Shape) -> OpCase:
         per_slot = shape.layers * shape.kv_heads * shape.head_dim * inputs["keys"].element_size()
         return 4.0 * moved * per_slot + 16.0 * pairs
 
-    return OpCase(
+    case = OpCase(
         name=f"compact_kv L={shape.layers} P={pairs}",
         op="compact_kv",
         sizes={"L": shape.layers, "P": pairs},
@@ -57,3 +53,4 @@ def _case(shape: Shape) -> OpCase:
         mutates=("keys", "values"),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
+    return [case]

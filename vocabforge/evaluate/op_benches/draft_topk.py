@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from ...ops.draft_topk import draft_topk, draft_topk_reference
-from .types import Inputs, OpCase, Shape, distinct_ids, generator, integers, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, generator, integers, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """The whole vocabulary, a static part of it with its map, and a ranker's candidates."""
     found = [_case(shape, "whole vocabulary", shape.vocab), _case(shape, "static", shape.static, mapped=True)]
     return found + [_case(shape, "candidates", size, own=True) for size in shape.shortlists]
 
 
-def _case(shape: Shape, kind: str, columns: int, mapped: bool = False, own: bool = False) -> OpCase:
+def _case(shape: ModelShape, kind: str, columns: int, mapped: bool = False, own: bool = False) -> OpCase:
     rows, k = shape.rows, shape.topk
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -34,13 +34,12 @@ def _case(shape: Shape, kind: str, columns: int, mapped: bool = False, own: bool
     moved = (
         rows * columns * 4.0 + (rows * columns * 4.0 if own else 0.0) + rows * k * (20.0 if mapped else 12.0)
     )
-    return OpCase(
-        name=f"draft_topk N={rows} C={columns} {kind}",
-        op="draft_topk",
+    return case_of_op(
+        draft_topk,
+        draft_topk_reference,
+        name=f"N={rows} C={columns} {kind}",
         sizes={"N": rows, "C": columns, "k": k},
         make=make,
-        run=lambda inputs, backend: draft_topk(**inputs, backend=backend),
-        reference=lambda inputs: draft_topk_reference(**inputs),
         floor_bytes=moved,
         baselines={"log_softmax and topk": _torch},
         tolerance=1e-4,

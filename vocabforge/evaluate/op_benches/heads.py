@@ -6,15 +6,171 @@ row of a ranker names candidates of its own) or alike (siblings: they share most
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...models.head_types import DraftState, HeadBase
-from .heads_build import LOGIT, HeadSetting, build_setting, hybrid_core, text_tokens
-from .heads_law import law_of
-from .types import Inputs, OpCase, Shape, distinct_ids, generator, normal
+from ...models.head_types import DraftHead, DraftState, HeadBase, HeadOptions
+from ...models.heads import build_head
+from ...models.heads_router import Router, top_clusters
+from ...models.low_rank import LowRankScorer
+from ...ops.fp8 import quantise_rows, restore_rows
+from .types import Inputs, ModelShape, OpCase, distinct_ids, generator, normal
+
+LOGIT = 3.0  # standard deviation of the random logits
+_TEXT = 256
+_HYBRID_CORE = 4096
+
+
+@dataclass(frozen=True)
+class BenchHead:
+    """One head of the table.
+
+    Attributes:
+        kind: row of ``models.heads.HEADS``.
+        label: for the table.
+        dynamic: its vocabulary changes from step to step.
+        rank, shortlist: of a scorer.
+        alike: the rows of a step are siblings.
+        fp8: the scorer's rows have 8 bits a weight.
+        ops: on our ops; else top-k and all as torch alone does it.
+    """
+
+    kind: str
+    label: str
+    dynamic: bool = False
+    rank: int = 0
+    shortlist: int = 0
+    alike: bool = True
+    fp8: bool = False
+    ops: bool = True
+
+
+Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
+
+
+def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
+    """(count,) random ids below V, ascending, each once."""
+    order = torch.randperm(shape.vocab, generator=random, device=random.device)
+    return order[:count].sort().values
+
+
+def _scorer(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> nn.Module:
+    dtype = base.weight.dtype
+    with torch.device("meta"):
+        scorer = LowRankScorer(shape.hidden, shape.vocab, setting.rank)
+    down = normal((setting.rank, shape.hidden), random, dtype, shape.hidden**-0.5)
+    vocab = normal((shape.vocab, setting.rank), random, dtype, LOGIT / setting.rank**0.5)
+    scorer.down.weight, scorer.vocab.weight = nn.Parameter(down, False), nn.Parameter(vocab, False)
+    return scorer
+
+
+def _random_router(shape: ModelShape, base: HeadBase, random: torch.Generator) -> Router:
+    dtype, clusters = base.weight.dtype, shape.clusters
+    assignment = torch.randperm(shape.vocab, generator=random, device=random.device) % clusters
+    with torch.device("meta"):
+        router = Router(shape.hidden, torch.zeros(shape.vocab, dtype=torch.int64), clusters)
+    router.assignment = assignment
+    for layer in (*router.layers, router.out):
+        assert isinstance(layer, nn.Linear)
+        fan = layer.in_features
+        layer.weight = nn.Parameter(normal((layer.out_features, fan), random, dtype, fan**-0.5), False)
+        layer.bias = nn.Parameter(normal((layer.out_features,), random, dtype, 0.1), False)
+    return router
+
+
+def router_budget(shape: ModelShape) -> int:
+    """Clusters that hold about ``router_tokens`` of the vocabulary."""
+    return max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
+
+
+def text_tokens(shape: ModelShape) -> int:
+    """Tokens of the context head that come from the text."""
+    return min(_TEXT, shape.context_tokens // 2)
+
+
+def hybrid_core(shape: ModelShape) -> int:
+    """Tokens of the hybrid head's core."""
+    return min(_HYBRID_CORE, shape.static // 2)
+
+
+def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
+    """The head of a setting over a base of V rows, its trained part, and ids of the rows below it."""
+    kind, ids, below = setting.kind, base.target_ids, base
+    module: nn.Module | None = None
+    options: dict[str, Any] = {"ops": setting.ops}
+    if setting.rank:  # ranker, low-rank, hybrid
+        module = _scorer(shape, setting, base, random)
+    if kind == "static":
+        ids = some_ids(shape, min(shape.static, shape.vocab), random)
+        module = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
+        module.weight = nn.Parameter(base.weight[ids], False)
+        below = HeadBase(module.weight, ids, base.embedding)
+        return build_head(kind, below, None, HeadOptions(**options)), module, ids
+    if kind == "ranker":
+        options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
+    elif kind == "router":
+        module = _random_router(shape, base, random)
+        options |= {"budgets": (router_budget(shape),), "rows": "shared"}
+    elif kind == "context":
+        text = text_tokens(shape)
+        ids = some_ids(shape, shape.context_tokens - text, random)
+        options |= {"ranked": tuple(ids.tolist()), "context": text}
+    elif kind == "hybrid":
+        ids = some_ids(shape, hybrid_core(shape), random)
+        options |= {"ranked": tuple(ids.tolist()), "shortlist": setting.shortlist, "rows": "own"}
+    return build_head(kind, below, module, HeadOptions(**options)), module, ids
+
+
+Law = tuple[Tensor, "Tensor | None"]
+
+
+def law_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
+    """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all. Plainly, in fp32.
+
+    Args:
+        inputs: of a head's case.
+        topk: answers asked for: a router opens enough clusters for them.
+    """
+    head, module, state = inputs["head"], inputs["module"], inputs["state"]
+    if kind == "low-rank":
+        return _scores(inputs), None
+    logits = inputs["hidden"].float() @ inputs["weight"].float().T
+    if kind == "full":
+        return logits, None
+    listed = torch.zeros_like(logits, dtype=torch.bool)
+    if kind in ("static", "context", "hybrid"):
+        listed[:, inputs["used"]] = True
+    if kind == "ranker":
+        best = _scores(inputs).topk(max(head.shortlist, topk), dim=1).indices
+        listed.scatter_(1, best, True)
+    elif kind == "router":
+        scores = module(inputs["base"].embedding[state.tokens], state.previous).float()  # (N, M)
+        sizes = module.assignment.bincount(minlength=module.clusters)
+        opened = top_clusters(scores, sizes, head.budgets[-1], topk)
+        together = opened.view(state.requests, -1, opened.shape[1]).any(1)  # (B, M)
+        listed = together.repeat_interleave(len(opened) // state.requests, 0)[:, module.assignment]
+    elif kind == "context":
+        rows = state.context.repeat_interleave(len(listed) // state.requests, 0)  # (N, C)
+        listed.scatter_(1, rows, True)
+    elif kind == "hybrid":
+        tail = _scores(inputs).masked_fill(listed, float("-inf")).topk(head.tail_size, dim=1).indices
+        listed.scatter_(1, tail, True)
+    return logits, listed
+
+
+def _scores(inputs: Inputs) -> Tensor:
+    """(N, V) of the low-rank scorer; the projection is rounded to the weights' dtype, as the head's is."""
+    scorer = inputs["module"]
+    rows = scorer.head_weight.float()
+    if inputs["fp8"]:
+        rows = restore_rows(*quantise_rows(scorer.head_weight))
+    found: Tensor = scorer.project(inputs["hidden"]).float() @ rows.T
+    return found
+
 
 _NOISE = 0.1  # of siblings, beside a common part of 1
 _HYBRID_TAIL = 512
@@ -23,42 +179,42 @@ _STEP = 1
 _TOLERANCE = 0.1
 
 
-def settings(shape: Shape) -> list[HeadSetting]:
+def settings(shape: ModelShape) -> list[BenchHead]:
     """The heads of the table at one shape."""
     several = shape.rows > 1
     found = [
-        HeadSetting("full", "full"),
-        HeadSetting("full", "full, torch's top-k", ops=False),
-        HeadSetting("static", f"static {shape.static:,}"),
-        HeadSetting("static", f"static {shape.static:,}, torch's top-k", ops=False),
-        HeadSetting("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
+        BenchHead("full", "full"),
+        BenchHead("full", "full, torch's top-k", ops=False),
+        BenchHead("static", f"static {shape.static:,}"),
+        BenchHead("static", f"static {shape.static:,}, torch's top-k", ops=False),
+        BenchHead("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
     ]
     for rank in shape.ranks:
         for shortlist in shape.shortlists:
             for alike in (True, False) if several else (True,):
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
-                found.append(HeadSetting("ranker", label, True, rank, shortlist, alike))
+                found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
     middle = shape.shortlists[len(shape.shortlists) // 2]
     for rank in shape.ranks:
         label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
-        found.append(HeadSetting("ranker", label, True, rank, middle, fp8=True))
+        found.append(BenchHead("ranker", label, True, rank, middle, fp8=True))
     rank = shape.ranks[-1]
     tail = min(_HYBRID_TAIL, min(shape.shortlists))
     return [
         *found,
-        HeadSetting("router", f"router, about {shape.router_tokens:,}", True),
-        HeadSetting("context", f"context {shape.context_tokens:,}", True),
-        HeadSetting("hybrid", f"hybrid {hybrid_core(shape):,} + {tail}", True, rank, tail),
+        BenchHead("router", f"router, about {shape.router_tokens:,}", True),
+        BenchHead("context", f"context {shape.context_tokens:,}", True),
+        BenchHead("hybrid", f"hybrid {hybrid_core(shape):,} + {tail}", True, rank, tail),
     ]
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One case a head; ``sizes`` tells the setting."""
     return [case_of(shape, setting) for setting in settings(shape)]
 
 
-def case_of(shape: Shape, setting: HeadSetting) -> OpCase:
+def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
     """The case of one head."""
     floor = partial(floor_bytes, shape=shape, setting=setting)
     name = f"{setting.label} V={shape.vocab} N={shape.rows}"
@@ -91,7 +247,9 @@ def requests_of(rows: int) -> int:
     return max(1, rows // 10)
 
 
-def _make(shape: Shape, setting: HeadSetting, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
+def _make(
+    shape: ModelShape, setting: BenchHead, device: torch.device, dtype: torch.dtype, seed: int
+) -> Inputs:
     random = generator(device, seed)
     size = (shape.vocab, shape.hidden)
     weight = normal(size, random, dtype, LOGIT / shape.hidden**0.5)
@@ -99,12 +257,12 @@ def _make(shape: Shape, setting: HeadSetting, device: torch.device, dtype: torch
     return _with_head(shape, setting, base, seed)
 
 
-def _vary(shape: Shape, setting: HeadSetting, inputs: Inputs, seed: int) -> Inputs:
+def _vary(shape: ModelShape, setting: BenchHead, inputs: Inputs, seed: int) -> Inputs:
     """Another head over the same big matrix: it touches other rows, and has weights of its own."""
     return _with_head(shape, setting, inputs["base"], seed)
 
 
-def _with_head(shape: Shape, setting: HeadSetting, base: HeadBase, seed: int) -> Inputs:
+def _with_head(shape: ModelShape, setting: BenchHead, base: HeadBase, seed: int) -> Inputs:
     random = generator(base.weight.device, seed + 1)
     dtype, rows = base.weight.dtype, shape.rows
     hidden, previous = (_rows(shape, random, dtype, setting.alike) for _ in range(2))
@@ -127,7 +285,7 @@ def _with_head(shape: Shape, setting: HeadSetting, base: HeadBase, seed: int) ->
     }
 
 
-def _rows(shape: Shape, random: torch.Generator, dtype: torch.dtype, alike: bool) -> Tensor:
+def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike: bool) -> Tensor:
     """(N, d) hidden states of about unit scale."""
     if not alike:
         return normal((shape.rows, shape.hidden), random, dtype)
@@ -137,7 +295,7 @@ def _rows(shape: Shape, random: torch.Generator, dtype: torch.dtype, alike: bool
     return common + noise
 
 
-def _macs(shape: Shape, setting: HeadSetting) -> int:
+def _macs(shape: ModelShape, setting: BenchHead) -> int:
     """Multiply-adds of a row that cannot be avoided."""
     scorer = setting.rank * (shape.vocab + shape.hidden)
     width = max(1, shape.hidden // 4)
@@ -152,7 +310,7 @@ def _macs(shape: Shape, setting: HeadSetting) -> int:
     }[setting.kind]
 
 
-def floor_bytes(inputs: Inputs, shape: Shape, setting: HeadSetting) -> float:
+def floor_bytes(inputs: Inputs, shape: ModelShape, setting: BenchHead) -> float:
     """Every weight row that the step needs, once: scorers and MLPs whole, rows of the LM head that any row lists."""
     item = inputs["weight"].element_size()
     module = inputs["module"]
@@ -166,7 +324,7 @@ def floor_bytes(inputs: Inputs, shape: Shape, setting: HeadSetting) -> float:
     return float(own + rows * shape.hidden * item + shape.rows * shape.hidden * item)
 
 
-def _reference(setting: HeadSetting, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
+def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
     """(N, V) fp32 log-probabilities, -inf outside of a row's shortlist."""
     logits, listed = law_of(setting.kind, inputs, topk)
     if listed is not None:

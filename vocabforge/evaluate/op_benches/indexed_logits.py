@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ...ops.indexed_logits import indexed_logits, indexed_logits_reference
-from .types import Inputs, OpCase, Shape, distinct_ids, generator, normal, shared_ids
+from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, generator, normal, shared_ids
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """Shortlists that all hidden states share, half share, and have of their own, at the figures' k."""
     kinds = ("own",) if shape.rows == 1 else ("shared", "half shared", "own")
     return [_case(shape, k, kind) for k in shape.shortlists for kind in kinds]
@@ -24,7 +24,7 @@ def _ids(kind: str, vocab: int, rows: int, k: int, random: torch.Generator) -> T
     return own
 
 
-def _case(shape: Shape, k: int, kind: str) -> OpCase:
+def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
     rows, vocab, d = shape.rows, shape.vocab, shape.hidden
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -48,13 +48,12 @@ def _case(shape: Shape, k: int, kind: str) -> OpCase:
         gathered = inputs["weight"][inputs["ids"]]
         return torch.bmm(gathered, inputs["hidden"][:, :, None])[:, :, 0].float()
 
-    return OpCase(
-        name=f"indexed_logits N={rows} k={k} {kind}",
-        op="indexed_logits",
+    return case_of_op(
+        indexed_logits,
+        indexed_logits_reference,
+        name=f"N={rows} k={k} {kind}",
         sizes={"N": rows, "k": k, "d": d, "V": vocab},
         make=make,
-        run=lambda inputs, backend: indexed_logits(**inputs, backend=backend),
-        reference=lambda inputs: indexed_logits_reference(**inputs),
         floor_bytes=floor,
         floor_flops=2.0 * rows * k * d,
         baselines={"gather + matmul": gather},

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select, ranker_select_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, generator, normal
 
 LEAST_RECALL = 0.9  # of the 16-bit candidates in the 8-bit ones; noise of rank 64 gives 0.97
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """Each rank with each size of the shortlist; in 8 bits with the middle size."""
     middle = shape.shortlists[len(shape.shortlists) // 2]
     found = [_case(shape, rank, k, False) for rank in shape.ranks for k in shape.shortlists]
@@ -29,7 +29,7 @@ def recall(found: Tensor, wanted: Tensor, size: int) -> float:
     return float((inside[0] & inside[1]).sum() / wanted.numel())
 
 
-def _case(shape: Shape, rank: int, k: int, fp8: bool) -> OpCase:
+def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
     rows, vocab = shape.rows, shape.vocab
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ...ops.rope_store import rope_store, rope_store_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One request whose rows are the nodes of a draft step."""
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
     capacity = shape.prefix + shape.nodes + rows

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 
 from ...ops.target_choice import target_choice, target_choice_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One row (plain decoding), and the nodes of a verified tree."""
     return [_case(shape, rows) for rows in sorted({1, shape.nodes})]
 
 
-def _case(shape: Shape, rows: int) -> OpCase:
+def _case(shape: ModelShape, rows: int) -> OpCase:
     vocab = shape.vocab
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -22,13 +22,12 @@ def _case(shape: Shape, rows: int) -> OpCase:
     def floor(inputs: Inputs) -> float:
         return float(rows * vocab * inputs["logits"].element_size() + 9 * rows)
 
-    return OpCase(
-        name=f"target_choice R={rows} V={vocab}",
-        op="target_choice",
+    return case_of_op(
+        target_choice,
+        target_choice_reference,
+        name=f"R={rows} V={vocab}",
         sizes={"R": rows, "V": vocab},
         make=make,
-        run=lambda inputs, backend: target_choice(inputs["logits"], backend=backend),
-        reference=lambda inputs: target_choice_reference(inputs["logits"]),
         floor_bytes=floor,
         baselines={"argmax": lambda inputs: inputs["logits"].argmax(-1)},
         tolerance=0.0,

@@ -12,7 +12,7 @@ from ...ops.target_sample import (
     target_weights_of,
     target_weights_reference,
 )
-from .types import Inputs, OpCase, Shape, generator, integers, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers, normal
 
 SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-k, top-p, min-p
     "temperature": (0.8, 0, 1.0, 0.0),
@@ -21,14 +21,14 @@ SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-
 }
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One row (plain decoding) and the nodes of a verified tree under each transform; the laws alone, too."""
     made = [_case(shape, rows, kind) for kind in SETTINGS for rows in sorted({1, shape.nodes})]
     return [*made, _laws(shape)]
 
 
 def _inputs(
-    shape: Shape, rows: int, kind: str, random: torch.Generator, dtype: torch.dtype
+    shape: ModelShape, rows: int, kind: str, random: torch.Generator, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     names = ("temperature", "top_k", "top_p", "min_p")
     settings = {
@@ -40,7 +40,7 @@ def _inputs(
     return {"logits": normal((rows, shape.vocab), random, dtype, 3.0), **settings}
 
 
-def _case(shape: Shape, rows: int, kind: str) -> OpCase:
+def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
         random = generator(device, seed)
         streams = integers(2**31, (2, rows), random)
@@ -54,13 +54,12 @@ def _case(shape: Shape, rows: int, kind: str) -> OpCase:
     def floor(inputs: Inputs) -> float:
         return float(rows * shape.vocab * inputs["logits"].element_size() + 57 * rows)
 
-    return OpCase(
-        name=f"target_sample R={rows} {kind}",
-        op="target_sample",
+    return case_of_op(
+        target_sample,
+        target_sample_reference,
+        name=f"R={rows} {kind}",
         sizes={"R": rows, "V": shape.vocab},
         make=make,
-        run=lambda inputs, backend: target_sample(**inputs, backend=backend),
-        reference=lambda inputs: target_sample_reference(**inputs),
         floor_bytes=floor,
         baselines={"softmax and multinomial": plain},
         tolerance=0.0,
@@ -68,7 +67,7 @@ def _case(shape: Shape, rows: int, kind: str) -> OpCase:
     )
 
 
-def _laws(shape: Shape) -> OpCase:
+def _laws(shape: ModelShape) -> OpCase:
     rows, vocab = shape.nodes, shape.vocab
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -77,13 +76,12 @@ def _laws(shape: Shape) -> OpCase:
     def floor(inputs: Inputs) -> float:
         return float(rows * vocab * (inputs["logits"].element_size() + 4) + 32 * rows)
 
-    return OpCase(
-        name=f"target_weights_of R={rows}",
-        op="target_weights_of",
+    return case_of_op(
+        target_weights_of,
+        target_weights_reference,
+        name=f"R={rows}",
         sizes={"R": rows, "V": vocab},
         make=make,
-        run=lambda inputs, backend: target_weights_of(**inputs, backend=backend),
-        reference=lambda inputs: target_weights_reference(**inputs),
         floor_bytes=floor,
         baselines={"softmax": lambda inputs: inputs["logits"].float().softmax(-1)},
         tolerance=1e-7,

@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from ...ops.tree_attention import tree_attention, tree_attention_reference, visible_slots
 from ...ops.trees import bits_of
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, generator, normal
 
 PREFIXES = (1024, 4096, 32768)
 ROUND = 128  # capacities of caches are multiples of it
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """As many queries as the shape has rows; 1, 10 and 60 are one token, a round of drafting, a tree."""
     return [_case(shape, prefix) for prefix in ((shape.prefix,) if shape.small else PREFIXES)]
 
@@ -26,7 +26,7 @@ def _words(count: int, random: torch.Generator) -> Tensor:
     return bits_of(seen)[None]
 
 
-def _case(shape: Shape, prefix: int) -> OpCase:
+def _case(shape: ModelShape, prefix: int) -> OpCase:
     count, heads, kv_heads, size = shape.rows, shape.heads, shape.kv_heads, shape.head_dim
     capacity = -(-(prefix + count) // ROUND) * ROUND
     scale = size**-0.5

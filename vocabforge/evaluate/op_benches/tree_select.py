@@ -6,15 +6,10 @@ import torch
 from torch import Tensor
 
 from ...ops.tree_select import tree_select, tree_select_reference
-from .types import Inputs, OpCase, Shape, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
 
 
-def cases(shape: Shape) -> list[OpCase]:
-    """The history of one drafting."""
-    return [_case(shape)]
-
-
-def _history(shape: Shape, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def _history(shape: ModelShape, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Scores and parents as a dynamic tree records them, (1, n)."""
     k, device = shape.topk, random.device
     scores = torch.rand((1, k), generator=random, device=device).log()
@@ -30,7 +25,8 @@ def _history(shape: Shape, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return scores, parents
 
 
-def _case(shape: Shape) -> OpCase:
+def cases(shape: ModelShape) -> list[OpCase]:
+    """The history of one drafting."""
     nodes, levels = shape.nodes, shape.levels
     size = shape.topk + shape.depth * shape.topk**2
 
@@ -44,15 +40,15 @@ def _case(shape: Shape) -> OpCase:
             "parents": parents,
         }
 
-    return OpCase(
-        name=f"tree_select n={size} N={nodes}",
-        op="tree_select",
+    case = case_of_op(
+        tree_select,
+        tree_select_reference,
+        {"nodes": nodes, "levels": levels},
+        name=f"n={size} N={nodes}",
         sizes={"n": size, "N": nodes},
         make=make,
-        run=lambda inputs, backend: tree_select(**inputs, nodes=nodes, levels=levels, backend=backend),
-        reference=lambda inputs: tree_select_reference(**inputs, nodes=nodes, levels=levels),
         # Of tokens and parents only those that are kept.
         floor_bytes=4.0 * size + 16.0 * nodes + 24.0 * nodes + nodes**2 + 8.0 * nodes * -(-nodes // 64),
-        baselines={"torch": lambda inputs: tree_select_reference(**inputs, nodes=nodes, levels=levels)},
         tolerance=0.0,
     )
+    return [case]

@@ -7,15 +7,10 @@ from torch import Tensor
 
 from ...ops.tree_verify import tree_verify, tree_verify_reference
 from ...ops.trees import ancestors_of
-from .types import Inputs, OpCase, Shape, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
 
 
-def cases(shape: Shape) -> list[OpCase]:
-    """One tree."""
-    return [_case(shape)]
-
-
-def random_tree(shape: Shape, random: torch.Generator) -> dict[str, Tensor]:
+def random_tree(shape: ModelShape, random: torch.Generator) -> dict[str, Tensor]:
     """Parents, depths and ancestors of a random tree (1, N): each node below one of the level above it."""
     device, levels, nodes = random.device, shape.levels, shape.nodes
     sizes = [1] + [(nodes - 1) // levels + (level < (nodes - 1) % levels) for level in range(levels)]
@@ -32,7 +27,8 @@ def random_tree(shape: Shape, random: torch.Generator) -> dict[str, Tensor]:
     }
 
 
-def _case(shape: Shape) -> OpCase:
+def cases(shape: ModelShape) -> list[OpCase]:
+    """One tree."""
     nodes, levels = shape.nodes, shape.levels
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -44,17 +40,14 @@ def _case(shape: Shape) -> OpCase:
             **random_tree(shape, random),
         }
 
-    def reference(inputs: Inputs) -> tuple[Tensor, ...]:
-        return tree_verify_reference(**inputs, alive=None, levels=levels)
-
-    return OpCase(
-        name=f"tree_verify N={nodes}",
-        op="tree_verify",
+    case = case_of_op(
+        tree_verify,
+        tree_verify_reference,
+        {"levels": levels, "alive": None},
+        name=f"N={nodes}",
         sizes={"N": nodes, "levels": levels},
         make=make,
-        run=lambda inputs, backend: tree_verify(**inputs, levels=levels, backend=backend),
-        reference=reference,
         floor_bytes=25.0 * nodes + 8.0 * (2 * levels + 4),
-        baselines={"torch": reference},
         tolerance=0.0,
     )
+    return [case]

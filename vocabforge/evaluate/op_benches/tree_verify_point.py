@@ -6,15 +6,11 @@ import torch
 
 from ...ops.tree_verify_point import tree_verify_point, tree_verify_point_reference
 from .tree_verify import random_tree
-from .types import Inputs, OpCase, Shape, generator, integers
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, integers
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """One tree."""
-    return [_case(shape)]
-
-
-def _case(shape: Shape) -> OpCase:
     nodes, levels, vocab = shape.nodes, shape.levels, shape.vocab
 
     def make(device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
@@ -35,19 +31,16 @@ def _case(shape: Shape) -> OpCase:
             "draws": streams[1],
         }
 
-    def reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
-        return tree_verify_point_reference(**inputs, levels=levels)
-
-    return OpCase(
-        name=f"tree_verify_point N={nodes} V={vocab}",
-        op="tree_verify_point",
+    case = case_of_op(
+        tree_verify_point,
+        tree_verify_point_reference,
+        {"levels": levels},
+        name=f"N={nodes} V={vocab}",
         sizes={"N": nodes, "V": vocab, "levels": levels},
         make=make,
-        run=lambda inputs, backend: tree_verify_point(**inputs, levels=levels, backend=backend),
-        reference=reference,
         # Of the laws only the root's must be read; those of accepted nodes depend on the draws.
         floor_bytes=4.0 * vocab + 16.0 * nodes + 8.0 * (2 * levels + 7),
-        baselines={"torch": reference},
         tolerance=0.0,
         dtypes=(torch.float32,),
     )
+    return [case]

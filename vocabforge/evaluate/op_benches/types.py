@@ -1,26 +1,8 @@
 """What a benchmark of an op is made of: sizes of models, and cases with inputs, floor, baselines and check.
 
-A module ``op_benches/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X; everything else (repeats, graphs,
-rotation of inputs, poisoned outputs, spread) is the protocol of ``bench_kernels_timing``. A case is plain data
-and functions:
-
-    def cases(shape: Shape) -> list[OpCase]:
-        def make(device, dtype, seed):
-            random = generator(device, seed)
-            return {"x": normal((shape.rows, shape.hidden), random, dtype)}
-
-        return [
-            OpCase(
-                name="silu_mul",
-                op="silu_mul",
-                sizes={"R": shape.rows, "i": shape.hidden},
-                make=make,
-                run=lambda inputs, backend: silu_mul(inputs["x"], backend=backend),
-                reference=lambda inputs: silu_mul_reference(inputs["x"]),
-                floor_bytes=...,
-                baselines={"torch": lambda inputs: ...},
-            )
-        ]
+A module ``op_benches/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X. Everything else (repeats, graphs,
+rotation of inputs, poisoned outputs, spread) is the protocol of ``bench_kernels_timing``. For an example see
+docs/guides/add-a-kernel.md.
 """
 
 from __future__ import annotations
@@ -37,7 +19,7 @@ Outputs: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of a model and of a draft step.
 
     Attributes:
@@ -89,8 +71,8 @@ class Shape:
         return self.depth + 1
 
 
-def _shape(name: str, vocab: int, intermediate: int, layers: int, qk_norm: bool, eps: float) -> Shape:
-    return Shape(
+def _shape(name: str, vocab: int, intermediate: int, layers: int, qk_norm: bool, eps: float) -> ModelShape:
+    return ModelShape(
         name, 4096, vocab, 10, intermediate, layers, heads=32, kv_heads=8, head_dim=128, qk_norm=qk_norm, eps=eps
     )  # fmt: skip
 
@@ -99,12 +81,12 @@ def _shape(name: str, vocab: int, intermediate: int, layers: int, qk_norm: bool,
 LLAMA3_8B = _shape("llama3-8b", 128_256, 14_336, 32, False, 1e-5)
 QWEN3_8B = _shape("qwen3-8b", 151_936, 12_288, 36, True, 1e-6)
 # For a CPU: V is no multiple of a tile, N of no power of two.
-SMALL = Shape(
+SMALL = ModelShape(
     "small", hidden=64, vocab=1003, rows=5, intermediate=96, layers=2, heads=4, kv_heads=2, head_dim=64,
     static=256, shortlists=(16, 64), ranks=(8, 16), router_tokens=200, context_tokens=40, clusters=12, topk=4, depth=2,
     nodes=12, prefix=48, qk_norm=True, small=True,
 )  # fmt: skip
-SHAPES: dict[str, Shape] = {shape.name: shape for shape in (LLAMA3_8B, QWEN3_8B, SMALL)}
+SHAPES: dict[str, ModelShape] = {shape.name: shape for shape in (LLAMA3_8B, QWEN3_8B, SMALL)}
 ROWS = (1, 10, 60)  # N of the figures
 
 
@@ -153,6 +135,33 @@ class OpCase:
     def bytes_of(self, inputs: Inputs) -> float:
         """The floor in bytes for these inputs."""
         return float(self.floor_bytes(inputs) if callable(self.floor_bytes) else self.floor_bytes)
+
+
+def case_of_op(
+    op: Callable[..., Outputs],
+    reference: Callable[..., Outputs],
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    **rest: Any,
+) -> OpCase:
+    """The case of an op that takes its inputs by name, and of its reference, which is the baseline ``torch``.
+
+    Args:
+        fixed: further arguments of both.
+        name: without the op's.
+        rest: of :class:`OpCase`; what stands here holds.
+    """
+    fixed = fixed or {}
+
+    def run(inputs: Inputs, backend: str) -> Outputs:
+        return op(**inputs, **fixed, backend=backend)
+
+    def plain(inputs: Inputs) -> Outputs:
+        return reference(**inputs, **fixed)
+
+    own = {"op": op.__name__, "run": run, "reference": plain, "baselines": {"torch": plain}}
+    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}"})
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:

@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...ops.union_logits import union_logits, union_logits_reference
-from .types import Inputs, OpCase, Shape, generator, normal
+from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal
 
 
-def cases(shape: Shape) -> list[OpCase]:
+def cases(shape: ModelShape) -> list[OpCase]:
     """Shortlists, a context's vocabulary, a router's tokens, a static draft vocabulary; and half of that counted."""
     sizes = sorted({*shape.shortlists, shape.context_tokens, shape.router_tokens, shape.static})
     return [_case(shape, columns, 1.0) for columns in sizes] + [_case(shape, sizes[-1], 0.5)]
 
 
-def _case(shape: Shape, columns: int, counted: float) -> OpCase:
+def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
     rows, vocab, d, used = shape.rows, shape.vocab, shape.hidden, int(columns * counted)
 
     def listed(random: torch.Generator) -> Tensor:
@@ -42,13 +42,12 @@ def _case(shape: Shape, columns: int, counted: float) -> OpCase:
         """A matmul of as many rows that lie together: what a static vocabulary pays."""
         return F.linear(inputs["hidden"], inputs["weight"][:columns]).float()
 
-    return OpCase(
-        name=f"union_logits N={rows} C={columns}" + ("" if used == columns else f" count={used}"),
-        op="union_logits",
+    return case_of_op(
+        union_logits,
+        union_logits_reference,
+        name=f"N={rows} C={columns}" + ("" if used == columns else f" count={used}"),
         sizes={"N": rows, "C": columns, "count": used, "d": d, "V": vocab},
         make=make,
-        run=lambda inputs, backend: union_logits(**inputs, backend=backend),
-        reference=lambda inputs: union_logits_reference(**inputs),
         floor_bytes=2.0 * d * (used + rows) + 4.0 * (columns + rows * columns),
         floor_flops=2.0 * rows * used * d,
         baselines={"gather + matmul": gather, "matmul of as many contiguous rows": contiguous},

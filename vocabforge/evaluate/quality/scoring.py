@@ -12,7 +12,7 @@ from ..names import run_files
 from ..prompts import PromptFormat
 from ..results import Quality
 from . import gsm8k, human_eval
-from .rate import INTERVAL, rate
+from .gsm8k import INTERVAL, rate
 from .sandbox import PASSED, Sandbox
 
 RESULTS_SUFFIX = "_results.jsonl"
@@ -44,7 +44,7 @@ def score_answers(
 
     Raises:
         DataError: a question lacks what its scorer needs.
-        VocabForgeError: code cannot be run safely here (``require_sandbox`` says so beforehand).
+        VocabForgeError: code cannot be run here (``require_sandbox`` says so beforehand).
     """
     texts = {method: [_texts(rows) for rows in runs] for method, runs in answers.items()}
     if not texts or benchmark.scorer is None:
@@ -56,13 +56,12 @@ def score_answers(
 
 
 def require_sandbox() -> dict[str, str]:
-    """How generated code would be run here, in words; to be asked before an evaluation begins.
+    """How generated code would be run here, in words; called before an evaluation begins.
 
     Raises:
-        VocabForgeError: it cannot be run safely here.
+        VocabForgeError: it cannot be run here.
     """
-    with Sandbox() as sandbox:
-        return sandbox.facts()
+    return Sandbox().facts()
 
 
 def write_samples(
@@ -101,9 +100,9 @@ def _score_human_eval(
         for rows in runs
         for row in rows
     }
-    with Sandbox() as sandbox:
-        results = dict(zip(programs, sandbox.run_all(list(programs), "HumanEval programs"), strict=True))
-        facts = sandbox.facts()
+    sandbox = Sandbox()
+    results = dict(zip(programs, sandbox.run_all(list(programs), "HumanEval programs"), strict=True))
+    facts = sandbox.facts()
     verdicts: dict[str, list[list[bool]]] = {}
     files = {
         name: [file + RESULTS_SUFFIX for file in each] for name, each in _files("human-eval", texts).items()

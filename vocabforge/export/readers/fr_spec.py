@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from .settings import configuration
 from .sglang import read_eagle1
-from .types import Folder, Served, TargetSide
-from .weights import Place
+from .types import Folder, Served, ServedTarget
+from .weights import KeyPlace
 
 
-class FrSpec:
+class FrSpecReader:
     """See the module."""
 
     NAME = "fr-spec"
@@ -24,9 +24,9 @@ class FrSpec:
         return folder.token_map is not None and "fc.weight" in folder.tensors
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
-        served = Served(FrSpec.NAME, FrSpec.TITLE, "EAGLE-2", own_head=False)
+        served = Served(FrSpecReader.NAME, FrSpecReader.TITLE, "EAGLE-2", own_head=False)
         config = configuration(served, folder.body)
         if config is None:
             return served
@@ -34,7 +34,7 @@ class FrSpec:
         return read_eagle1(served, folder, config, target, _place, fc_bias=biased, map_option="its token map")
 
 
-def _place(name: str) -> Place:
+def _place(name: str) -> KeyPlace:
     if "lm_head" in name:
-        return Place(None, "not needed: the draft head is the target's rows of the map")
-    return Place(f"model.{name}")
+        return KeyPlace(None, "not needed: the draft head is the target's rows of the map")
+    return KeyPlace(f"model.{name}")

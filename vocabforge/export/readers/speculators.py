@@ -11,21 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
 from .forward import ServedSizes
-from .maps import check_ids, check_stored, offsets_to_ids
-from .settings import check_layers, check_sizes, configuration, sizes_of
-from .types import LAYERS_FROM, Folder, Served, TargetSide
+from .settings import check_layers, configuration, map_rows, sizes_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
 from .vllm import own_embedding
-from .weights import EMBEDDING, HEAD, Place, conclude, is_targets, load, share, slots_of
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
 _ALGORITHM = "eagle3"
 _IGNORED = {"verifier_lm_head.weight", "verifier_norm.weight"}
 
 
-class Speculators:
+class SpeculatorsReader:
     """See the module."""
 
     NAME = "speculators"
@@ -38,18 +36,17 @@ class Speculators:
         return folder.body.get("speculators_model_type") == _ALGORITHM
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
         body = folder.body
-        served = Served(Speculators.NAME, Speculators.TITLE, "Eagle3Speculator")
+        served = Served(SpeculatorsReader.NAME, SpeculatorsReader.TITLE, "Eagle3Speculator")
         config = configuration(served, body.get("transformer_layer_config") or {})
         if config is None:
             return served
         rows = body.get("draft_vocab_size")
         if not isinstance(rows, int):
-            served.problem(
+            served.fail(
                 "configuration",
-                "failed",
                 f"draft_vocab_size {rows!r}: the library would take 32000 or refuse",
                 "write the rows of the head, every token's without a draft vocabulary",
             )
@@ -58,42 +55,36 @@ class Speculators:
         inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
         served.layers = check_layers(served, inputs, target.layers, last=True)
         served.facts[LAYERS_FROM] = "the folder's list (inputs)" if listed else "the library's default"
-        sizes = _sizes(served, config, body, rows, len(inputs))
+        sizes = _sizes(served, config, body, rows, len(inputs), target)
         if sizes is None:
             return served
-        check_sizes(served, sizes, target)
-        slots = slots_of(sizes)
-        mapped = rows != len(target.embedding)
+        slots, total = slots_of(sizes), len(target.embedding)
         loaded = load(served, folder, slots, lambda name: _place(name, set(slots)))
-        ids = _ids(served, folder, rows, target) if mapped else None
+        if rows != total:
+            _map_rows(served, folder, rows, total)
         shared = {}
-        if loaded.has(EMBEDDING) and not own_embedding(served, folder, loaded, target):
+        if EMBEDDING in loaded[1] and not own_embedding(served, folder, loaded[1], target):
             shared[EMBEDDING] = target.embedding
-        if not mapped and is_targets(folder.tensors.get("lm_head.weight"), target.head):
+        if rows == total and is_targets(folder.tensors.get("lm_head.weight"), target.head):
             shared[HEAD] = target.head
-        served.own_head = HEAD not in shared
-        served.target_ids = ids
-        parameters = share(served, loaded, slots, shared)
-        conclude(served, sizes, parameters)
+        conclude(served, sizes, slots, loaded, shared)
         return served
 
 
-def _sizes(served: Served, config: Any, body: Mapping[str, Any], rows: int, n_aux: int) -> ServedSizes | None:
+def _sizes(
+    served: Served, config: Any, body: Mapping[str, Any], rows: int, n_aux: int, target: ServedTarget
+) -> ServedSizes | None:
     flags = {
         name: bool(body.get(name, False))
         for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     }
     if flags["norm_before_fc"] and flags["fc_norm"]:
-        served.problem(
-            "configuration",
-            "failed",
-            "norm_before_fc and fc_norm exclude each other",
-            "write one of them",
-        )
+        served.fail("configuration", "norm_before_fc and fc_norm exclude each other", "write one of them")
     return sizes_of(
         served,
         config,
         "eagle3",
+        target,
         target_hidden=config.hidden_size,
         head_rows=rows,
         n_aux=n_aux,
@@ -102,36 +93,26 @@ def _sizes(served: Served, config: Any, body: Mapping[str, Any], rows: int, n_au
     )
 
 
-def _place(name: str, slots: set[str]) -> Place:
+def _place(name: str, slots: set[str]) -> KeyPlace:
     if name in ("d2t", "t2d"):
-        return Place(None, "not needed: a buffer that maps rows to ids and back")
+        return KeyPlace(None, "not needed: a buffer that maps rows to ids and back")
     if name in _IGNORED:
-        return Place(None, "not needed: the verifier's, for training")
+        return KeyPlace(None, "not needed: the verifier's, for training")
     slot = name if name.startswith("lm_head.") else f"model.{name}"
-    return Place(slot if slot in slots else None)
+    return KeyPlace(slot if slot in slots else None)
 
 
-def _ids(served: Served, folder: Folder, rows: int, target: TargetSide) -> Tensor | None:
+def _map_rows(served: Served, folder: Folder, rows: int, total: int) -> None:
     d2t, t2d = folder.tensors.get("d2t"), folder.tensors.get("t2d")
     if d2t is None or t2d is None:
         absent = " and ".join(name for name in ("d2t", "t2d") if name not in folder.tensors)
-        served.problem(
-            "draft tokens",
-            "failed",
-            f"no {absent}: the library would map every row to id 0",
-            "export the drafter again with its draft vocabulary",
-        )
-        return None
-    if not check_stored(served, d2t):
-        return None
-    ids = offsets_to_ids(d2t)
-    if not check_ids(served, ids, rows, len(target.embedding)):
-        return None
-    if t2d.shape != (len(target.embedding),) or not torch.equal(
-        t2d.bool().nonzero().flatten(), ids.sort().values
+        told = f"no {absent}: the library would map every row to id 0"
+        served.fail("draft tokens", told, "export the drafter again with its draft vocabulary")
+        return
+    map_rows(served, d2t, rows, total)
+    ids = served.target_ids
+    if ids is not None and not (
+        t2d.shape == (total,) and torch.equal(t2d.bool().nonzero().flatten(), ids.sort().values)
     ):
-        served.problem(
-            "draft tokens", "failed", "t2d marks other tokens than d2t", "export the drafter again"
-        )
-        return None
-    return ids
+        served.fail("draft tokens", "t2d marks other tokens than d2t", "export the drafter again")
+        served.target_ids = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,19 +11,19 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.extension import resolve
-from ...core.files import read_json
 from ...models.checkpoint import checkpoint_files
 from ...vocab.token_maps import read_fr_spec
-from .types import Folder, Reader, Served, TargetSide
+from ..config_fields import read_config
+from ..eagle_folder import token_map
+from .types import Folder, Reader, Served, ServedTarget
 
 # name -> "module:attr" of a class as in types.Reader; a new server is a file and a row.
 READERS: dict[str, str] = {
-    "sglang": "vocabforge.export.readers.sglang:Sglang",
-    "vllm": "vocabforge.export.readers.vllm:Vllm",
-    "speculators": "vocabforge.export.readers.speculators:Speculators",
-    "fr-spec": "vocabforge.export.readers.fr_spec:FrSpec",
+    "sglang": "vocabforge.export.readers.sglang:SglangReader",
+    "vllm": "vocabforge.export.readers.vllm:VllmReader",
+    "speculators": "vocabforge.export.readers.speculators:SpeculatorsReader",
+    "fr-spec": "vocabforge.export.readers.fr_spec:FrSpecReader",
 }
-_MAP = "freq_*.pt"
 
 
 def reader_of(name: str) -> type[Reader]:
@@ -37,7 +36,7 @@ def reader_of(name: str) -> type[Reader]:
     return found
 
 
-def read_as(name: str, folder: Folder, target: TargetSide) -> Served:
+def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
     """The folder as the server of a name has it; what its reading breaks on is a problem of the folder."""
     reader = reader_of(name)
     try:
@@ -45,9 +44,7 @@ def read_as(name: str, folder: Folder, target: TargetSide) -> Served:
     except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
         served = Served(reader.NAME, reader.TITLE, ", ".join(folder.architectures))
         found = f"cannot be read: {type(error).__name__}: {error}"
-        served.problem(
-            "configuration", "failed", found[:300], "correct config.json, or export the drafter again"
-        )
+        served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
         return served
 
 
@@ -57,14 +54,7 @@ def open_folder(path: Path) -> Folder:
     Raises:
         DataError: no configuration, weights that cannot be read, or several token maps.
     """
-    body = read_json(path / "config.json", "drafter's config.json", finite=False)
-    if not isinstance(body, Mapping):
-        raise DataError(
-            "the drafter's config.json is no table",
-            got=type(body).__name__,
-            source=path,
-            remedy="fetch the drafter again, or export it again",
-        )
+    body = read_config(path)
     tensors: dict[str, Tensor] = {}
     for file in checkpoint_files(path):
         try:
@@ -76,19 +66,5 @@ def open_folder(path: Path) -> Folder:
                 source=file,
                 remedy="the file may be cut short: fetch the drafter again, or export it again",
             ) from error
-    return Folder(path, body, tensors, _token_map(path))
-
-
-def _token_map(path: Path) -> Tensor | None:
-    files = sorted(path.glob(_MAP))
-    if not files:
-        return None
-    if len(files) > 1:
-        raise DataError(
-            "several token maps lie beside the drafter",
-            got=", ".join(file.name for file in files),
-            expected="one",
-            source=path,
-            remedy="remove those of other drafters",
-        )
-    return torch.from_numpy(read_fr_spec(files[0]))
+    ids = token_map(path)
+    return Folder(path, body, tensors, None if ids is None else torch.from_numpy(read_fr_spec(ids)))

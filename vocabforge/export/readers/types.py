@@ -50,21 +50,6 @@ class KeyUse:
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A parameter, or a part of one, that the folder does not fill.
-
-    Attributes:
-        source: ``target`` where the server shares the target's; ``random`` where it keeps whatever memory held.
-    """
-
-    parameter: str
-    source: Source
-
-    def __str__(self) -> str:
-        return f"{self.parameter}: {'the target’s' if self.source == 'target' else 'left as it was: random'}"
-
-
-@dataclass(frozen=True)
 class Problem:
     """What is wrong, under which of the doctor's checks."""
 
@@ -75,7 +60,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class TargetSide:
+class ServedTarget:
     """What a server has of the target.
 
     Attributes:
@@ -111,6 +96,11 @@ class Folder:
         named = self.body.get("architectures")
         return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
+    @property
+    def d2t(self) -> Tensor | None:
+        """The stored map of rows to ids, found as SGLang and vLLM find it."""
+        return next((tensor for name, tensor in self.tensors.items() if "d2t" in name), None)
+
 
 @dataclass
 class Served:
@@ -119,7 +109,8 @@ class Served:
     Attributes:
         server: row of ``table.READERS``. title: its name in words.
         architecture: class that loads it.
-        keys, gaps: every stored tensor, and every parameter without one.
+        keys: every stored tensor. gaps: every parameter without one, and where it comes from: ``target`` where the
+            server shares the target's, ``random`` where it keeps whatever memory held.
         problems: what the reading found.
         layers: the target layers (0-based outputs) whose states it reads; () where it reads the final hidden states.
         target_ids: target id of each row of the head as the server maps them; None where rows are ids.
@@ -132,7 +123,7 @@ class Served:
     title: str
     architecture: str
     keys: list[KeyUse] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: dict[str, Source] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     layers: tuple[int, ...] = ()
     target_ids: Tensor | None = None
@@ -140,9 +131,13 @@ class Served:
     drafter: ServedDrafter | None = None
     own_head: bool = True
 
-    def problem(self, check: Check, state: Literal["warning", "failed"], found: str, remedy: str) -> None:
-        """Record what is wrong."""
-        self.problems.append(Problem(check, state, found, remedy))
+    def fail(self, check: Check, found: str, remedy: str) -> None:
+        """Record what keeps the server from starting or from computing the drafter."""
+        self.problems.append(Problem(check, "failed", found, remedy))
+
+    def warn(self, check: Check, found: str, remedy: str) -> None:
+        """Record what may only lower acceptance."""
+        self.problems.append(Problem(check, "warning", found, remedy))
 
     def of(self, check: Check) -> list[Problem]:
         """The problems under one of the doctor's checks."""
@@ -171,6 +166,6 @@ class Reader(Protocol):
         ...
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """The folder as the server has it; never raises for what is in the folder."""
         ...

@@ -8,14 +8,13 @@ left as memory held them. An embedding or LM head that is absent is the target's
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from ..layer_ids import LAYER_IDS, as_inputs, default_layers
-from .forward import ServedSizes
-from .maps import check_ids, check_stored, offsets_to_ids
-from .settings import check_layers, check_sizes, configuration, sizes_of
-from .types import LAYERS_FROM, Folder, Served, TargetSide
-from .weights import EMBEDDING, HEAD, Loaded, Place, conclude, is_targets, load, share, slots_of
+from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
+from .types import LAYERS_FROM, Folder, Served, ServedTarget
+from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
 EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM")
 EAGLE1 = ("EagleLlamaForCausalLM",)
@@ -24,7 +23,7 @@ SPECULATORS = "eagle3"
 _IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM"}
 
 
-class Vllm:
+class VllmReader:
     """See the module."""
 
     NAME = "vllm"
@@ -39,9 +38,9 @@ class Vllm:
         return _architecture(folder) is not None
 
     @staticmethod
-    def read(folder: Folder, target: TargetSide) -> Served:
+    def read(folder: Folder, target: ServedTarget) -> Served:
         """See :class:`~vocabforge.export.readers.types.Reader`."""
-        served = Served(Vllm.NAME, Vllm.TITLE, "")
+        served = Served(VllmReader.NAME, VllmReader.TITLE, "")
         body = folder.body
         if body.get("speculators_model_type") == SPECULATORS:
             imported = import_speculators(served, body)
@@ -53,9 +52,8 @@ class Vllm:
         config = configuration(served, body)
         if config is None:
             return served
-        if served.architecture in EAGLE1:
-            return _eagle1(served, folder, config, target)
-        return _eagle3(served, folder, config, target)
+        read = _eagle1 if served.architecture in EAGLE1 else _eagle3
+        return read(served, folder, config, target)
 
 
 def _architecture(folder: Folder) -> str | None:
@@ -77,9 +75,8 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
         tokens = own["proposal_methods"][0]["speculative_tokens"]
         verifier = own["verifier"]["name_or_path"]
     except (KeyError, IndexError, TypeError) as error:
-        served.problem(
+        served.fail(
             "configuration",
-            "failed",
             f"speculators_config has no {error}: vLLM refuses the folder",
             "export --format speculators-eagle3 writes it whole",
         )
@@ -87,9 +84,8 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
     layer = body.get("transformer_layer_config")
     kind = layer.get("model_type", "llama") if isinstance(layer, dict) else None
     if kind not in _IMPORTED:
-        served.problem(
+        served.fail(
             "configuration",
-            "failed",
             f"transformer_layer_config of model_type {kind!r}",
             "vLLM reads llama and qwen3 layers",
         )
@@ -108,16 +104,15 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
         if body.get(name):
             flat[name] = body[name]
     if "norm_before_residual" not in body:
-        served.problem(
+        served.fail(
             "configuration",
-            "failed",
             "norm_before_residual is absent: vLLM takes true, speculators itself false",
             "write norm_before_residual as it was trained",
         )
     return flat
 
 
-def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
+def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
     eagle = getattr(config, "eagle_config", None) or {}
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
@@ -128,127 +123,99 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: TargetSide) -> 
     nested = eagle.get(LAYER_IDS)
     n_aux = getattr(config, "num_aux_hidden_states", None) or (len(nested) if nested else 3)
     if not eagle.get("use_aux_hidden_state", True):
-        served.problem("configuration", "failed", "eagle_config.use_aux_hidden_state is false", "write true")
+        served.fail("configuration", "eagle_config.use_aux_hidden_state is false", "write true")
     if n_aux != len(served.layers):
-        served.problem(
+        served.fail(
             "layers",
-            "failed",
             f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
             "write num_aux_hidden_states beside the decoder's sizes: vLLM counts 3 without it",
         )
-    rows = getattr(config, "draft_vocab_size", None)
-    sizes = sizes_of(
+    sizes = eagle3_sizes(
         served,
         config,
-        "eagle3",
-        target_hidden=getattr(config, "target_hidden_size", None) or config.hidden_size,
-        head_rows=config.vocab_size if rows is None else rows,
-        n_aux=n_aux,
+        target,
+        n_aux,
         norm_before_residual=bool(getattr(config, "norm_before_residual", False)),
-        norm_before_fc=bool(eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))),
         fc_norm=bool(getattr(config, "fc_norm", False)),
-        norm_output=bool(getattr(config, "norm_output", False)),
         qk_norm=served.architecture == _IMPORTED["qwen3"],
     )
     if sizes is None:
         return served
     if config.attention_bias:
-        served.problem(
-            "configuration", "failed", "attention_bias is true", "drafters with biases are not compared here"
-        )
-    check_sizes(served, sizes, target)
-    _load_eagle3(served, folder, sizes, target)
-    return served
-
-
-def _load_eagle3(served: Served, folder: Folder, sizes: ServedSizes, target: TargetSide) -> None:
+        served.fail("configuration", "attention_bias is true", "drafters with biases are not compared here")
     slots = slots_of(sizes)
     mapped = sizes.head_rows != len(target.embedding)
     loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots), mapped))
-    shared = {} if own_embedding(served, folder, loaded, target) else {EMBEDDING: target.embedding}
+    filled = loaded[1]
+    shared = {} if own_embedding(served, folder, filled, target) else {EMBEDDING: target.embedding}
     head = folder.tensors.get("lm_head.weight")
-    if not mapped and (not loaded.has(HEAD) or is_targets(head, target.head)):
+    if mapped:
+        map_rows(served, folder.d2t, sizes.head_rows, len(target.embedding))
+        if HEAD not in filled:
+            served.fail(
+                "tensors",
+                "no lm_head: vLLM shares the target's, which has more rows than draft_vocab_size",
+                "export the drafter with its own head",
+            )
+    elif HEAD not in filled or is_targets(head, target.head):
         shared[HEAD] = target.head
-    parameters = share(served, loaded, slots, shared)
-    served.own_head = HEAD not in shared
-    if mapped and not loaded.has(HEAD):
-        served.problem(
-            "tensors",
-            "failed",
-            "no lm_head: vLLM shares the target's, which has more rows than draft_vocab_size",
-            "export the drafter with its own head",
-        )
-    d2t = next((tensor for name, tensor in folder.tensors.items() if "d2t" in name), None)
-    if mapped and d2t is None:
-        served.problem(
-            "draft tokens",
-            "failed",
-            f"no d2t: the {sizes.head_rows:,} rows would be proposed as ids 0 to {sizes.head_rows - 1}",
-            "export the drafter again with its draft vocabulary",
-        )
-    elif mapped and d2t is not None and check_stored(served, d2t):
-        ids = offsets_to_ids(d2t)
-        if check_ids(served, ids, sizes.head_rows, len(target.embedding)):
-            served.target_ids = ids
-    conclude(served, sizes, parameters)
+    conclude(served, sizes, slots, loaded, shared)
+    return served
 
 
-def own_embedding(served: Served, folder: Folder, loaded: Loaded, target: TargetSide) -> bool:
+def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
     """Whether the folder's embedding is kept as one of its own; a warning where it is not the target's."""
-    if not loaded.has(EMBEDDING):
+    if EMBEDDING not in filled:
         return False
-    stored = folder.tensors[loaded.filled[EMBEDDING]]
+    stored = folder.tensors[filled[EMBEDDING]]
     if is_targets(stored, target.embedding):
         return False
     theirs = target.embedding.float().cpu()
     apart = f"of shape {list(stored.shape)}, not {list(theirs.shape)}"
     if stored.shape == theirs.shape:
         apart = f"up to {float((stored.float() - theirs).abs().max()):.2g} apart"
-    served.problem(
+    served.warn(
         "tensors",
-        "warning",
-        f"{loaded.filled[EMBEDDING]} is not the target's ({apart}): {served.title} keeps it",
+        f"{filled[EMBEDDING]} is not the target's ({apart}): {served.title} keeps it",
         "SGLang and vocabforge take the target's: only right if the drafter was trained with its own",
     )
     return True
 
 
-def _place_eagle3(name: str, slots: set[str], mapped: bool) -> Place:
+def _place_eagle3(name: str, slots: set[str], mapped: bool) -> KeyPlace:
     if "t2d" in name:
-        return Place(None, "not needed: vLLM does not read it")
+        return KeyPlace(None, "not needed: vLLM does not read it")
     if "d2t" in name:
         if mapped:
-            return Place(None, "not needed: becomes the ids of the head's rows")
-        return Place(None, "d2t with a head of every token", refused=True)
+            return KeyPlace(None, "not needed: becomes the ids of the head's rows")
+        return KeyPlace(None, "d2t with a head of every token", refused=True)
     if "mask_hidden" in name:
-        return Place(None, "not needed: for parallel drafting only")
+        return KeyPlace(None, "not needed: for parallel drafting only")
     slot = name.replace("midlayer.", "layers.0.")
     if "lm_head" not in slot:
         slot = f"model.{slot}"
     if slot.startswith("model.input_norm.") and slot not in slots:
-        return Place(None, "norm_before_fc is not set")
-    return Place(slot, "", refused=slot not in slots)
+        return KeyPlace(None, "norm_before_fc is not set")
+    return KeyPlace(slot, "", refused=slot not in slots)
 
 
-def _eagle1(served: Served, folder: Folder, config: Any, target: TargetSide) -> Served:
-    sizes = sizes_of(served, config, "eagle1", target_hidden=config.hidden_size, head_rows=config.vocab_size)
+def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> Served:
+    width, rows = config.hidden_size, config.vocab_size
+    sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows)
     if sizes is None:
         return served
-    check_sizes(served, sizes, target)
     slots = slots_of(sizes)
 
-    def place(name: str) -> Place:
+    def place(name: str) -> KeyPlace:
         slot = name if "lm_head" in name else f"model.{name}"
-        return Place(slot, "", refused=slot not in slots or slot == HEAD)
+        return KeyPlace(slot, "", refused=slot not in slots or slot == HEAD)
 
     loaded = load(served, folder, {name: slot for name, slot in slots.items() if name != HEAD}, place)
-    own = own_embedding(served, folder, loaded, target)
-    shared = {HEAD: target.head} | ({} if own else {EMBEDDING: target.embedding})
-    parameters = share(served, loaded, slots, shared)
-    served.own_head = False
+    own = own_embedding(served, folder, loaded[1], target)
     if folder.token_map is not None:
         served.facts["token map"] = (
             "not read: vLLM has no draft vocabulary for EAGLE-1/2; all tokens are scored"
         )
-    conclude(served, sizes, parameters)
+    shared = {HEAD: target.head} | ({} if own else {EMBEDDING: target.embedding})
+    conclude(served, sizes, slots, loaded, shared)
     return served

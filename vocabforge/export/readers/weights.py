@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...models.target_load import dtype_name
 from .forward import ServedDrafter, ServedSizes
-from .types import Effect, Folder, Gap, KeyUse, Served
+from .types import Effect, Folder, KeyUse, Served
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _REMEDY = "export the drafter again, or correct the tensor's name in the file"
@@ -32,7 +32,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyPlace:
     """A server's decision on a stored name: the slot's name, or why there is none."""
 
     slot: str | None
@@ -84,28 +84,22 @@ def slots_of(s: ServedSizes) -> dict[str, Slot]:
     return slots
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """Parameters that have at least one tensor, and the slots that were filled."""
-
-    parameters: dict[str, Tensor]
-    filled: dict[str, str]
-
-    def has(self, slot: str) -> bool:
-        """Whether a stored tensor went there."""
-        return slot in self.filled
-
-
-def load(served: Served, folder: Folder, slots: Mapping[str, Slot], place: Callable[[str], Place]) -> Loaded:
+def load(
+    served: Served, folder: Folder, slots: Mapping[str, Slot], place: Callable[[str], KeyPlace]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Fill the parameters in fp32; what happens to every key is recorded in ``served``.
 
     Args:
         place: the server's rule for stored names.
+
+    Returns:
+        the parameters with at least one tensor, and slot -> stored name of what was filled.
     """
     heights: dict[str, int] = {}
     for slot in slots.values():
         heights[slot.parameter] = max(heights.get(slot.parameter, 0), slot.first + slot.shape[0])
-    loaded = Loaded({}, {})
+    parameters: dict[str, Tensor] = {}
+    filled: dict[str, str] = {}
     for name, tensor in folder.tensors.items():
         where, shape = place(name), tuple(tensor.shape)
         kind = dtype_name(tensor.dtype)
@@ -116,32 +110,17 @@ def load(served: Served, folder: Folder, slots: Mapping[str, Slot], place: Calla
             served.keys.append(KeyUse(name, shape, kind, effect, note=where.note or "no such parameter"))
             continue
         problem = f"expected {list(found.shape)}" if shape != found.shape else ""
-        if loaded.has(slot_name):
-            problem = f"a second tensor for {slot_name}, after {loaded.filled[slot_name]}"
+        if slot_name in filled:
+            problem = f"a second tensor for {slot_name}, after {filled[slot_name]}"
         if problem:
             served.keys.append(KeyUse(name, shape, kind, "refused", slot_name, problem))
             continue
-        loaded.filled[slot_name] = name
+        filled[slot_name] = name
         size = (heights[found.parameter], *found.shape[1:])
-        whole = loaded.parameters.setdefault(found.parameter, torch.full(size, math.nan))
+        whole = parameters.setdefault(found.parameter, torch.full(size, math.nan))
         whole[found.first : found.first + found.shape[0]] = tensor.float()
         served.keys.append(KeyUse(name, shape, kind, "read", slot_name, where.note))
-    return loaded
-
-
-def share(
-    served: Served, loaded: Loaded, slots: Mapping[str, Slot], shared: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """The parameters with the target's put in, and every gap recorded.
-
-    Args:
-        shared: tensors of the target that the server puts in place of the folder's or for want of them.
-    """
-    for name, slot in slots.items():
-        if slot.whole or loaded.has(name) or (slot.parameter != name and loaded.has(slot.parameter)):
-            continue
-        served.gaps.append(Gap(name, "target" if name in shared else "random"))
-    return {**loaded.parameters, **shared}
+    return parameters, filled
 
 
 def is_targets(tensor: Tensor | None, theirs: Tensor) -> bool:
@@ -153,29 +132,40 @@ def is_targets(tensor: Tensor | None, theirs: Tensor) -> bool:
     )
 
 
-def conclude(served: Served, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
-    """Problems from the keys and gaps, and, where nothing failed, the drafter that the server computes with.
+def conclude(
+    served: Served,
+    sizes: ServedSizes,
+    slots: Mapping[str, Slot],
+    loaded: tuple[dict[str, Tensor], dict[str, str]],
+    shared: Mapping[str, Tensor],
+) -> None:
+    """Record the gaps and what is wrong, and, if nothing is, the drafter that the server computes with.
 
     A problem is what stops the server, or what it would compute with in silence.
+
+    Args:
+        loaded: of :func:`load`.
+        shared: tensors of the target that the server puts in place of the folder's or for want of them.
     """
-    refused = [key for key in served.keys if key.effect == "refused"]
+    parameters, filled = loaded
+    served.own_head = HEAD not in shared
+    for name, slot in slots.items():
+        if not (slot.whole or name in filled or (slot.parameter != name and slot.parameter in filled)):
+            served.gaps[name] = "target" if name in shared else "random"
+    refused = [f"{key.name}: {key.note}" for key in served.keys if key.effect == "refused"]
     if refused:
-        told = "; ".join(f"{key.name}: {key.note}" for key in refused[:4])
-        served.problem("tensors", "failed", f"{served.title} does not start: {told}", _REMEDY)
-    random = [gap.parameter for gap in served.gaps if gap.source == "random"]
+        served.fail("tensors", f"{served.title} does not start: {'; '.join(refused[:4])}", _REMEDY)
+    random = [name for name, source in served.gaps.items() if source == "random"]
     if random:
         told = ", ".join(random[:4]) + (f" and {len(random) - 4} more" if len(random) > 4 else "")
-        served.problem(
-            "tensors", "failed", f"no tensor for {told}: left as memory held it, without an error", _REMEDY
-        )
+        served.fail("tensors", f"no tensor for {told}: left as memory held it, without an error", _REMEDY)
     lost = [key for key in served.keys if key.effect == "ignored" and not key.note.startswith("not needed")]
     if lost:
         told = "; ".join(f"{key.name} ({key.note})" for key in lost[:4])
-        served.problem(
+        (served.fail if random else served.warn)(
             "tensors",
-            "failed" if random else "warning",
             f"skipped without an error: {told}",
             "remove it if it is not needed; if it is, its name is not the server's",
         )
     if not served.failed:
-        served.drafter = ServedDrafter(sizes, parameters)
+        served.drafter = ServedDrafter(sizes, {**parameters, **shared})

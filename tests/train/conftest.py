@@ -1,0 +1,22 @@
+"""What most tests of training begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import tiny_target
+from tests.train.run_support import make_place
+from vocabforge.models.target import HFTarget
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target and texts for runs."""
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
+    return HFTarget.load(tiny_target(tmp_path_factory.mktemp("target")))

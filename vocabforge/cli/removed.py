@@ -1,0 +1,35 @@
+"""Options that VocabForge no longer has, and what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_HEAL = "train the new drafter on with `vocabforge train-drafter drafter.init=OUTPUT ...`"
+_EVAL = "run `vocabforge eval` on the old and the new drafter, then `vocabforge report before=A after=B`"
+
+# command -> option -> what to do instead
+REMOVED: dict[str, dict[str, str]] = {
+    "revocab": {
+        **dict.fromkeys(("--heal", "--data", "--heal-output"), _HEAL),
+        "--missing": "missing rows are always the target's; " + _HEAL,
+        **dict.fromkeys(
+            ("--prompts", "--limit", "--max-new-tokens", "--prompt-format", "--decode-dtype", "--device"),
+            _EVAL,
+        ),
+        **dict.fromkeys(("--depth", "--topk", "--total-nodes"), _EVAL),
+        "--counts": "run `vocabforge coverage --counts COUNTS --vocab old=DIR --vocab new=DIR`",
+    },
+    "tune": {"--measure-budget": "latency takes a tenth of `--budget`"},
+}
+
+
+def removed_option(command: str | None, args: Sequence[str]) -> str | None:
+    """The answer to the first removed option in a command line; None if it has none."""
+    known = REMOVED.get(command or "", {})
+    for word in args:
+        name = word.partition("=")[0]
+        if name == "--":
+            return None
+        if name in known:
+            return f"{name} was removed: {known[name]}."
+    return None
