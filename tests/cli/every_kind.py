@@ -34,7 +34,7 @@ from vocabforge.models.drafter_io import load_target_tensors, save_drafter
 from vocabforge.models.head_io import HeadOwner, save_head
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.models.target import HFTarget
-from vocabforge.study.results import RESULTS, MethodFigures, Shape, StudyClaim, StudyResults
+from vocabforge.study.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters import Clusters, save_clusters
 from vocabforge.vocab.overlap import compare, prepare, save_overlap
@@ -137,13 +137,6 @@ def make_study_report(path: Path) -> None:
     """A study of one method and one claim."""
     way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768", "dynamic": False}
     figures = {"scored": [None], "exact": 0.2, "coverage": {}, "conditional": {}, "cells": {}}
-    claim = {
-        "source": "a paper",
-        "claim": "it helps",
-        "compared": "",
-        "published": "1.1 times",
-        "threshold": 1.0,
-    }
     results = StudyResults(
         vocabforge="0",
         created="now",
@@ -152,14 +145,11 @@ def make_study_report(path: Path) -> None:
         command="vocabforge study report",
         vocab_size=64,
         columns=[],
-        shapes=[Shape(key="chain", nodes=5, levels=4, width=1)],
+        shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
         temperatures=["greedy"],
         groups=[],
         coverage_texts=[],
         methods=[MethodFigures(**way, **figures)],
-        goals=[],
-        claims=[StudyClaim(**claim, value=None, found="", held=None)],
-        recommended=None,
         checked=None,
         facts={},
         missing=[],

@@ -1,4 +1,4 @@
-"""What of a shortlist stands above a token, on the host and as on a device, against sorting."""
+"""What stands above a token, and what of a shortlist does a token, on the host and as on a device, against sorting."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ import torch
 
 from tests.evaluate.replay_scores import ROWS, SIZE, kinds, ordered, scores_of, ways
 from vocabforge.evaluate import replay_lists
-from vocabforge.evaluate.replay_above import above
-from vocabforge.evaluate.replay_lists import Shortlist, on_lists
+from vocabforge.evaluate.replay_lists import Shortlist, above, on_lists
 
 WIDTH = 4
+
+
+@kinds
+@ways
+def test_above_is_what_sorting_puts_before(kind: str, way: str) -> None:
+    scores = scores_of(kind)
+    wanted = torch.tensor([0, SIZE - 1, 5, -1, 300, 17, -1, 640, 2])
+    pairs = {"host": above, "device": replay_lists._above_on_device}[way](scores, wanted)
+    member = pairs.columns % 3 == 0
+    for row, place in enumerate(wanted.tolist()):
+        order = ordered(scores[row])
+        expected = set(order[: order.index(place)]) if place >= 0 else set()
+        assert set(pairs.columns[pairs.rows == row].tolist()) == expected
+        assert int(pairs.count()[row]) == len(expected)
+        assert int(pairs.count(member)[row]) == sum(one % 3 == 0 for one in expected)
+    assert bool((pairs.rows.diff() >= 0).all())
+
+
+def test_nothing_above_nothing() -> None:
+    pairs = above(scores_of("real"), torch.full((ROWS,), -1))
+    assert len(pairs.rows) == len(pairs.columns) == 0
+    assert pairs.count(torch.zeros(0, dtype=torch.bool)).tolist() == [0] * ROWS
 
 
 @kinds

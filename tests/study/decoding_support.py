@@ -10,7 +10,7 @@ from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
 from vocabforge.core.artifact import write_artifact
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 
 VOCAB = 270  # rows of the embedding: the tokenizer has 261 tokens
 END = 257
@@ -59,9 +59,9 @@ def talk(source: str, *texts: str) -> dict[str, Any]:
     return {"messages": messages, "source": source}
 
 
-def make_study(root: Path, **changes: Any) -> Layout:
+def make_study(root: Path, **changes: Any) -> StudyLayout:
     """A target and its tokenizer, a few conversations, a set of questions beside the rare one."""
-    layout = Layout(root)
+    layout = StudyLayout(root)
     tiny_target(layout.target, vocab_size=VOCAB, eos_token_id=END, **changes)
     byte_tokenizer(layout.target)
     with write_artifact(layout.data, "study-data", {}) as folder:

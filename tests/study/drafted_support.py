@@ -24,7 +24,7 @@ from vocabforge.models.lean import load_target
 from vocabforge.models.low_rank import LowRankScorer
 from vocabforge.study import answers, replaying
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import FULL, LOW_RANK, REDUCED, ranker_folder, router_folder
 from vocabforge.vocab.subset import VocabSubset, save_subset
 
@@ -55,7 +55,7 @@ def drafted_config(root: Path, **sections: Any) -> StudyConfig:
     )
 
 
-def make_drafted(root: Path) -> Layout:
+def make_drafted(root: Path) -> StudyLayout:
     """All that the stages before ``check`` leave."""
     layout = make_study(root, initializer_range=0.12, num_hidden_layers=4)
     sharpen(layout.target)

@@ -8,26 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from tests.study.decoding_support import study_config, write_rows
-from vocabforge.core.artifact import write_artifact
-from vocabforge.core.files import atomic_write, atomic_write_json
+from tests.study.decoding_support import study_config
 from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.study.answers import KIND as ANSWERS
-from vocabforge.study.assembling import Inputs, Replays
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.figures import Asked
-from vocabforge.study.joined import DRAWN, GREEDY
-from vocabforge.study.layout import Layout
-from vocabforge.study.methods import Method, methods
-from vocabforge.study.replaying import KIND as REPLAY
-from vocabforge.study.replaying import _packed
-from vocabforge.study.results import Checked, Decoded
-from vocabforge.study.roofline import Sizes, head_seconds, scaled
-from vocabforge.study.shape_times import HeadTime, ShapeTimes, Timed, representatives
+from vocabforge.study.figures import AnsweredQuestion
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.methods import StudyMethod, methods
+from vocabforge.study.report import Replays, ReportInputs
+from vocabforge.study.results import DRAWN, GREEDY, Checked, Decoded
 from vocabforge.study.times import StudyTimes, trees_of
 from vocabforge.tune.records import AXES, MeasuredPart, Point, Shapes
 from vocabforge.tune.table import LatencyTable, head_family
@@ -35,7 +26,6 @@ from vocabforge.tune.types import HeadSetting
 from vocabforge.vocab.subset import VocabSubset, save_subset
 
 ROWS, HIDDEN = 151_936, 512
-LARGE = Sizes(ROWS, 4096)
 SPEC_BENCH = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
     ("translation", "summarization", "qa", "math_reasoning", "rag"), 80
 )
@@ -74,7 +64,7 @@ def report_config(root: Path, *, small: bool = True) -> StudyConfig:
     return config.model_copy(update={"target": target, "drafters": drafters, "size": "made up"})
 
 
-def make_subsets(config: StudyConfig, layout: Layout) -> None:
+def make_subsets(config: StudyConfig, layout: StudyLayout) -> None:
     """Draft vocabularies that methods need: the first ids of the tokenizer."""
     for size in config.methods.static:
         ids = np.arange(size, dtype=np.int64)
@@ -85,13 +75,13 @@ def make_subsets(config: StudyConfig, layout: Layout) -> None:
 
 def made_up(
     root: Path, *, small: bool = True, share: float = 0.1, seeds: int = 3
-) -> tuple[StudyConfig, Inputs]:
+) -> tuple[StudyConfig, ReportInputs]:
     """A configuration and what its stages might have left.
 
     Args:
         share: of the questions.
     """
-    config, layout = report_config(root, small=small), Layout(root)
+    config, layout = report_config(root, small=small), StudyLayout(root)
     make_subsets(config, layout)
     ways, asked = methods(config, layout), made_up_questions(share)
     numbers = range(seeds)
@@ -100,7 +90,7 @@ def made_up(
         for which in (GREEDY, DRAWN)
     }
     static = [way for way in ways if way.vocab is not None]
-    return config, Inputs(
+    return config, ReportInputs(
         ways=ways,
         replays=replays,
         seeds=list(numbers),
@@ -114,7 +104,7 @@ def made_up(
     )
 
 
-def made_up_questions(share: float) -> list[Asked]:
+def made_up_questions(share: float) -> list[AnsweredQuestion]:
     """Questions of all sets, each with an answer of a few tokens."""
     rng, found = np.random.default_rng(1), []
     for name, categories in SETS.items():
@@ -122,11 +112,11 @@ def made_up_questions(share: float) -> list[Asked]:
             for _ in range(max(2, round(share * count))):
                 tokens = tuple(range(int(rng.integers(12, 33))))
                 limited = len(tokens) >= TOKENS
-                found.append(Asked(name, category, Continuation((1,), tokens), limited))
+                found.append(AnsweredQuestion(name, category, Continuation((1,), tokens), limited))
     return found
 
 
-def chance_inside(way: Method, rare: bool) -> float:
+def chance_inside(way: StudyMethod, rare: bool) -> float:
     """How often the full head's candidate is one of the method's."""
     scored, lost = scored_of(way), 0.22 if rare else 0.055
     if way.family in ("full", "low-rank"):
@@ -140,7 +130,7 @@ def chance_inside(way: Method, rare: bool) -> float:
     return 1 - 0.007 * joint * rank * kind * (1.3 if rare else 1.0) * (2048 / scored) ** 0.45
 
 
-def scored_of(way: Method) -> float:
+def scored_of(way: StudyMethod) -> float:
     """Mean tokens with an exact logit at the first draft step."""
     options = way.options
     if way.family in ("full", "low-rank"):
@@ -159,7 +149,7 @@ def scored_of(way: Method) -> float:
 
 
 def made_up_ranks(
-    ways: Sequence[Method], asked: Sequence[Asked], seed: int, which: str
+    ways: Sequence[StudyMethod], asked: Sequence[AnsweredQuestion], seed: int, which: str
 ) -> dict[str, Replayed]:
     """Ranks that share the questions' difficulty: where a method misses, so does every worse one."""
     rng = np.random.default_rng([seed, len(which)])
@@ -187,7 +177,7 @@ def made_up_ranks(
     return found
 
 
-def setting_of(way: Method) -> HeadSetting:
+def setting_of(way: StudyMethod) -> HeadSetting:
     """Sizes of a method's head, as ``times`` would write them."""
     kind: Any = way.kind or ("full" if way.family == "full" else "static")
     rank = 0
@@ -199,17 +189,9 @@ def setting_of(way: Method) -> HeadSetting:
     return HeadSetting(kind=kind, scored=tuple(steps), core=core, rank=rank, clusters=clusters)
 
 
-def made_up_times(config: StudyConfig, ways: Sequence[Method], *, shape: bool = True) -> StudyTimes:
-    """Times that follow the bytes: this model's cycles, and heads of the larger shape a third above their roofline."""
+def made_up_times(config: StudyConfig, ways: Sequence[StudyMethod]) -> StudyTimes:
+    """Times of this model's cycles."""
     heads = {way.key: setting_of(way) for way in ways}
-    large = representatives([scaled(one, HIDDEN, LARGE, rows=ROWS) for one in heads.values()])
-    timed = []
-    for one in large:
-        for rows in (1, 10):
-            seconds = 1.3 * head_seconds(one, LARGE, rows).least + 5e-6
-            timed.append(
-                HeadTime(setting=one, rows=rows, seconds=seconds, low=seconds, high=seconds, count=9)
-            )
     return StudyTimes(
         vocabforge="0",
         heads=heads,
@@ -218,27 +200,6 @@ def made_up_times(config: StudyConfig, ways: Sequence[Method], *, shape: bool = 
         prefix=200,
         trees=trees_of(config),
         latency=made_up_latency(list(heads.values())),
-        shape=ShapeTimes(
-            hidden=4096,
-            rows=ROWS,
-            layers=36,
-            prefix=200,
-            dtype="bfloat16",
-            environment={"gpu": "A card with 140 GB"},
-            heads=tuple(timed),
-            drafter=_passes(1.2e-4),
-            target=_passes(9e-5),
-            logits=_passes(2.9e-4),
-            fuse=_passes(2e-5),
-        )
-        if shape
-        else None,
-    )
-
-
-def _passes(seconds: float) -> tuple[Timed, ...]:
-    return tuple(
-        Timed(rows=rows, seconds=seconds, low=seconds, high=seconds, count=9) for rows in (1, 10, 60)
     )
 
 
@@ -276,7 +237,7 @@ def made_up_latency(heads: Sequence[HeadSetting]) -> LatencyTable:
     )
 
 
-def made_up_check(ways: Sequence[Method]) -> Checked:
+def made_up_check(ways: Sequence[StudyMethod]) -> Checked:
     """A decoder that is lossless and does as the replay says."""
     modes = [
         Decoded(
@@ -298,47 +259,3 @@ def made_up_check(ways: Sequence[Method]) -> Checked:
     }
     settings = {"questions": 6, "tokens": 24, "seeds": 1, "tree_topk": 8, "tree_depth": 4, "tree_nodes": 30}
     return Checked(modes=modes, lengths=lengths, questions=24, where="cuda, bfloat16", settings=settings)
-
-
-def write_stages(layout: Layout, config: StudyConfig, inputs: Inputs) -> None:
-    """What the stages would leave on the disk for these inputs; no check."""
-    with write_artifact(layout.answers, ANSWERS, {}) as folder:
-        for which, part in inputs.replays.items():
-            rows = [
-                {
-                    "set": one.set,
-                    "category": one.category,
-                    "question": number,
-                    "seed": 0,
-                    "shortened": number == 0,
-                    "prompt": list(one.continuation.prompt),
-                    "tokens": list(one.continuation.tokens),
-                }
-                for number, one in enumerate(part.asked)
-            ]
-            write_rows(folder / f"answers-{which}.jsonl", rows)
-    for place, seed in enumerate(inputs.seeds):
-        found = {which: part.seeds[place] for which, part in inputs.replays.items()}
-        figures = {
-            which: {
-                key: {
-                    "rows": len(one.ranks),
-                    "scored": [None if math.isnan(value) else value for value in one.scored],
-                }
-                for key, one in ranks.items()
-            }
-            for which, ranks in found.items()
-        }
-        with write_artifact(layout.replayed(seed), REPLAY, {"figures": figures}) as folder:
-            for which, ranks in found.items():
-                packed = {key: _packed(one) for key, one in ranks.items()}
-                save_file(packed, folder / f"ranks-{which}.safetensors")
-    atomic_write_json(layout.target / "config.json", {"vocab_size": ROWS})
-    assert inputs.times is not None
-    atomic_write(layout.times, inputs.times.model_dump_json())
-    subset = {"own": 0.97, "heldout": {"french": 0.71, "nothing": None}}
-    names = [way.vocab.name for way in inputs.ways if way.vocab is not None]
-    subsets: dict[str, Any] = dict.fromkeys(names, subset)
-    subsets["trim-32768"] = {**subset, "filled": 24_000}
-    atomic_write_json(layout.vocab / "coverage.json", {"subsets": subsets})
-    atomic_write_json(layout.root / "stages.json", {"data": {"seconds": 3.2, "environment": {"threads": 2}}})

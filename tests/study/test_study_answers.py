@@ -20,36 +20,36 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.evaluate.prompts import PromptBuilder
 from vocabforge.models.lean import load_target
 from vocabforge.study import answers
-from vocabforge.study.answer_prompts import GAP, fit_prompt, spread_by_source, training_prompts
-from vocabforge.study.layout import Layout
+from vocabforge.study.answers import GAP, fit_prompt, spread_by_source, training_prompts
+from vocabforge.study.layout import StudyLayout
 from vocabforge.vocab.table import load_counts
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+def layout(tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
     found = make_study(tmp_path_factory.mktemp("answers"))
     answers.run(study_config(found.root), found)
     return found
 
 
-def copy_of(layout: Layout, root: Path) -> Layout:
+def copy_of(layout: StudyLayout, root: Path) -> StudyLayout:
     """The same inputs without answers."""
     for name in ("data", "target"):
         (root / name).symlink_to(layout.root / name)
-    return Layout(root)
+    return StudyLayout(root)
 
 
-def written(layout: Layout) -> dict[str, str]:
+def written(layout: StudyLayout) -> dict[str, str]:
     """Hash of every file of rows."""
     files = open_artifact(layout.answers).manifest["files"]
     return {name: one["sha256"] for name, one in files.items() if name.endswith(".jsonl")}
 
 
-def own_rows(layout: Layout) -> list[dict[str, Any]]:
+def own_rows(layout: StudyLayout) -> list[dict[str, Any]]:
     return [json.loads(line) for line in layout.own_texts.read_text("utf-8").splitlines()]
 
 
-def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: Layout, tmp_path: Path) -> None:
+def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: StudyLayout, tmp_path: Path) -> None:
     """Else every answer would begin with the same tokens, whatever is asked."""
     folder = tmp_path / "target"
     shutil.copytree(layout.target, folder)
@@ -63,7 +63,7 @@ def test_the_empty_block_of_thoughts_belongs_to_the_prompt(layout: Layout, tmp_p
     assert tokenizer.decode(list(found.ids)) == "Hello[no thoughts]"
 
 
-def test_answers_are_plain_decodings(layout: Layout) -> None:
+def test_answers_are_plain_decodings(layout: StudyLayout) -> None:
     """Greedy and drawn, each as the decoder alone writes it from prompt and seed."""
     decoder = Decoder(load_target(layout.target))
     tokenizer = load_tokenizer(layout.target)
@@ -86,7 +86,7 @@ def test_answers_are_plain_decodings(layout: Layout) -> None:
     assert len({one.seed for one in found}) == len(found)
 
 
-def test_own_texts_are_conversations_of_every_source(layout: Layout) -> None:
+def test_own_texts_are_conversations_of_every_source(layout: StudyLayout) -> None:
     rows = own_rows(layout)
     assert {row["source"] for row in rows} == {"stories", "chats", "rare words"}
     for row in rows:
@@ -100,7 +100,7 @@ def test_own_texts_are_conversations_of_every_source(layout: Layout) -> None:
 
 
 def test_counts_are_of_the_very_tokens(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept: list[tuple[int, ...]] = []
     add = AnswerLog.add
@@ -125,14 +125,14 @@ def test_counts_are_of_the_very_tokens(
 
 
 def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     again = copy_of(layout, tmp_path)
     answers.run(study_config(tmp_path), again)
     assert len(written(again)) == 3
     assert written(again) == written(layout)  # drawn answers, too
     assert not again.answers.with_name("answers.partial").exists()
-    monkeypatch.setattr("vocabforge.study.answering.Decoder", None)
+    monkeypatch.setattr("vocabforge.study.answers.Decoder", None)
     answers.run(study_config(tmp_path, answers={"rows": 1}), again)  # how many side by side changes nothing
     with pytest.raises(TypeError):
         answers.run(study_config(tmp_path, answers={"tokens": 9}), again)
@@ -141,7 +141,7 @@ def test_a_finished_stage_is_taken_over_and_made_again_for_other_inputs(
     assert max(len(one.continuation.tokens) for one in answers.load_answers(again, "drawn")) == 9
 
 
-def test_a_killed_stage_goes_on(layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_killed_stage_goes_on(layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     again, config = copy_of(layout, tmp_path), study_config(tmp_path)
     add, made = AnswerLog.add, []
 
@@ -162,7 +162,7 @@ def test_a_killed_stage_goes_on(layout: Layout, monkeypatch: pytest.MonkeyPatch,
     assert written(again) == written(layout)
 
 
-def test_long_prompts_lose_their_middle(layout: Layout) -> None:
+def test_long_prompts_lose_their_middle(layout: StudyLayout) -> None:
     tokenizer = load_tokenizer(layout.target)
     meta = open_artifact(layout.answers).meta
     assert meta["shortened"] == {"spec": 0, "rare": 1}
@@ -174,7 +174,7 @@ def test_long_prompts_lose_their_middle(layout: Layout) -> None:
     assert text.count(GAP) == 1
 
 
-def test_a_short_last_turn_behind_a_long_one_can_be_fitted(layout: Layout) -> None:
+def test_a_short_last_turn_behind_a_long_one_can_be_fitted(layout: StudyLayout) -> None:
     tokenizer = load_tokenizer(layout.target)
     talk = [
         {"role": "user", "content": "u"},
@@ -190,7 +190,7 @@ def test_a_short_last_turn_behind_a_long_one_can_be_fitted(layout: Layout) -> No
     assert len(lonely.messages) == 1
 
 
-def test_fitting_drops_early_turns_first_and_keeps_the_system_message(layout: Layout) -> None:
+def test_fitting_drops_early_turns_first_and_keeps_the_system_message(layout: StudyLayout) -> None:
     tokenizer = load_tokenizer(layout.target)
     talk = [
         {"role": role, "content": role[0] * 20}
@@ -240,7 +240,7 @@ def test_turns_are_taken_in_turn_and_damage_is_told(tmp_path: Path) -> None:
 
 
 def test_repeated_prompts_are_drawn_and_answers_without_an_end_marked(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     again = copy_of(layout, tmp_path)
     again.data.unlink()
@@ -268,7 +268,7 @@ def test_repeated_prompts_are_drawn_and_answers_without_an_end_marked(
     assert sum(bool(row["messages"][-1].get("cut")) for row in rows) == 5 - ended
 
 
-def test_what_cannot_be_is_refused(layout: Layout, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused(layout: StudyLayout, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="greedy or drawn"):
         answers.load_answers(layout, "plain")  # type: ignore[arg-type]
     again = copy_of(layout, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tests.study.drafted_support import SEED, drafted_config, make_drafted, with_planted
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
+from tests.study.drafted_support import SEED, drafted_config, with_planted
+from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.decode.shapes import chain
@@ -19,10 +20,9 @@ from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
 from vocabforge.evaluate.rounding import OutputPosition
 from vocabforge.models.lean import load_target
 from vocabforge.study import check
-from vocabforge.study.answers import Answer, Which, load_answers
-from vocabforge.study.check_compare import Asked, compare_cycles, compare_outputs, judge
-from vocabforge.study.check_sample import spread_over_sets
-from vocabforge.study.layout import Layout
+from vocabforge.study.answers import StudyAnswer, Which, load_answers
+from vocabforge.study.check import SampleRequest, compare_cycles, compare_outputs, judge, spread_over_sets
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.study.replaying import load_replayed
 
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    return make_drafted(tmp_path_factory.mktemp("drafted"))
+def layout(drafted: StudyLayout, tmp_path_factory: pytest.TempPathFactory) -> StudyLayout:
+    return StudyLayout(shutil.copytree(drafted.root, tmp_path_factory.mktemp("check") / "study"))
 
 
 @pytest.fixture(scope="module")
-def result(layout: Layout) -> dict[str, Any]:
+def result(layout: StudyLayout) -> dict[str, Any]:
     check.run(drafted_config(layout.root), layout)
     return check.load_checked(layout)
 
@@ -46,15 +46,15 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "methods", lambda *given: methods(*given)[:2])
 
 
-def elsewhere(layout: Layout, root: Path) -> Layout:
+def elsewhere(layout: StudyLayout, root: Path) -> StudyLayout:
     """The same study without a check."""
     for one in layout.root.iterdir():
         if not one.name.startswith("check"):
             (root / one.name).symlink_to(one)
-    return Layout(root)
+    return StudyLayout(root)
 
 
-def test_every_method_is_lossless_and_as_replayed(layout: Layout, result: dict[str, Any]) -> None:
+def test_every_method_is_lossless_and_as_replayed(layout: StudyLayout, result: dict[str, Any]) -> None:
     keys = [way.key for way in methods(drafted_config(layout.root), layout)]
     assert list(result["methods"]) == keys
     assert result["lossless"]
@@ -77,7 +77,7 @@ def test_every_method_is_lossless_and_as_replayed(layout: Layout, result: dict[s
 
 @pytest.mark.usefixtures("two")
 def test_a_killed_check_goes_on_with_the_next_method(
-    layout: Layout, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    layout: StudyLayout, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     again, config = elsewhere(layout, tmp_path), drafted_config(tmp_path)
     decoded: list[str] = []
@@ -100,7 +100,7 @@ def test_a_killed_check_goes_on_with_the_next_method(
     made = check.load_checked(again)["methods"]
     assert decoded == list(made)  # each once
     assert made == {key: result["methods"][key] for key in decoded}
-    monkeypatch.setattr("vocabforge.study.answering.load_target", None)
+    monkeypatch.setattr("vocabforge.study.answers.load_target", None)
     check.run(config, again)  # nothing is loaded for what is finished
     with pytest.raises(TypeError):
         check.run(drafted_config(tmp_path, check={"tokens": 8}), again)
@@ -108,16 +108,20 @@ def test_a_killed_check_goes_on_with_the_next_method(
 
 @pytest.mark.usefixtures("two")
 def test_a_replay_that_differs_is_told(
-    layout: Layout, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    layout: StudyLayout,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     again, config = elsewhere(layout, tmp_path), drafted_config(tmp_path)
     key = methods(config, again)[0].key
 
-    def planted(seed: int, which: Which) -> dict[str, Replayed]:
+    def planted(_: StudyLayout, seed: int, which: Which) -> dict[str, Replayed]:
         found = load_replayed(layout, seed, which)
         return with_planted(found, key, 0) if which == "greedy" else found
 
-    check.perform(config, again, planted)
+    monkeypatch.setattr(check, "load_replayed", planted)
+    check.run(config, again)
     result = check.load_checked(again)
     assert result["lossless"]
     assert not result["as_replayed"]
@@ -130,7 +134,7 @@ def test_a_replay_that_differs_is_told(
 
 
 def test_outputs_that_differ_are_faults(
-    layout: Layout,
+    layout: StudyLayout,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -169,7 +173,7 @@ def test_outputs_that_differ_are_faults(
     assert "1 outputs are not plain decoding's, first spec 1, token 5" in capsys.readouterr().err
 
 
-def test_near_ties_are_told_from_faults(layout: Layout) -> None:
+def test_near_ties_are_told_from_faults(layout: StudyLayout) -> None:
     model = load_target(layout.target)
     decoder, prompt = Decoder(model), (40, 41, 42)
     alone = decoder.generate(prompt, max_new_tokens=2, stop_ids=(), temperature=0).token_ids
@@ -185,7 +189,7 @@ def test_near_ties_are_told_from_faults(layout: Layout) -> None:
 
 
 def test_draws_are_near_ties_only_at_the_border_of_the_number(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request's own random number decides: the token beside its height is near where rounding reaches it."""
     model, prompt = load_target(layout.target), (40, 41, 42)
@@ -196,12 +200,12 @@ def test_draws_are_near_ties_only_at_the_border_of_the_number(
     other = [token for token in range(0, 270, 9) if token != drawn[1]]
     found = [judge(model, place, (drawn[1], token), sampling, ())["judgement"] for token in other]
     assert set(found) == {"fault"}
-    monkeypatch.setattr("vocabforge.study.check_compare.TOLERANCE", 1e12)
+    monkeypatch.setattr("vocabforge.study.check.TOLERANCE", 1e12)
     assert judge(model, place, (drawn[1], other[0]), sampling, ())["judgement"] == "near-tied"
 
 
-def asked(*tokens: int) -> Asked:
-    return Asked(Answer("s", "c", 1, Continuation((1, 2), tokens)), SamplingParams())
+def asked(*tokens: int) -> SampleRequest:
+    return SampleRequest(StudyAnswer("s", "c", 1, Continuation((1, 2), tokens)), SamplingParams())
 
 
 def test_cycles_are_compared_up_to_the_end_of_the_output() -> None:
@@ -221,7 +225,7 @@ def test_cycles_are_compared_up_to_the_end_of_the_output() -> None:
     assert (single["outputs"], single["cycles"]) == (1, 0)
 
 
-def test_an_output_that_ends_elsewhere_is_a_fault(layout: Layout) -> None:
+def test_an_output_that_ends_elsewhere_is_a_fault(layout: StudyLayout) -> None:
     model = load_target(layout.target)
     found = compare_outputs([[9, 8]], [[9, 8, 7]], [asked(9, 8, 7)], model, ())
     (one,) = found["different"]
@@ -229,21 +233,22 @@ def test_an_output_that_ends_elsewhere_is_a_fault(layout: Layout) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_what_cannot_be_held_together_is_refused(layout: Layout, tmp_path: Path) -> None:
+def test_what_cannot_be_held_together_is_refused(
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     again = elsewhere(layout, tmp_path)
     config = drafted_config(tmp_path)
-    longer = config.model_copy(update={"check": config.check.model_copy(update={"tokens": 13})})
-    with pytest.raises(UsageError, match=r"shorter than its outputs"):
-        check.run(longer, again)
     with pytest.raises(ValidationError, match=r"check\.tokens 13 is more than answers\.tokens 12"):
         drafted_config(tmp_path, check={"tokens": 13})
+    monkeypatch.setattr(check, "load_replayed", lambda *_: {})
     with pytest.raises(ArtifactError, match="replay is not of these answers"):
-        check.perform(config, again, lambda seed, which: {})
+        check.run(config, again)
     short = {
         key: Replayed(one.ranks[1:], one.scored) for key, one in load_replayed(layout, SEED, "greedy").items()
     }
+    monkeypatch.setattr(check, "load_replayed", lambda *_: short)
     with pytest.raises(ArtifactError, match="rows of"):
-        check.perform(config, again, lambda seed, which: short)
+        check.run(config, again)
     with pytest.raises(DataError, match="check of the study"):
         check.load_checked(again)
     again.checked.write_text(json.dumps({"schema_version": 0}))
@@ -251,7 +256,7 @@ def test_what_cannot_be_held_together_is_refused(layout: Layout, tmp_path: Path)
         check.load_checked(again)
 
 
-def test_a_sample_is_spread_over_every_set(layout: Layout) -> None:
+def test_a_sample_is_spread_over_every_set(layout: StudyLayout) -> None:
     assert spread_over_sets(["a"] * 7 + ["b"] * 2, 3) == [0, 2, 4, 7, 8]
     sets = [one.set for one in load_answers(layout, "greedy")]
     assert spread_over_sets(sets, 100) == list(range(len(sets)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.study.training_support import conversations, make_inputs, study_config
+from tests.study.training_support import make_inputs, study_config, write_own
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
@@ -18,10 +18,9 @@ from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.target import HFTarget
 from vocabforge.study import drafters, vocab
 from vocabforge.study.config import DraftersConfig, StudyConfig
-from vocabforge.study.drafter_data import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
-from vocabforge.study.layout import Layout
+from vocabforge.study.drafters import FOLDER, HELDOUT, TRAIN, interleaved, mix, shared_tokens
+from vocabforge.study.layout import StudyLayout, begin, publish
 from vocabforge.study.methods import methods
-from vocabforge.study.run_folders import begin, publish
 from vocabforge.vocab.subset import load_subset
 
 pytestmark = pytest.mark.long
@@ -30,7 +29,7 @@ RUNS = "full", "reduced", "runs/rankers", "runs/router-8", "runs/router-4"
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Layout]:
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, StudyLayout]:
     """A finished study of one seed; tests that change it work on a copy."""
     layout = make_inputs(tmp_path_factory.mktemp("study-drafters") / "study")
     config = study_config(layout.root)
@@ -40,12 +39,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Layout
 
 
 @pytest.fixture
-def again(study: tuple[StudyConfig, Layout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+def again(
+    study: tuple[StudyConfig, StudyLayout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> StudyLayout:
     """The finished study under the same relative path, so that it may be changed."""
     _, layout = study
     shutil.copytree(layout.root, tmp_path / "copy" / "study", copy_function=shutil.copy2)
     moved(tmp_path / "copy" / "study", layout.root)
-    return Layout(tmp_path / "copy" / "study")
+    return StudyLayout(tmp_path / "copy" / "study")
 
 
 def moved(root: Path, before: Path) -> None:
@@ -55,17 +56,17 @@ def moved(root: Path, before: Path) -> None:
             path.write_text(path.read_text().replace(str(before), str(root)))
 
 
-def made(layout: Layout) -> dict[str, str]:
+def made(layout: StudyLayout) -> dict[str, str]:
     """Key of each run, and the moment of its record."""
     place = layout.seed(0)
     return {name: (place / f"{name}.json").stat().st_mtime_ns for name in RUNS}
 
 
-def remade(layout: Layout, before: dict[str, Any]) -> set[str]:
+def remade(layout: StudyLayout, before: dict[str, Any]) -> set[str]:
     return {name for name, stamp in made(layout).items() if stamp != before[name]}
 
 
-def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, Layout]) -> None:
+def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, StudyLayout]) -> None:
     config, layout = study
     target = HFTarget.load(layout.target)
     tensors = TargetTensors(target.embedding, target.head_weight)
@@ -92,14 +93,14 @@ def test_every_method_finds_what_it_drafts_with(study: tuple[StudyConfig, Layout
     assert [load_head(place / f"router-{count}").module.clusters for count in (8, 4)] == [8, 4]
 
 
-def test_finished_runs_keep_no_checkpoints(study: tuple[StudyConfig, Layout]) -> None:
+def test_finished_runs_keep_no_checkpoints(study: tuple[StudyConfig, StudyLayout]) -> None:
     _, layout = study
     left = {path.name for path in layout.seed(0).rglob("*") if path.is_dir()}
     assert not left & {"checkpoints", "best", "heads", "router"}
     assert not list(layout.seed(0).rglob(".*"))
 
 
-def test_settings_of_the_runs(study: tuple[StudyConfig, Layout]) -> None:
+def test_settings_of_the_runs(study: tuple[StudyConfig, StudyLayout]) -> None:
     _, layout = study
     full, alone, router = (
         json.loads((layout.seed(0) / name / "config.json").read_text())
@@ -116,7 +117,7 @@ def test_settings_of_the_runs(study: tuple[StudyConfig, Layout]) -> None:
     assert sum(json.loads(line)["kind"] == "heldout" for line in metrics) == 1
 
 
-def test_the_mixture(study: tuple[StudyConfig, Layout], tmp_path: Path) -> None:
+def test_the_mixture(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> None:
     config, layout = study
     lines = (layout.root / FOLDER / TRAIN).read_text().splitlines()
     own = set(layout.own_texts.read_text().splitlines())
@@ -130,7 +131,7 @@ def test_the_mixture(study: tuple[StudyConfig, Layout], tmp_path: Path) -> None:
     heldout = (layout.root / FOLDER / HELDOUT).read_text().splitlines()
     assert len(heldout) == 8
     assert set(heldout) <= set(layout.heldout_texts("apart").read_text().splitlines())
-    elsewhere = Layout(tmp_path)
+    elsewhere = StudyLayout(tmp_path)
     shutil.copytree(layout.data, elsewhere.data)
     shutil.copytree(layout.answers, elsewhere.answers)
     only = config.model_copy(update={"drafters": config.drafters.model_copy(update={"corpus_share": 0.0})})
@@ -153,14 +154,14 @@ def test_shares_hold_until_one_kind_runs_out() -> None:
     assert list(interleaved("abcd", "XY")) == list("aXbcYd")
 
 
-def test_a_finished_seed_is_taken_over(study: tuple[StudyConfig, Layout]) -> None:
+def test_a_finished_seed_is_taken_over(study: tuple[StudyConfig, StudyLayout]) -> None:
     config, layout = study
     before = made(layout)
     drafters.run(config, layout, 0)
     assert made(layout) == before
 
 
-def test_a_change_makes_again_only_what_it_decides(again: Layout) -> None:
+def test_a_change_makes_again_only_what_it_decides(again: StudyLayout) -> None:
     def changed(**sections: Any) -> set[str]:
         before = made(again)
         drafters.run(study_config(again.root, **sections), again, 0)
@@ -172,13 +173,13 @@ def test_a_change_makes_again_only_what_it_decides(again: Layout) -> None:
     shutil.rmtree(again.seed(0) / "reduced" / "drafter")
     assert changed(drafters=both) == {"reduced", "runs/router-8", "runs/router-4"}
     digest = drafter_digest(again.seed(0) / "full" / "drafter")
-    conversations(again.own_texts, 30, ["quack"], ("one",), 3)
+    write_own(again, ["quack"], 3)
     assert changed(drafters=both) == set(RUNS)
     assert drafter_digest(again.seed(0) / "full" / "drafter") != digest
 
 
 def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
-    again: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    again: StudyLayout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Killed(BaseException):
         pass
@@ -205,7 +206,7 @@ def test_a_killed_training_goes_on_and_a_changed_one_begins_again(
     assert "Resuming at step 4 of 4" in capsys.readouterr().err
 
 
-def test_seeds_differ_and_share_their_rows(again: Layout) -> None:
+def test_seeds_differ_and_share_their_rows(again: StudyLayout) -> None:
     rows = {path.name for path in (again.root / FOLDER).iterdir()}
     training = drafters.Training(study_config(again.root, seeds=[0, 5]), again, 5)
     digest = training.full(training.inputs())["digest"]
@@ -215,7 +216,7 @@ def test_seeds_differ_and_share_their_rows(again: Layout) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(8, 8), (2, 4, 8), (33,)])
-def test_ranks_that_cannot_be_trained(study: tuple[StudyConfig, Layout], ranks: tuple[int, ...]) -> None:
+def test_ranks_that_cannot_be_trained(study: tuple[StudyConfig, StudyLayout], ranks: tuple[int, ...]) -> None:
     config, layout = study
     wrong = config.model_copy(update={"methods": config.methods.model_copy(update={"ranks": ranks})})
     with pytest.raises(UsageError):
@@ -223,9 +224,9 @@ def test_ranks_that_cannot_be_trained(study: tuple[StudyConfig, Layout], ranks: 
 
 
 def test_without_held_out_sources_the_last_conversations_are_held_out(
-    study: tuple[StudyConfig, Layout], tmp_path: Path
+    study: tuple[StudyConfig, StudyLayout], tmp_path: Path
 ) -> None:
-    layout = Layout(tmp_path)
+    layout = StudyLayout(tmp_path)
     for name in ("data", "answers", "target"):
         shutil.copytree(study[1].root / name, tmp_path / name)
     data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
@@ -248,7 +249,7 @@ def test_a_run_folder_of_another_hand_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_damaged_artefact_is_not_published(study: tuple[StudyConfig, Layout], tmp_path: Path) -> None:
+def test_a_damaged_artefact_is_not_published(study: tuple[StudyConfig, StudyLayout], tmp_path: Path) -> None:
     from vocabforge.core.errors import ArtifactError
 
     _, layout = study

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vocabforge.study.overlap import Overlap, _rolling, _units
+from vocabforge.study.overlap import HeldoutOverlap, _units
 
 WORDS = [f"word{number}" for number in range(40)]
 HANZI = [chr(0x4E00 + number) for number in range(40)]
@@ -30,7 +28,7 @@ def runs(units: list[str], length: int) -> set[tuple[str, ...]]:
 def test_words_meet_where_a_run_is_shared_and_nowhere_else(
     held: list[str], text: list[str], length: int
 ) -> None:
-    overlap = Overlap({"held": [[" ".join(held)]]}, length)
+    overlap = HeldoutOverlap({"held": [[" ".join(held)]]}, length)
     shared = bool(runs(held, length) & runs(text, length))
     short = len(held) < length and held == text and 3 * len(held) >= length
     assert bool(overlap.met([" ".join(text)])) == (shared or short)
@@ -45,7 +43,7 @@ def test_words_meet_where_a_run_is_shared_and_nowhere_else(
 def test_characters_of_scripts_without_spaces_need_twice_as_many(
     held: list[str], text: list[str], length: int
 ) -> None:
-    overlap = Overlap({"held": [["".join(held)]]}, length)
+    overlap = HeldoutOverlap({"held": [["".join(held)]]}, length)
     shared = bool(runs(held, 2 * length) & runs(text, 2 * length))
     short = len(held) < 2 * length and held == text and 3 * len(held) >= 2 * length
     assert bool(overlap.met(["，".join(text)])) == (shared or short)
@@ -62,7 +60,7 @@ def test_a_planted_run_is_found_at_any_place(seed: int, length: int) -> None:
     before = [f"t{number}" for number in range(chance.randrange(5))]
     behind = [f"u{number}" for number in range(chance.randrange(5))]
     spoken = [chance.choice([word, word.upper(), f"{word},", f'"{word}"']) for word in planted]
-    overlap = Overlap({"held": [[" ".join(held)]], "other": [["nothing of this"]]}, length)
+    overlap = HeldoutOverlap({"held": [[" ".join(held)]], "other": [["nothing of this"]]}, length)
     assert overlap.met([" ".join([*before, *spoken, *behind])]) == ("held",)
     broken = [*planted[:-1], "else"]
     assert overlap.met([" ".join([*before, *broken, *behind])]) == ()
@@ -70,28 +68,28 @@ def test_a_planted_run_is_found_at_any_place(seed: int, length: int) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_a_run_is_found_across_the_texts_of_a_conversation(cut: int) -> None:
-    overlap = Overlap({"held": [[" ".join(WORDS[:8])]]}, 8)
+    overlap = HeldoutOverlap({"held": [[" ".join(WORDS[:8])]]}, 8)
     assert overlap.met([" ".join(WORDS[:cut]), " ".join(WORDS[cut:8])]) == ("held",)
-    parted = Overlap({"held": [[" ".join(WORDS[:cut]), " ".join(WORDS[cut:8])]]}, 8)
+    parted = HeldoutOverlap({"held": [[" ".join(WORDS[:cut]), " ".join(WORDS[cut:8])]]}, 8)
     assert parted.met([" ".join(WORDS[:8])]) == ("held",)
 
 
 def test_two_conversations_of_a_set_are_no_run() -> None:
-    overlap = Overlap({"held": [[" ".join(WORDS[:4])], [" ".join(WORDS[4:8])]]}, 6)
+    overlap = HeldoutOverlap({"held": [[" ".join(WORDS[:4])], [" ".join(WORDS[4:8])]]}, 6)
     assert overlap.met([" ".join(WORDS[:8])]) == ()
 
 
 def test_every_set_that_is_met_is_named_in_order() -> None:
     sets = {"b": [[" ".join(WORDS[:8])]], "a": [[" ".join(WORDS[2:12])]], "c": [[" ".join(WORDS[20:30])]]}
-    overlap = Overlap(sets, 5)
+    overlap = HeldoutOverlap(sets, 5)
     assert overlap.met([" ".join(WORDS[:20])]) == ("b", "a")
     assert overlap.met([" ".join(WORDS[24:])]) == ("c",)
-    assert Overlap({}, 5).met([" ".join(WORDS)]) == ()
-    assert Overlap({"none": [], "empty": [[]]}, 5).met([" ".join(WORDS)]) == ()
+    assert HeldoutOverlap({}, 5).met([" ".join(WORDS)]) == ()
+    assert HeldoutOverlap({"none": [], "empty": [[]]}, 5).met([" ".join(WORDS)]) == ()
 
 
 def test_a_short_question_is_found_by_its_whole_and_a_greeting_is_not() -> None:
-    overlap = Overlap({"q": [["Who sang the song of the summer of 1969?", "Hi there!"]]}, 24)
+    overlap = HeldoutOverlap({"q": [["Who sang the song of the summer of 1969?", "Hi there!"]]}, 24)
     assert overlap.met(["Hello.", "who sang the song of the summer of 1969", "Nobody knows."]) == ("q",)
     assert overlap.met(["Tell me who sang the song of the summer of 1969"]) == ()
     assert overlap.met(["Hi there!"]) == ()
@@ -101,27 +99,3 @@ def test_words_are_whole_in_scripts_with_vowel_signs() -> None:
     assert _units("हिन्दी में, ÉTÉ!") == (["हिन्दी", "में", "été"], [])
     assert _units("GPT是什么？ok") == (["gpt", "ok"], ["是", "什", "么"])
     assert _units("e\u0301") == _units("\u00e9")
-
-
-def test_rolling_numbers_are_those_of_the_formula() -> None:
-    codes = np.array([3, 2**63 + 5, 7, 2**64 - 1, 11], dtype=np.uint64)
-    base = 0x9E3779B97F4A7C15
-    for length in (1, 2, 5):
-        expected = [
-            sum(
-                int(code) * base ** (length - 1 - at) for at, code in enumerate(codes[start : start + length])
-            )
-            % 2**64
-            for start in range(len(codes) - length + 1)
-        ]
-        assert _rolling(codes, length).tolist() == expected
-    assert not len(_rolling(codes, 6))
-
-
-def test_numbers_of_runs_differ() -> None:
-    """No two of many runs of few words have one number."""
-    words = [WORDS[number] for number in np.random.default_rng(0).integers(0, 3, 4000)]
-    overlap = Overlap({}, 12)
-    numbers = overlap._hashes([" ".join(words)])
-    assert len(set(numbers.tolist())) == len(runs(words, 12))
-    assert any(one != other for one, other in pairwise(numbers))

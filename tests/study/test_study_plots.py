@@ -5,74 +5,48 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import pytest
-
-from tests.study.report_support import made_up
-from vocabforge.study.assembling import assemble
-from vocabforge.study.plots import Panel, plot_files, study_panels
+from vocabforge.study.plots import Series, StudyChart, spot_chart, study_panels
 from vocabforge.study.results import StudyResults
-from vocabforge.study.spots import Series, spot_chart
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> StudyResults:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return assemble(*made_up(tmp_path_factory.mktemp("study"), share=0.03, seeds=2))
-
-
-@pytest.fixture(scope="module")
-def panels(results: StudyResults) -> list[Panel]:
-    return study_panels(results)
-
-
-def test_all_charts_are_there(panels: list[Panel]) -> None:
+def test_all_charts_are_there(panels: list[StudyChart]) -> None:
     assert [panel.key for panel in panels] == [
         "share",
-        "speed-shape",
-        "speed-roofline",
+        "speed",
         "categories",
         "steps",
         "heads-machine",
-        "heads-shape",
         "heads-roofline",
     ]
-    assert {panel.key for panel in panels if panel.wide} == {"share", "speed-shape", "speed-roofline"}
 
 
-def test_notes_say_what_is_measured(panels: list[Panel]) -> None:
+def test_notes_say_what_is_measured(panels: list[StudyChart]) -> None:
     words = {panel.key: panel.note for panel in panels}
     assert words["share"].startswith("Measured")
     assert "low rank, d/8, which scores none exactly" in words["share"]
-    assert "arithmetic" in words["speed-roofline"].lower()
+    assert "arithmetic" in words["speed"].lower()
     assert "arithmetic" in words["heads-roofline"].lower()
-    assert words["speed-shape"].startswith("Predicted")
+    assert words["speed"].startswith("Predicted")
 
 
-def test_every_name_has_a_line(results: StudyResults, panels: list[Panel]) -> None:
+def test_every_name_has_a_line(results: StudyResults, panels: list[StudyChart]) -> None:
     names = {one.name for one in results.methods}
     by_key = {panel.key: panel for panel in panels}
-    assert {name for _, name in by_key["speed-shape"].legend} == names
+    assert {name for _, name in by_key["speed"].legend} == names
     assert {name for _, name in by_key["share"].legend} == names - {"low rank"}
 
 
-def test_files_stand_alone(panels: list[Panel]) -> None:
-    files = plot_files(panels)
-    assert set(files) == {f"{panel.key}.svg" for panel in panels}
+def test_files_stand_alone(panels: list[StudyChart]) -> None:
+    files = {panel.key: panel.file for panel in panels}
     for name, text in files.items():
         root = ElementTree.fromstring(text)
         assert root.tag.endswith("svg"), name
         assert "var(--" not in text, name
-    assert "FR-Spec" in files["share.svg"]  # its legend
+    assert "FR-Spec" in files["share"]  # its legend
 
 
-def test_ids_of_a_page_are_its_own(panels: list[Panel]) -> None:
-    ids = [
-        one
-        for panel in panels
-        for svg in (panel.svg, panel.wide)
-        for one in re.findall(r'\bid="([^"]+)"', svg)
-    ]
+def test_ids_of_a_page_are_its_own(panels: list[StudyChart]) -> None:
+    ids = [one for panel in panels for one in re.findall(r'\bid="([^"]+)"', panel.svg)]
     assert len(ids) == len(set(ids))
 
 
@@ -98,5 +72,5 @@ def test_without_times_no_speeds(results: StudyResults) -> None:
 
 
 def test_a_chart_of_one_point() -> None:
-    svg = spot_chart("one", [Series(0, "a", [(3.0, 4.0, 0.0)])], ("x", "y"), (None, 2.0), sizes=True)
+    svg = spot_chart("one", [Series(0, "a", [(3.0, 4.0, 0.0)])], ("x", "y"), sizes=True)
     assert svg.startswith("<svg")

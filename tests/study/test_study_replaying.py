@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shutil
 from pathlib import Path
@@ -12,34 +11,27 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.study.drafted_support import SEED, drafted_config, make_drafted
+from tests.study.drafted_support import SEED, drafted_config
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError
 from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.replay import Drafting, cycle_offsets, replay
 from vocabforge.evaluate.replay_types import MISSED, Replayed
 from vocabforge.evaluate.replay_walk import walk
-from vocabforge.models.heads import HeadOptions
 from vocabforge.models.lean import load_target
 from vocabforge.study import replaying
 from vocabforge.study.answers import load_answers
-from vocabforge.study.layout import Layout
-from vocabforge.study.methods import FULL, Method, methods
-from vocabforge.study.study_heads import StudyHeads
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.methods import StudyHeads, methods
 
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    return make_drafted(tmp_path_factory.mktemp("drafted"))
-
-
 @pytest.fixture
-def layout(made: Layout, tmp_path: Path) -> Layout:
+def layout(drafted: StudyLayout, tmp_path: Path) -> StudyLayout:
     """A study of its own, replayed already."""
-    shutil.copytree(made.root, tmp_path / "study")
-    return Layout(tmp_path / "study")
+    shutil.copytree(drafted.root, tmp_path / "study")
+    return StudyLayout(tmp_path / "study")
 
 
 @pytest.fixture
@@ -55,15 +47,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
-def run(layout: Layout, **sections: Any) -> None:
+def run(layout: StudyLayout, **sections: Any) -> None:
     replaying.run(drafted_config(layout.root, **sections), layout, SEED)
 
 
-def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None:
-    ways = methods(drafted_config(made.root), made)
+def test_all_methods_are_replayed_on_both_kinds_of_answers(drafted: StudyLayout) -> None:
+    ways = methods(drafted_config(drafted.root), drafted)
     for which in ("greedy", "drawn"):
-        found = replaying.load_replayed(made, SEED, which)
-        texts = [one.continuation for one in load_answers(made, which)]
+        found = replaying.load_replayed(drafted, SEED, which)
+        texts = [one.continuation for one in load_answers(drafted, which)]
         offsets = cycle_offsets(texts)
         assert list(found) == [way.key for way in ways]
         assert {one.ranks.shape for one in found.values()} == {(offsets[-1], 4)}
@@ -71,25 +63,25 @@ def test_all_methods_are_replayed_on_both_kinds_of_answers(made: Layout) -> None
         assert len({one.ranks.tobytes() for one in found.values()}) > 3
         full = walk(found[ways[0].key].ranks, offsets, chain(4))
         assert full.committed.sum() > 1.1 * full.cycles.sum() > 0
-    assert not list(made.replay.glob("seed-*-*"))
+    assert not list(drafted.replay.glob("seed-*-*"))
 
 
-def test_ranks_are_those_of_the_method_s_own_head(made: Layout) -> None:
+def test_ranks_are_those_of_the_method_s_own_head(drafted: StudyLayout) -> None:
     """One method of each drafter, replayed by itself."""
-    model = load_target(made.target)
-    heads = StudyHeads(made, SEED, model)
-    texts = [one.continuation for one in load_answers(made, "greedy")]
-    found = replaying.load_replayed(made, SEED, "greedy")
-    ways = {way.family: way for way in methods(drafted_config(made.root), made)}
+    model = load_target(drafted.target)
+    heads = StudyHeads(drafted.seed(SEED), drafted.target, model)
+    texts = [one.continuation for one in load_answers(drafted, "greedy")]
+    found = replaying.load_replayed(drafted, SEED, "greedy")
+    ways = {way.family: way for way in methods(drafted_config(drafted.root), drafted)}
     for family in ("reduced", "trim", "router"):
-        way = replaying.as_replayed(ways[family], made.seed(SEED))
+        way = ways[family]
         one = Drafting(heads.drafter(way.drafter), {"one": heads.head(way)})
         alone = replay(model, [one], texts, levels=4, width=10, rows=5)["one"]
         assert np.array_equal(alone.ranks, found[way.key].ranks)
         assert alone.scored == pytest.approx(found[way.key].scored, nan_ok=True)
 
 
-def test_a_finished_replay_is_taken_over(layout: Layout, asked: list[str]) -> None:
+def test_a_finished_replay_is_taken_over(layout: StudyLayout, asked: list[str]) -> None:
     before = open_artifact(layout.replayed(SEED)).content_hash
     run(layout)
     run(layout, replay={"rows": 3})  # how many rows at once changes no rank
@@ -98,7 +90,7 @@ def test_a_finished_replay_is_taken_over(layout: Layout, asked: list[str]) -> No
 
 
 def test_a_killed_replay_goes_on_with_the_other_answers(
-    layout: Layout, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    layout: StudyLayout, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_artifact(layout.replayed(SEED)).content_hash
     shutil.rmtree(layout.replayed(SEED))
@@ -121,7 +113,7 @@ def test_a_killed_replay_goes_on_with_the_other_answers(
 
 
 @pytest.mark.parametrize("what", ["levels", "head", "drafter", "answers", "vocabulary", "damage"])
-def test_other_inputs_are_replayed_anew(layout: Layout, asked: list[str], what: str) -> None:
+def test_other_inputs_are_replayed_anew(layout: StudyLayout, asked: list[str], what: str) -> None:
     changes: dict[str, Any] = {"levels": {"replay": {"levels": 3}}}
     if what == "head":
         _rewrite(layout.seed(SEED) / "low-rank", lambda name, values: -values if "down" in name else values)
@@ -166,7 +158,7 @@ def _rewrite(place: Path, change: Any) -> None:
             save_file({name: change(name, values) for name, values in load_file(file).items()}, file)
 
 
-def test_damaged_ranks_are_told(layout: Layout) -> None:
+def test_damaged_ranks_are_told(layout: StudyLayout) -> None:
     artifact = open_artifact(layout.replayed(SEED))
     key = next(iter(load_file(artifact.file("ranks-greedy.safetensors"))))
     place = layout.replayed(SEED)
@@ -199,12 +191,3 @@ def test_ranks_come_back_as_they_were(tmp_path: Path, rows: int) -> None:
     assert np.array_equal(found.ranks, drawn)
     assert found.scored[:2] == (1.5, 2.0)
     assert math.isnan(found.scored[2])
-
-
-def test_routers_are_replayed_with_their_rows_own_clusters(made: Layout) -> None:
-    way = Method("router", "r", "s", kind="router", head="h", options=HeadOptions(budgets=(2,)))
-    found = replaying.as_replayed(way, made.seed(SEED))
-    assert found.drafter == f"{FULL}/drafter"
-    assert found.options == dataclasses.replace(way.options, rows="own")
-    other = Method("ranker", "r", "s", drafter="none", kind="ranker", options=HeadOptions(shortlist=3))
-    assert replaying.as_replayed(other, made.seed(SEED)) == other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,17 @@ import numpy as np
 import pytest
 
 from tests.evaluate.test_browser import CONTRAST, browser, troubles  # noqa: F401
-from tests.study.report_support import made_up, report_config, write_stages
+from tests.study.drafted_support import SEED, drafted_config
+from tests.study.report_support import report_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.decode.shapes import chain
 from vocabforge.evaluate.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.evaluate.replay import cycle_offsets
 from vocabforge.evaluate.replay_types import MISSED, Continuation, Replayed
-from vocabforge.study.assembling import Inputs, assemble
 from vocabforge.study.config import ReplayConfig, StudyConfig
 from vocabforge.study.figures import (
-    Asked,
+    AnsweredQuestion,
     Sums,
     cells,
     conditional,
@@ -31,36 +30,22 @@ from vocabforge.study.figures import (
     question_sums,
     shapes,
 )
-from vocabforge.study.joined import COLUMNS, GREEDY
-from vocabforge.study.layout import Layout
-from vocabforge.study.plots import Panel, study_panels
-from vocabforge.study.report import KIND, render_study, run, write_report
-from vocabforge.study.report_inputs import OWN_TEXT, read_check, read_inputs
-from vocabforge.study.results import RARE, RESULTS, StudyResults, read_study
-from vocabforge.study.verdict import verdict
+from vocabforge.study.layout import StudyLayout
+from vocabforge.study.plots import StudyChart
+from vocabforge.study.report import (
+    KIND,
+    ReportInputs,
+    assemble,
+    read_check,
+    read_inputs,
+    render_study,
+    write_report,
+)
+from vocabforge.study.results import COLUMNS, GREEDY, RARE, RESULTS, StudyResults, read_study
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyConfig, Inputs]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return made_up(tmp_path_factory.mktemp("study"), share=0.05)
-
-
-@pytest.fixture(scope="module")
-def results(study: tuple[StudyConfig, Inputs]) -> StudyResults:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        return assemble(*study)
-
-
-@pytest.fixture(scope="module")
-def panels(results: StudyResults) -> list[Panel]:
-    return study_panels(results)
-
-
-def asked(*rows: tuple[str, str]) -> list[Asked]:
-    return [Asked(name, category, Continuation((1,), (1, 2, 3))) for name, category in rows]
+def asked(*rows: tuple[str, str]) -> list[AnsweredQuestion]:
+    return [AnsweredQuestion(name, category, Continuation((1,), (1, 2, 3))) for name, category in rows]
 
 
 class TestFigures:
@@ -100,7 +85,7 @@ class TestFigures:
 
     def test_a_chain_by_hand(self) -> None:
         """Answers of 5 and 2 tokens: the full head is always right, the other never at its first token."""
-        both = [Asked("a", "x", Continuation((1,), tuple(range(size)))) for size in (5, 2)]
+        both = [AnsweredQuestion("a", "x", Continuation((1,), tuple(range(size)))) for size in (5, 2)]
         offsets = cycle_offsets([one.continuation for one in both])
         right = np.zeros((5, 2), np.uint8)
         right[[2, 3, 4], [1, 1, 1]] = MISSED  # behind an answer's end
@@ -124,7 +109,7 @@ class TestFigures:
 
     def test_cycles_that_a_limit_may_have_cut_do_not_count(self) -> None:
         """An answer of 8 tokens, always right, chain of 3: cycles begin at 0 and 4; behind 4 three tokens are left."""
-        one = Asked("a", "x", Continuation((1,), tuple(range(8))), limited=True)
+        one = AnsweredQuestion("a", "x", Continuation((1,), tuple(range(8))), limited=True)
         right = Replayed(np.zeros((7, 3), np.uint8), (9.0, 9.0, 9.0))
         form = shapes(ReplayConfig(levels=3, trees=()))["chain"]
         limited = question_sums([{"f": right}], ["f"], [one], form)
@@ -200,48 +185,11 @@ class TestResults:
         categories = [group.key for group in results.groups if group.kind == "category"]
         assert not results.methods[0].at("tree 60", categories[0]).predicted  # type: ignore[union-attr]
 
-    def test_goal_and_claims(self, results: StudyResults) -> None:
-        assert [(one.shape, one.temperature) for one in results.goals][:2] == [
-            ("tree 60", "greedy"),
-            ("chain", "greedy"),
-        ]
-        assert len(results.goals) == 6
-        assert results.claims[-1] == results.goals[0].claim
-        first = results.goals[0]
-        best = results.method(first.method)
-        assert best is not None
-        assert best.dynamic
-        assert best.exact <= 0.02
-        assert best.at("tree 60").share.value >= 0.985  # type: ignore[union-attr]
-        said = verdict(results)
-        assert best.label in said
-        assert re.search(r"95% interval \d+\.\d% to \d+\.\d%", said)
-        assert re.search(r"static vocabulary of another size|times as fast as that and keeps", said)
-        assert results.recommended is not None
-        assert results.recommended.places["machine"] == 1
-
-    def test_what_is_reached_is_said(self, results: StudyResults) -> None:
-        def with_goal(held: bool | None) -> str:
-            goals = [
-                one.model_copy(update={"claim": one.claim.model_copy(update={"held": held})})
-                for one in results.goals
-            ]
-            return verdict(results.model_copy(update={"goals": goals}))
-
-        assert with_goal(True).startswith("The goal is reached (tree 60, greedy)")
-        assert "It is reached with" in with_goal(True)
-        assert with_goal(False).startswith("The goal is not reached")
-        assert with_goal(None).startswith("The goal could not be tried")
-        assert "It is" not in with_goal(None)
-
-    def test_without_times_nothing_is_predicted(self, study: tuple[StudyConfig, Inputs]) -> None:
+    def test_without_times_nothing_is_predicted(self, study: tuple[StudyConfig, ReportInputs]) -> None:
         config, inputs = study
         found = assemble(config, replace(inputs, times=None, checked=None, replays=_greedy_only(inputs)))
         assert found.columns == []
-        assert found.recommended is None
-        assert found.goals[0].claim.held is None
         page = render_study(found, [])
-        assert "could not be tried" in page
         assert 'id="speed"' not in page
         assert 'id="lossless"' not in page
 
@@ -250,6 +198,9 @@ class TestResults:
         file.write_text(results.model_dump_json(), "utf-8")
         assert read_study(file) == results
         content = json.loads(file.read_text("utf-8"))
+        first = content | {"schema_version": 1, "goals": [], "claims": [{"held": None}], "recommended": None}
+        file.write_text(json.dumps(first), "utf-8")
+        assert read_study(file).methods == results.methods
         file.write_text(json.dumps(content | {"schema_version": 7}), "utf-8")
         with pytest.raises(DataError, match="another version"):
             read_study(file)
@@ -258,75 +209,61 @@ class TestResults:
             read_study(file)
 
 
-def _greedy_only(inputs: Inputs) -> Any:
+def _greedy_only(inputs: ReportInputs) -> Any:
     return {GREEDY: inputs.replays[GREEDY]}
 
 
 class TestReport:
     def test_all_files_are_written_at_once(
         self,
-        study: tuple[StudyConfig, Inputs],
+        study: tuple[StudyConfig, ReportInputs],
         results: StudyResults,
-        panels: list[Panel],
+        panels: list[StudyChart],
         tmp_path: Path,
     ) -> None:
-        layout = Layout(tmp_path / "out")
+        layout = StudyLayout(tmp_path / "out")
         write_report(results, study[0], layout, panels)
         made = open_artifact(layout.report, KIND)
         assert {"results.json", "table.md", "report.html", "plots/share.svg"} <= set(made.manifest["files"])
         assert read_study(layout.report / RESULTS) == results
         write_report(results, study[0], layout, panels)  # and again, in its place
 
-    def test_the_stage_reads_what_others_left(
-        self, study: tuple[StudyConfig, Inputs], results: StudyResults, monkeypatch: pytest.MonkeyPatch
+    def test_without_a_replay_there_is_no_report(
+        self, study: tuple[StudyConfig, ReportInputs], drafted: StudyLayout
     ) -> None:
-        monkeypatch.setattr("vocabforge.evaluate.intervals.RESAMPLES", 50)
-        monkeypatch.setattr("vocabforge.study.report.study_panels", lambda results: [])
-        config, inputs = study
-        layout = Layout(config.output)
-        write_stages(layout, config, inputs)
-        run(config, layout)
-        found = read_study(layout.report / RESULTS)
-        assert found.methods[0].cells == results.methods[0].cells
-        assert [one.held for one in found.claims] == [one.held for one in results.claims]
-        filled = found.method("vocabtrim-r-32-768")
-        assert filled is not None
-        assert filled.setting == "R = 32,768 (24,000 never counted)"
-        assert found.checked is None
-        assert any("stage check" in one for one in found.missing)
-        assert found.coverage_texts == [OWN_TEXT, "french"]
-        reduced = found.method("eagle-3-reduced-r-32-768")
-        assert reduced is not None
-        assert reduced.coverage == {OWN_TEXT: 0.97, "french": 0.71}
-        assert found.facts["stage data"].startswith("3 s")
-        assert "1 prompts shortened" in found.facts["answers, greedy"]
-        other = config.model_copy(update={"seeds": (7,)})
+        other = drafted_config(drafted.root, methods={}).model_copy(update={"seeds": (7,)})
         with pytest.raises(ArtifactError, match="no seed of the study is replayed"):
-            read_inputs(other, layout)
+            read_inputs(other, drafted)
 
-    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[Panel]) -> None:
+    def test_what_is_missing_is_said(self, drafted: StudyLayout) -> None:
+        config = drafted_config(drafted.root).model_copy(update={"seeds": (SEED, 7)})
+        found = assemble(config, read_inputs(config, drafted))
+        assert found.checked is None
+        assert found.columns == []
+        for words in ("Not replayed: seed 7.", "stage check", "stage times"):
+            assert any(words in one for one in found.missing), words
+        assert "1 prompts shortened" in found.facts["answers, greedy"]
+
+    def test_the_page_says_what_is_measured(self, results: StudyResults, panels: list[StudyChart]) -> None:
         page = render_study(results, panels)
-        for words in ("measured", "predicted", "arithmetic", verdict(results)[:60], "Not replayed: seed 3."):
+        for words in ("measured", "predicted", "arithmetic", "Not replayed: seed 3."):
             assert words in page, words
-        for key in ("methods", "goal", "claims", "speed", "categories", "rare", "drawn", "lossless", "how"):
+        for key in ("methods", "speed", "categories", "rare", "drawn", "lossless", "how"):
             assert f'id="{key}"' in page, key
         assert "<script" not in page
         assert results.command in page
 
 
 @pytest.fixture(scope="module")
-def page(results: StudyResults, panels: list[Panel], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(results: StudyResults, panels: list[StudyChart], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(render_study(results, panels), "utf-8")
     return file
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_the_page_can_be_read(browser: Any, page: Path, width: int, scheme: str) -> None:  # noqa: F811
-    found = troubles(browser, page, width, scheme)
-    # Of the wide charts and their narrow twins one is hidden, which the look cannot tell from a chart gone wrong.
-    assert found.count("a chart without a size") == 3
-    assert [one for one in found if "without a size" not in one and "text of 0 pixels" not in one] == []
+    assert troubles(browser, page, width, scheme) == []
 
 
 def test_light_and_dark_have_contrast(browser: Any, page: Path) -> None:  # noqa: F811
@@ -341,7 +278,7 @@ def test_light_and_dark_have_contrast(browser: Any, page: Path) -> None:  # noqa
 
 
 def test_the_check_is_summed_by_mode(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = StudyLayout(tmp_path)
 
     def figures(judgements: list[str], **replay: int) -> dict[str, Any]:
         different = [{"judgement": one} for one in judgements]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import UsageError
-from vocabforge.study.roofline import Sizes, head_bytes, head_seconds, scaled
+from vocabforge.study.roofline import RooflineSizes, head_bytes, head_seconds, scaled
 from vocabforge.tune.types import HeadSetting
 
-LLAMA = Sizes(rows=128_256, hidden=4096, bandwidth=4.3e12)
+LLAMA = RooflineSizes(rows=128_256, hidden=4096, bandwidth=4.3e12)
 FULL = HeadSetting(kind="full", scored=(128_256,))
 STATIC = HeadSetting(kind="static", scored=(32_768,))
 RANKER = HeadSetting(kind="ranker", scored=(2048,), rank=256)
@@ -45,7 +45,7 @@ def test_a_shared_union_of_many_rows_stays_below_the_vocabulary() -> None:
 
 
 def test_other_heads() -> None:
-    sizes, row = Sizes(rows=10_000, hidden=64), 128
+    sizes, row = RooflineSizes(rows=10_000, hidden=64), 128
     low_rank = HeadSetting(kind="low-rank", scored=(10_000,), rank=8)
     scorer = 2 * 8 * (10_000 + 64) + 3 * (4 * 10_000 + row)
     assert head_bytes(low_rank, sizes, 3).most == scorer
@@ -66,7 +66,7 @@ def test_no_row_is_refused() -> None:
 
 
 def test_heads_at_another_shape() -> None:
-    sizes = Sizes(rows=2000, hidden=512)
+    sizes = RooflineSizes(rows=2000, hidden=512)
     assert scaled(FULL, 64, sizes, rows=1000).scored == (2000,)
     assert scaled(RANKER, 4096, sizes, rows=1000).rank == 32
     assert scaled(RANKER, 4096, sizes, rows=1000).scored == (2000,)  # no more than there are

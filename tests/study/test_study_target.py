@@ -14,7 +14,7 @@ from vocabforge.corpus.sample_writer import SampleSizes, write_sample
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study import target as stage
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.train.tiny_target import make_tokenizer
 
 SOURCES = [
@@ -58,7 +58,7 @@ def study(output: Path, *, target: dict[str, Any] | None = None, **data: Any) ->
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the stage ``data`` would leave: conversations of three sources, and a tokenizer."""
     root = tmp_path_factory.mktemp("study")
-    layout = Layout(root)
+    layout = StudyLayout(root)
     write_sample(layout.data, 0, SampleSizes(train=30, heldout=6, questions_per_category=1))
     (layout.data / "heldout.jsonl").rename(layout.heldout_texts("later"))
     shutil.copyfile(layout.train_texts, layout.heldout_texts("far"))
@@ -69,12 +69,12 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def layout(texts: Path, tmp_path: Path) -> Layout:
+def layout(texts: Path, tmp_path: Path) -> StudyLayout:
     shutil.copytree(texts, tmp_path / "study")
-    return Layout(tmp_path / "study")
+    return StudyLayout(tmp_path / "study")
 
 
-def test_the_target_has_the_studys_tokenizer_and_sizes(layout: Layout, capsys: Any) -> None:
+def test_the_target_has_the_studys_tokenizer_and_sizes(layout: StudyLayout, capsys: Any) -> None:
     config = study(layout.root, tokenizer="given", target={"rows": 512, "candidates": 60})
     stage.run(config, layout)
     made = open_artifact(layout.target, "target")
@@ -91,14 +91,14 @@ def test_the_target_has_the_studys_tokenizer_and_sizes(layout: Layout, capsys: A
     assert sorted(path.name for path in layout.root.iterdir()) == ["data", "target", "tokenizer"]
 
 
-def test_without_a_given_tokenizer_one_is_made(layout: Layout) -> None:
+def test_without_a_given_tokenizer_one_is_made(layout: StudyLayout) -> None:
     shutil.rmtree(layout.tokenizer)
     stage.run(study(layout.root), layout)
     assert load_tokenizer(layout.target).vocab_size == open_artifact(layout.target).meta["vocab_size"] == 400
 
 
 def test_a_finished_target_is_made_again_only_for_other_inputs(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    layout: StudyLayout, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     config = study(layout.root, tokenizer="given")
     stage.run(config, layout)
@@ -116,13 +116,13 @@ def test_a_finished_target_is_made_again_only_for_other_inputs(
     assert open_artifact(layout.target).content_hash not in (first, second)
 
 
-def test_the_studys_seeds_do_not_change_its_target(layout: Layout) -> None:
+def test_the_studys_seeds_do_not_change_its_target(layout: StudyLayout) -> None:
     config = study(layout.root, tokenizer="given")
     other = config.model_copy(update={"seeds": (7,)})
     assert stage.target_config(other, layout) == stage.target_config(config, layout)
 
 
-def test_a_study_may_hold_nothing_out(layout: Layout, capsys: Any) -> None:
+def test_a_study_may_hold_nothing_out(layout: StudyLayout, capsys: Any) -> None:
     config = study(layout.root, sources=SOURCES[:1])
     stage.run(config, layout)
     meta = open_artifact(layout.target).meta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,33 +10,33 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.study.training_support import V, conversations, make_inputs, study_config
+from tests.study.training_support import V, make_inputs, study_config, write_own
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer import load_tokenizer
 from vocabforge.study import vocab
 from vocabforge.study.answers import COUNTS
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
 from vocabforge.study.methods import methods
 from vocabforge.vocab.clusters import load_clusters
 from vocabforge.vocab.select import SpecialTokens
 from vocabforge.vocab.subset import load_subset
-from vocabforge.vocab.table import FrequencyTable, load_counts, save_counts
+from vocabforge.vocab.table import load_counts, save_counts
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+def layout(tmp_path: Path) -> StudyLayout:
     return make_inputs(tmp_path / "study")
 
 
-def coverage(layout: Layout) -> dict[str, Any]:
+def coverage(layout: StudyLayout) -> dict[str, Any]:
     return dict(json.loads((layout.vocab / vocab.COVERAGE).read_text()))
 
 
-def stamps(layout: Layout) -> dict[str, int]:
+def stamps(layout: StudyLayout) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in layout.vocab.glob("*/manifest.json")}
 
 
-def letters(layout: Layout, ids: np.ndarray) -> set[str]:
+def letters(layout: StudyLayout, ids: np.ndarray) -> set[str]:
     backend = load_tokenizer(layout.target).backend
     return {str(backend.id_to_token(int(token))) for token in ids}
 
@@ -45,19 +46,14 @@ def contents(path: Path) -> str:
     return "".join(message["content"] for row in rows for message in row["messages"])
 
 
-def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: Layout) -> None:
+def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: StudyLayout) -> None:
     config = study_config(layout.root)
     vocab.run(config, layout)
     tokenizer = load_tokenizer(layout.target)
-    texts, own = (load_counts(layout.vocab / f"counts-{name}") for name in ("texts", "own"))
+    texts, own = load_counts(layout.vocab / "counts-texts"), load_counts(layout.answers / COUNTS)
     said = contents(layout.train_texts)
     for letter in "eotx":
         assert texts.counts[tokenizer.backend.token_to_id(letter)] == said.count(letter)  # questions, too
-    replies = [
-        json.loads(line)["messages"][1]["content"] for line in layout.own_texts.read_text().splitlines()
-    ]
-    assert own.counts[tokenizer.backend.token_to_id("x")] == sum(reply.count("x") for reply in replies)
-    assert own.counts[tokenizer.eos_ids[0]] == len(replies)  # the end of its turn is the target's, too
     for size in (40, 100):
         for name, table in (("fr", texts), ("trim", own)):
             subset = load_subset(layout.subset(name, size))
@@ -75,7 +71,7 @@ def test_rankings_are_of_texts_and_of_what_the_target_writes(layout: Layout) -> 
     assert all(load_subset(path).vocab_size == V for path in named)
 
 
-def test_coverage_of_held_out_texts(layout: Layout) -> None:
+def test_coverage_of_held_out_texts(layout: StudyLayout) -> None:
     vocab.run(study_config(layout.root), layout)
     found = coverage(layout)
     said = contents(layout.heldout_texts("apart")).encode()
@@ -92,10 +88,10 @@ def test_coverage_of_held_out_texts(layout: Layout) -> None:
     assert found["subsets"]["trim-100"]["own"] == 1.0 > found["subsets"]["fr-40"]["heldout"]["apart"]
 
 
-def test_only_what_must_be_is_made_again(layout: Layout) -> None:
+def test_only_what_must_be_is_made_again(layout: StudyLayout) -> None:
     vocab.run(study_config(layout.root), layout)
     before = stamps(layout)
-    assert len(before) == 3 + 3 + 2 + 2
+    assert len(before) == 2 + 3 + 2 + 2
     vocab.run(study_config(layout.root), layout)
     assert stamps(layout) == before
     more = {"static": [40, 100, 120], "position": [], "cores": [20], "clusters": [8, 5]}
@@ -106,10 +102,9 @@ def test_only_what_must_be_is_made_again(layout: Layout) -> None:
         "trim-120",
         "clusters-5",
     }
-    conversations(layout.own_texts, 30, ["quack"], ("one",), 3)
+    write_own(layout, ["quack"], 3)
     vocab.run(study_config(layout.root), layout)
     assert {name for name, stamp in stamps(layout).items() if stamp != after[name]} == {
-        "counts-own",
         "trim-40",
         "trim-100",
     }
@@ -119,26 +114,15 @@ def test_only_what_must_be_is_made_again(layout: Layout) -> None:
     assert len(load_subset(layout.subset("fr", 40))) == 40
 
 
-def test_counts_of_the_answers_themselves_go_before_their_text(layout: Layout) -> None:
-    tokenizer = load_tokenizer(layout.target)
-    counts = np.zeros(V, dtype=np.int64)
-    counts[200:230] = 5
-    special = SpecialTokens.of(tokenizer)
-    table = FrequencyTable(counts, 3, 9, "assistant", tokenizer.fingerprint, {}, special)
-    save_counts(table, layout.answers / COUNTS)
-    vocab.run(study_config(layout.root), layout)
-    assert set(range(200, 230)) <= set(load_subset(layout.subset("trim", 40)).ids.tolist())
-    assert not (layout.vocab / "counts-own").exists()
-    save_counts(
-        FrequencyTable(counts, 3, 9, "assistant", "sha256:other", {}, special),
-        layout.answers / COUNTS,
-        overwrite=True,
-    )
+def test_counts_of_another_tokenizer_are_refused(layout: StudyLayout) -> None:
+    table = load_counts(layout.answers / COUNTS)
+    other = dataclasses.replace(table, fingerprint="sha256:other")
+    save_counts(other, layout.answers / COUNTS, overwrite=True)
     with pytest.raises(MismatchError):
         vocab.run(study_config(layout.root), layout)
 
 
-def test_a_study_without_held_out_sources(layout: Layout) -> None:
+def test_a_study_without_held_out_sources(layout: StudyLayout) -> None:
     data = {"sources": [{"name": "one", "kind": "sample"}], "benchmarks": {}}
     vocab.run(study_config(layout.root, data=data), layout)
     assert all(row["heldout"] == {} for row in coverage(layout)["subsets"].values())
@@ -155,7 +139,7 @@ def test_a_study_without_held_out_sources(layout: Layout) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_counted(
-    layout: Layout, sections: dict[str, Any], word: str
+    layout: StudyLayout, sections: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         vocab.run(study_config(layout.root, **sections), layout)
@@ -163,7 +147,7 @@ def test_what_cannot_be_is_refused_before_anything_is_counted(
     assert not layout.vocab.exists()
 
 
-def test_missing_texts_name_their_stage(layout: Layout) -> None:
+def test_missing_texts_name_their_stage(layout: StudyLayout) -> None:
     layout.heldout_texts("apart").unlink()
     with pytest.raises(DataError) as caught:
         vocab.run(study_config(layout.root), layout)

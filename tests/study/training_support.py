@@ -8,12 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests.corpus.tokenizer_factory import byte_tokenizer
 from tests.support import tiny_target
 from tests.train.run_support import WORDS
 from vocabforge.core.config import parse_config
+from vocabforge.corpus.tokenizer import load_tokenizer
+from vocabforge.study.answers import COUNTS
 from vocabforge.study.config import StudyConfig
-from vocabforge.study.layout import Layout
+from vocabforge.study.layout import StudyLayout
+from vocabforge.vocab.select import SpecialTokens
+from vocabforge.vocab.table import FrequencyTable, save_counts
 
 V, ROWS = 261, 270  # the tokenizer's tokens, and the embedding's rows
 
@@ -30,15 +36,31 @@ def conversations(path: Path, count: int, words: Sequence[str], sources: Sequenc
     path.write_text("".join(lines))
 
 
-def make_inputs(root: Path) -> Layout:
-    """What the stages before ``vocab`` leave: target, texts, held-out texts, own answers (without counts)."""
-    layout = Layout(root)
+def make_inputs(root: Path) -> StudyLayout:
+    """What the stages before ``vocab`` leave: target, texts, held-out texts, own answers with their counts."""
+    layout = StudyLayout(root)
     tiny_target(layout.target, vocab_size=ROWS, initializer_range=0.2)
     byte_tokenizer(layout.target)
     conversations(layout.train_texts, 60, WORDS, ("one", "two"), 0)
     conversations(layout.heldout_texts("apart"), 12, ["zebra", "quiz", "the"], ("apart",), 1)
-    conversations(layout.own_texts, 30, ["the", "xylophone", "jazz"], ("one",), 2)
+    write_own(layout, ["the", "xylophone", "jazz"], 2)
     return layout
+
+
+def write_own(layout: StudyLayout, words: Sequence[str], seed: int) -> None:
+    """The target's own answers, and the counts of their tokens."""
+    conversations(layout.own_texts, 30, words, ("one",), seed)
+    tokenizer = load_tokenizer(layout.target)
+    rows = [json.loads(line) for line in layout.own_texts.read_text().splitlines()]
+    ids = [
+        token
+        for row in rows
+        for token in (*tokenizer.encode(row["messages"][1]["content"]), tokenizer.eos_ids[0])
+    ]
+    counts = np.bincount(ids, minlength=tokenizer.vocab_size).astype(np.int64)
+    special = SpecialTokens.of(tokenizer)
+    table = FrequencyTable(counts, len(rows), len(ids), "assistant", tokenizer.fingerprint, {}, special)
+    save_counts(table, layout.answers / COUNTS, overwrite=True)
 
 
 def study_config(root: Path, **sections: Any) -> StudyConfig:

@@ -14,11 +14,11 @@ from vocabforge.cli import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.row_log import read_jsonl_log
-from vocabforge.evaluate.bench_heads_make import still_there, train_drafter
 from vocabforge.models.drafter_io import save_drafter
 from vocabforge.models.head_io import drafter_digest, load_head, owner_of
 from vocabforge.models.low_rank import factor_head
 from vocabforge.models.target import HFTarget
+from vocabforge.study.steps import still_there, train_drafter
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.draft_heads import (
     FOLDER,

@@ -102,7 +102,7 @@ def print_kernels(result: dict[str, Any]) -> None:
 
 
 def print_heads(result: dict[str, Any]) -> None:
-    from ..evaluate.bench_heads_table import COLUMNS, cells
+    from ..study.draft_heads import COLUMNS, cells
 
     settings = result["settings"]
     seeds = ", ".join(map(str, settings["seeds"]))
@@ -139,14 +139,14 @@ PRINTERS = {
 
 
 if TYPE_CHECKING:
-    from ..evaluate.bench_heads_options import HeadBenchOptions
+    from ..study.draft_heads import HeadBenchOptions
 
 # name -> "module:attr". ``count-freq`` takes (tokenizer, inputs, repeats=, workers=, text_unit=), ``draft-heads``
 # (recipe, overrides, options, output), the others (settings, repeats=).
 BENCHMARKS: dict[str, str] = {
     "count-freq": "vocabforge.evaluate.bench_counting:bench_counting",
     "decoding": "vocabforge.evaluate.bench_decoding:bench_decoding",
-    "draft-heads": "vocabforge.evaluate.bench_heads:bench_draft_heads",
+    "draft-heads": "vocabforge.study.draft_heads:bench_draft_heads",
     "kernels": "vocabforge.evaluate.bench_kernels:bench_kernels",
     "training": "vocabforge.evaluate.bench_training:bench_training",
 }
@@ -215,7 +215,7 @@ class HeadBenchArguments:
         Raises:
             UsageError: a list of numbers that cannot be read.
         """
-        from ..evaluate.bench_heads_options import HeadBenchOptions
+        from ..study.draft_heads import HeadBenchOptions
 
         return HeadBenchOptions(
             seeds=sizes_in("--seeds", self.seeds, needed=True),

@@ -43,7 +43,7 @@ def study(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a target and drafters, and compare all draft vocabularies: accepted length, time, claims.
+    """Train a target and drafters, and compare all draft vocabularies: accepted length and time.
 
     Stages are run in their order; what is finished is not made again, and an interrupted stage goes on where it
     stopped. The report is in OUTPUT/report.

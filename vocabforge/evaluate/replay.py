@@ -24,7 +24,7 @@ from ..models.heads import DraftHead, DraftState, base_of
 from ..models.lean import LeanModel
 from .replay_block import Block, Parts, Placed
 from .replay_states import (
-    Batch,
+    CycleBatch,
     StepRows,
     TargetReader,
     Unroller,
@@ -87,9 +87,11 @@ def replay(
     asked = [one for one in continuations if len(one.tokens) > 1]
     total = cycle_offsets(continuations)[-1]
     supports = [_supports(one, width) for one in draftings]
-    tallies = {name: _Tally(total, levels, width, model.device) for one in draftings for name in one.heads}
+    tallies = {
+        name: _RankTally(total, levels, width, model.device) for one in draftings for name in one.heads
+    }
     if asked:
-        reader = _Reader(model, draftings, asked, levels)
+        reader = _ReplayReader(model, draftings, asked, levels)
         with ProgressBar(label, total * len(draftings), "rows") as bar:
             begin = 0
             for batches in reader.batches(rows * _BLOCKS):
@@ -106,7 +108,7 @@ def cycle_offsets(continuations: Sequence[Continuation]) -> list[int]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).tolist()
 
 
-class _Reader:
+class _ReplayReader:
     """Drafts continuations with every drafter."""
 
     def __init__(
@@ -124,7 +126,7 @@ class _Reader:
         self._unrollers = [Unroller(one.drafter, levels, longest, most) for one in draftings]
         self._sizes = {head.context_size for one in draftings for head in one.heads.values()} - {0}
 
-    def batches(self, cycles: int) -> Iterator[list[Batch]]:
+    def batches(self, cycles: int) -> Iterator[list[CycleBatch]]:
         """For as many continuations as make so many cycles, or the last ones, a batch of every drafting."""
         waiting: list[Continuation] = []
         count = 0
@@ -135,7 +137,7 @@ class _Reader:
                 yield self._drafted(waiting)
                 waiting, count = [], 0
 
-    def _drafted(self, continuations: Sequence[Continuation]) -> list[Batch]:
+    def _drafted(self, continuations: Sequence[Continuation]) -> list[CycleBatch]:
         parts: list[list[tuple[int, list[StepRows]]]] = [[] for _ in self._unrollers]
         contexts: list[dict[int, Tensor]] = []
         for one in continuations:
@@ -147,7 +149,7 @@ class _Reader:
         return [join(found, contexts) for found in parts]
 
 
-class _Tally:
+class _RankTally:
     """One head's ranks, and what it scored for them."""
 
     def __init__(self, total: int, levels: int, width: int, device: torch.device) -> None:
@@ -190,8 +192,8 @@ def _supports(drafting: Drafting, width: int) -> tuple[Parts, dict[str, Support]
 def _score(
     parts: Parts,
     supports: Mapping[str, Support],
-    tallies: Mapping[str, _Tally],
-    batch: Batch,
+    tallies: Mapping[str, _RankTally],
+    batch: CycleBatch,
     begin: int,
     rows: int,
 ) -> None:
@@ -211,7 +213,7 @@ def _score(
         tally.close(begin)
 
 
-def _block(parts: Parts, batch: Batch, step: int, part: StepRows) -> Block:
+def _block(parts: Parts, batch: CycleBatch, step: int, part: StepRows) -> Block:
     ids = parts.base.target_ids
     places = torch.searchsorted(ids, part.wanted).clamp(max=len(ids) - 1)
     wanted = torch.where(ids[places] == part.wanted, places, -1)

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from ..core.errors import MismatchError
 from ..models.heads import DraftState, HeadBase
 from ..models.low_rank import Selector
-from .replay_above import Pairs, above
-from .replay_lists import OnList, Shortlist, on_lists
+from .replay_lists import OnList, Pairs, Shortlist, above, on_lists
 
 _T = TypeVar("_T")
 

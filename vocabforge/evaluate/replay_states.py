@@ -142,7 +142,7 @@ def text_contexts(
 
 
 @dataclass(frozen=True)
-class Batch:
+class CycleBatch:
     """All cycles of some continuations.
 
     Attributes:
@@ -156,7 +156,9 @@ class Batch:
     contexts: Mapping[int, Tensor]
 
 
-def join(parts: Sequence[tuple[int, Sequence[StepRows]]], contexts: Sequence[Mapping[int, Tensor]]) -> Batch:
+def join(
+    parts: Sequence[tuple[int, Sequence[StepRows]]], contexts: Sequence[Mapping[int, Tensor]]
+) -> CycleBatch:
     """Batches of single continuations, one after the other.
 
     Args:
@@ -177,7 +179,7 @@ def join(parts: Sequence[tuple[int, Sequence[StepRows]]], contexts: Sequence[Map
             StepRows(rows, *(torch.cat([getattr(step, name) for _, step in there]) for name in others))
         )
     sizes = contexts[0].keys()
-    return Batch(total, joined, {size: torch.cat([one[size] for one in contexts]) for size in sizes})
+    return CycleBatch(total, joined, {size: torch.cat([one[size] for one in contexts]) for size in sizes})
 
 
 def check_continuations(model: LeanModel, continuations: Sequence[Continuation]) -> None:

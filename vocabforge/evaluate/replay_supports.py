@@ -27,9 +27,8 @@ from ..models.heads import (
     StaticHead,
 )
 from ..models.heads_core import ContextTail, CoreAndTail, HotCore, RankerTail
-from .replay_above import above
 from .replay_block import Block, Parts, Placed, part_of
-from .replay_lists import Shortlist
+from .replay_lists import Shortlist, above
 
 
 class Support(Protocol):

@@ -1,4 +1,4 @@
-"""Stage ``data``: conversations to learn from, held-out ones by source, and the questions that are asked."""
+"""Stage ``data``: conversations to learn from, held-out ones by source, and the questions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from ..core.errors import ArtifactError, DataError, UsageError
 from ..core.files import atomic_write_json, sha256_file
 from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.benchmarks import Benchmark, Question, load_benchmark, spread
-from .config import StudyConfig
-from .config_data import SourceConfig, StudyDataConfig
-from .layout import Layout
-from .overlap import Overlap
-from .source_types import Talk
-from .sources import SourceTexts, read_source
-from .tokenizer_folder import tokenizer_hashes, unpack_tokenizer
+from .config import StudyConfig, StudyDataConfig
+from .layout import StudyLayout
+from .overlap import HeldoutOverlap
+from .sources import NO_TOOLS, SourceTexts, Talk, read_source
+from .target import tokenizer_hashes, unpack_tokenizer
 
 KIND = "study-data"
 RARE = "rare"
@@ -33,7 +31,7 @@ _SHUFFLE_SEED = 0
 Row = dict[str, Any]
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Write ``layout.data`` and, where one is given, ``layout.tokenizer``.
 
     ``train.jsonl``, ``heldout-NAME.jsonl`` and ``questions-NAME.jsonl``: see :func:`make`; ``summary.json``: how many
@@ -68,7 +66,7 @@ def run(config: StudyConfig, layout: Layout) -> None:
 
 
 @dataclass
-class Made:
+class StudyTexts:
     """The files' rows.
 
     Attributes:
@@ -86,7 +84,7 @@ class Made:
 
 def make(
     config: StudyDataConfig, benchmarks: Mapping[str, Benchmark], tokenizer: TextTokenizer | None
-) -> Made:
+) -> StudyTexts:
     """All rows from the sources.
 
     Conversations are ``{"messages": [...], "source": NAME}`` with the tool list beside where there is one, questions as
@@ -97,11 +95,12 @@ def make(
     Raises:
         DataError: see :func:`run`.
     """
-    made = Made()
-    read = [
-        read_source(_limited(source, config), config.root, config.answer_characters, tokenizer)
-        for source in config.sources
-    ]
+    made = StudyTexts()
+    read = []
+    for source in config.sources:
+        limit = config.limits.get(source.name, source.documents)
+        limited = source.model_copy(update={"documents": limit})
+        read.append(read_source(limited, config.root, config.answer_characters, tokenizer))
     asked = {name: benchmark.questions for name, benchmark in benchmarks.items()}
     made.questions = {name: [_question(one) for one in questions] for name, questions in asked.items()}
     if rare := _rare([one for one in read if one.source.role == RARE], config.rare_questions):
@@ -112,14 +111,27 @@ def make(
         f"questions {name}": [one.turns for one in questions] for name, questions in asked.items()
     }
     sets |= {f"heldout {one.source.name}": [talk.texts for talk in one.talks] for one in others}
-    overlap = Overlap(sets, config.overlap)
-    sources = []
+    overlap = HeldoutOverlap(sets, config.overlap)
+    sources: list[dict[str, Any]] = []
     for one in read:
         kept, met = one.talks, Counter[str]()
         if one.source.role == "train":
-            kept, met = _apart(one.talks, overlap)
+            shared = [overlap.met(talk.texts) for talk in one.talks]
+            met.update(name for names in shared for name in names)
+            kept = [talk for talk, names in zip(one.talks, shared) if not names]
             made.train += _rows(one, kept)
-        sources.append(_figures(one, kept, met))
+        sources.append(
+            {
+                **{name: getattr(one.source, name) for name in ("name", "kind", "role")},
+                "categories": dict(Counter(talk.category for talk in kept)),
+                "documents": len(kept),
+                "characters": sum(talk.characters for talk in kept),
+                "of": one.of,
+                "left_out": len(one.talks) - len(kept),
+                "met": dict(met),
+                "skipped": one.skipped,
+            }
+        )
     if not made.train:
         raise DataError(
             "nothing is left to learn from",
@@ -128,60 +140,30 @@ def make(
             remedy="let data.overlap be longer, or hold other sources out",
         )
     random.Random(_SHUFFLE_SEED).shuffle(made.train)
-    of = {name: benchmark.of for name, benchmark in benchmarks.items()}
     made.summary = {
         "train": {
             "conversations": len(made.train),
             "characters": sum(one["characters"] for one in sources if one["role"] == "train"),
         },
         "sources": sources,
-        "questions": {name: _counted(rows, of.get(name)) for name, rows in made.questions.items()},
+        "questions": {
+            name: {
+                "questions": len(rows),
+                "of": benchmarks[name].of if name in benchmarks else len(rows),
+                "categories": dict(Counter(row["category"] for row in rows)),
+            }
+            for name, rows in made.questions.items()
+        },
     }
     return made
 
 
-def _limited(source: SourceConfig, config: StudyDataConfig) -> SourceConfig:
-    """A source with the limit that the study's size sets it."""
-    limit = config.limits.get(source.name, source.documents)
-    return source.model_copy(update={"documents": limit})
-
-
-def _apart(talks: Sequence[Talk], overlap: Overlap) -> tuple[list[Talk], Counter[str]]:
-    """Conversations that share nothing with a held-out set, and how many of the others met which."""
-    kept, met = [], Counter[str]()
-    for talk in talks:
-        names = overlap.met(talk.texts)
-        met.update(names)
-        if not names:
-            kept.append(talk)
-    return kept, met
-
-
-def _figures(read: SourceTexts, kept: Sequence[Talk], met: Mapping[str, int]) -> dict[str, Any]:
-    """A source's part of the summary; a conversation that met several sets is counted in each of ``met``."""
-    source = read.source
-    return {
-        "name": source.name,
-        "kind": source.kind,
-        "role": source.role,
-        "categories": dict(Counter(talk.category for talk in kept)),
-        "documents": len(kept),
-        "characters": sum(talk.characters for talk in kept),
-        "of": read.of,
-        "left_out": len(read.talks) - len(kept),
-        "met": dict(met),
-        "skipped": read.skipped,
-    }
-
-
 def _rows(read: SourceTexts, talks: Sequence[Talk]) -> list[Row]:
-    rows = []
-    for talk in talks:
-        row: Row = {"messages": talk.messages, "source": read.source.name}
-        if talk.tools not in (None, "", "[]", []):
-            row["tools"] = talk.tools
-        rows.append(row)
-    return rows
+    return [
+        {"messages": talk.messages, "source": read.source.name}
+        | ({} if talk.tools in NO_TOOLS else {"tools": talk.tools})
+        for talk in talks
+    ]
 
 
 def _question(question: Question) -> Row:
@@ -208,14 +190,6 @@ def _rare(sources: Sequence[SourceTexts], most: int) -> list[Row]:
         {"question_id": number, "category": talk.category, "turns": talk.prompts}
         for number, talk in enumerate(chosen, start=1)
     ]
-
-
-def _counted(rows: Sequence[Row], of: int | None) -> dict[str, Any]:
-    return {
-        "questions": len(rows),
-        "of": len(rows) if of is None else of,
-        "categories": dict(Counter(row["category"] for row in rows)),
-    }
 
 
 def _check_names(config: StudyDataConfig) -> None:

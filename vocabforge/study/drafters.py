@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError
+from ..core.files import atomic_write, sha256_file
 from ..core.lock import only_writer
-from ..corpus.tokenizer import load_tokenizer
-from ..evaluate import bench_heads_make as making
-from ..evaluate.bench_heads_steps import PlannedStep, Steps
+from ..corpus.chat import render_with_mask
+from ..corpus.conversation import parse_conversation
+from ..corpus.tokenizer import TextTokenizer, load_tokenizer
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..train.config import (
@@ -25,19 +28,156 @@ from ..train.config import (
     TrainConfig,
     TTTConfig,
 )
-from ..train.data import TrainData, corpus_counts
+from ..train.data import TrainData, corpus_counts, prepare
 from ..train.draft_heads import head_name
 from ..train.router_train import BestTokens
 from ..train.setup import CALIBRATION_ROWS, identity_of
 from ..train.trainer import Trainer
+from . import steps as making
+from .answers import spread_by_source
 from .candidates import CandidateSampler
-from .config import PartConfig, StudyConfig
+from .config import DraftersConfig, PartConfig, StudyConfig
 from .copying import start_copying
-from .drafter_data import FOLDER, mix, mix_fits, mix_key, packed
-from .layout import Layout
+from .layout import StudyLayout, begin, publish, tidy
 from .methods import FULL, LOW_RANK, PARTS, REDUCED, ranker_folder, router_folder
-from .run_folders import begin, publish, tidy
 from .target_loss import passes_in_bf16
+from .vocab import content_of, heldout_files
+
+FOLDER = "prepared"
+TRAIN, HELDOUT = "train.jsonl", "heldout.jsonl"
+_SAMPLE = 256  # conversations whose tokens are counted, to know how many a share of the rows takes
+_HELDOUT = 8  # conversations of each held-out source: few, as held-out figures are exact over all ids
+
+
+def mix(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Write the conversations that drafters learn from, and a few held-out ones, below ``layout.root``.
+
+    Of both kinds so many are taken that ``drafters.corpus_share`` of the tokens are texts of the sources, evenly over
+    each source, and no more than the full drafter's steps read once.
+
+    Returns:
+        ``files``: path and SHA-256 of each; ``conversations`` and ``tokens`` (estimated) of each kind.
+
+    Raises:
+        DataError: a row is malformed.
+    """
+    own, share = config.drafters, config.drafters.corpus_share
+    lines = {"texts": _lines(layout.train_texts) if share > 0 else []}
+    lines["own"] = _lines(layout.own_texts) if share < 1 else []
+    each = {name: _mean_tokens(found, tokenizer) if found else 0.0 for name, found in lines.items()}
+    have = {name: each[name] * len(found) for name, found in lines.items()}
+    tokens = dict(zip(lines, shared_tokens(have["texts"], have["own"], own)))
+    chosen = {name: _spread(found, tokens[name] / (each[name] or 1.0)) for name, found in lines.items()}
+    folder = layout.root / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / TRAIN, "".join(line + "\n" for line in interleaved(chosen["texts"], chosen["own"])))
+    sources = [_spread(_lines(path), _HELDOUT) for path in heldout_files(config, layout).values()]
+    atomic_write(
+        folder / HELDOUT, "".join(line + "\n" for row in zip_longest(*sources) for line in row if line)
+    )
+    return {
+        "files": {str(path): sha256_file(path) for path in (folder / TRAIN, folder / HELDOUT)},
+        "conversations": {name: len(found) for name, found in chosen.items()},
+        "tokens": {name: round(each[name] * len(found)) for name, found in chosen.items()},
+    }
+
+
+def mix_key(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Everything that decides what :func:`mix` writes.
+
+    Raises:
+        DataError: a file of another stage is missing.
+    """
+    own = config.drafters
+    return {
+        "texts": content_of(layout.train_texts, "data"),
+        "own": content_of(layout.own_texts, "answers"),
+        "heldout": {name: content_of(path, "data") for name, path in heldout_files(config, layout).items()},
+        "tokenizer": tokenizer.fingerprint,
+        "share": own.corpus_share,
+        "tokens": _needed(own),
+    }
+
+
+def mix_fits(made: Mapping[str, Any]) -> bool:
+    """Whether the files of :func:`mix` are there as they were written."""
+    return all(
+        Path(path).is_file() and sha256_file(Path(path)) == digest for path, digest in made["files"].items()
+    )
+
+
+def packed(config: StudyConfig, layout: StudyLayout, tokenizer: TextTokenizer) -> TrainData:
+    """The mixed conversations as packed rows, made once and found again by their content.
+
+    Raises:
+        DataError: nothing to learn from.
+        ConfigError: too few conversations to hold some out, where no source is held out.
+    """
+    folder = layout.root / FOLDER
+    heldout = (folder / HELDOUT,) if (folder / HELDOUT).stat().st_size else ()
+    there = len(_lines(folder / TRAIN))
+    data = DataConfig(
+        train=(folder / TRAIN,),
+        heldout=heldout,
+        heldout_documents=min(_HELDOUT, max(1, there // _HELDOUT)),  # where no source is held out
+        sequence_length=config.drafters.sequence_length,
+        overlong="split",  # a long prompt must not take its answer with it
+    )
+    return prepare(data, tokenizer, cache=folder)
+
+
+def shared_tokens(texts: float, own: float, config: DraftersConfig) -> tuple[float, float]:
+    """Tokens to take of the texts and of the target's own answers.
+
+    Args:
+        texts, own: tokens that there are.
+
+    Returns:
+        what has the wanted share, as much as the full drafter's steps read once, less where one of both runs out.
+    """
+    share, total = config.corpus_share, float(_needed(config))
+    if share > 0:
+        total = min(total, texts / share)
+    if share < 1:
+        total = min(total, own / (1 - share))
+    return total * share, total * (1 - share)
+
+
+def interleaved(*parts: Sequence[str]) -> Iterator[str]:
+    """All lines, each part's in its order and spread evenly over the whole."""
+    placed = [
+        ((number + 0.5) / len(part), which, line)
+        for which, part in enumerate(parts)
+        for number, line in enumerate(part)
+    ]
+    yield from (line for _, _, line in sorted(placed, key=lambda one: one[:2]))
+
+
+def _needed(config: DraftersConfig) -> int:
+    """Tokens that the full drafter's steps read."""
+    return config.full.steps * config.full.batch_size * config.sequence_length
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text("utf-8").split("\n") if line.strip()]
+
+
+def _spread(lines: Sequence[str], count: float) -> list[str]:
+    """About ``count`` of the lines, evenly over the rows of each source; one at least."""
+    if not lines:
+        return []
+    sources = [str(json.loads(line).get("source", "")) for line in lines]
+    return [lines[place] for place in spread_by_source(sources, max(1, round(count)))]
+
+
+def _mean_tokens(lines: Sequence[str], tokenizer: TextTokenizer) -> float:
+    """Tokens of a conversation, from a sample; 0 where none of it can be rendered."""
+    sizes = []
+    for line in _spread(lines, _SAMPLE):
+        with contextlib.suppress(DataError):  # counted and named when the rows are packed
+            sizes.append(len(render_with_mask(tokenizer, parse_conversation(json.loads(line)) or [])[0]))
+    return sum(sizes) / max(len(sizes), 1)
+
 
 JOINT, ALONE = PARTS
 # Keys of `train-drafter`'s heads, in the order of methods.ranks: a run trains two rankers side by side.
@@ -47,7 +187,7 @@ RUNS = "runs"  # of what becomes a single head
 _EVAL_TOKENS = 256
 
 
-def run(config: StudyConfig, layout: Layout, seed: int) -> None:
+def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Train everything of one seed; what an earlier run finished with the same inputs is taken over.
 
     Below ``layout.seed(seed)``: the run folders ``full`` and ``reduced`` with their ``drafter``; rankers (joint and
@@ -61,8 +201,7 @@ def run(config: StudyConfig, layout: Layout, seed: int) -> None:
     Training(config, layout, seed).run()
 
 
-@dataclass(frozen=True)
-class Inputs:
+class TrainingInputs(NamedTuple):
     """What all trainings of a seed share: settings, rows, and the target's fingerprint."""
 
     base: TrainConfig
@@ -73,42 +212,29 @@ class Inputs:
 class Training:
     """The trainings of one seed, in order."""
 
-    def __init__(self, config: StudyConfig, layout: Layout, seed: int) -> None:
+    def __init__(self, config: StudyConfig, layout: StudyLayout, seed: int) -> None:
         check_ranks(config)
         self.config, self.layout, self.seed = config, layout, seed
         self.place = layout.seed(seed)
-        self._steps = Steps(self._plan())
         self._best: BestTokens = {}
-
-    def _plan(self) -> list[PlannedStep]:
-        """Every step in the order of :meth:`run`; weights are rough shares of time."""
-        own, where = self.config.drafters, f"seed {self.seed}"
-        named = (
-            ("full drafter with rankers and a low-rank head", own.full, 1.0),
-            (f"drafter over {own.reduced_size:,} tokens", own.reduced, 0.6),
-            ("rankers alone", own.alone, 0.8),
-        )
-        plan = [PlannedStep("conversations to learn from", "", 2.0)]
-        plan += [PlannedStep(name, where, cost * _work(part)) for name, part, cost in named]
-        return plan + [
-            PlannedStep(f"router over {count:,} clusters", where, 4.0 * _work(own.router))
-            for count in self.config.methods.clusters
-        ]
 
     def run(self) -> None:
         """Train, or take over, every part."""
-        inputs = self.inputs()
+        own, inputs = self.config.drafters, self.inputs()
         full = self.full(inputs)
-        self.reduced(inputs)
-        self.alone(inputs, Path(full["drafter"]))
+        vocab = {"head": "own", "vocab": self.layout.subset("fr", own.reduced_size)}
+        self._train(inputs, own.reduced, self.place / REDUCED, {}, drafter=vocab)
+        heads = {"drafter": {"init": Path(full["drafter"]), "freeze": True}, "heads": self._rankers()}
+        self._train(inputs, own.alone, self.place / RUNS / "rankers", self._ranker_folders(ALONE), **heads)
         for count in self.config.methods.clusters:
-            self.router(inputs, full, count)
+            self._router(inputs, full, count)
 
-    def inputs(self) -> Inputs:
+    def inputs(self) -> TrainingInputs:
         config, layout = self.config, self.layout
         tokenizer = load_tokenizer(layout.target)
         with only_writer(layout.root / FOLDER, wait=True):  # other seeds may be trained beside
-            self._steps.run(
+            making.run_step(
+                "conversations to learn from",
                 layout.root / FOLDER / "mixed.json",
                 mix_key(config, layout, tokenizer),
                 lambda: mix(config, layout, tokenizer),
@@ -116,37 +242,16 @@ class Training:
             )
             data = packed(config, layout, tokenizer)
         base = base_settings(config, layout, data.prepared.artifact.path)
-        return Inputs(base, data, target_fingerprint(layout.target))
+        return TrainingInputs(base, data, target_fingerprint(layout.target))
 
-    def full(self, inputs: Inputs) -> dict[str, Any]:
-        parts = self.config.methods.ranks
-        heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(parts[0])}
+    def full(self, inputs: TrainingInputs) -> dict[str, Any]:
+        """The full drafter with its heads."""
+        heads: dict[str, Any] = {**self._rankers(), "low_rank": self._low_rank(self.config.methods.ranks[0])}
         wanted = self._ranker_folders(JOINT) | {head_name("low_rank"): LOW_RANK}
         # A head of its own, as the reduced drafter has: what is compared is the vocabulary, not what is trained.
         own = {"head": "own"}
-        settings = self._part(inputs, self.config.drafters.full, self.place / FULL, drafter=own, heads=heads)
-        return self._train(inputs, settings, wanted)
-
-    def reduced(self, inputs: Inputs) -> None:
-        own = self.config.drafters
-        subset = self.layout.subset("fr", own.reduced_size)
-        vocab = {"head": "own", "vocab": subset}
-        self._train(inputs, self._part(inputs, own.reduced, self.place / REDUCED, drafter=vocab), {})
-
-    def alone(self, inputs: Inputs, drafter: Path) -> None:
-        settings = self._part(
-            inputs,
-            self.config.drafters.alone,
-            self.place / RUNS / "rankers",
-            drafter={"init": drafter, "freeze": True},
-            heads=self._rankers(),
-        )
-        self._train(inputs, settings, self._ranker_folders(ALONE))
-
-    def _part(
-        self, inputs: Inputs, part: PartConfig, output: Path, **sections: dict[str, Any]
-    ) -> TrainConfig:
-        return part_settings(inputs.base, part, output, self.seed, **sections)
+        part, output = self.config.drafters.full, self.place / FULL
+        return self._train(inputs, part, output, wanted, drafter=own, heads=heads)
 
     def _rankers(self) -> dict[str, LowRankConfig]:
         """Keys of ``heads`` for a ranker of each rank."""
@@ -160,13 +265,20 @@ class Training:
         ranks = zip(RANKERS, self.config.methods.ranks)
         return {head_name(key): ranker_folder(part, training) for key, part in ranks}
 
-    def _train(self, inputs: Inputs, settings: TrainConfig, wanted: Mapping[str, str]) -> dict[str, Any]:
+    def _train(
+        self,
+        inputs: TrainingInputs,
+        part: PartConfig,
+        output: Path,
+        wanted: Mapping[str, str],
+        **sections: Any,
+    ) -> dict[str, Any]:
         """One run of ``train-drafter``; its heads go where the study looks for them.
 
         Args:
             wanted: folder below the seed's, by folder of the run's heads.
         """
-        output = settings.output
+        settings = part_settings(inputs.base, part, output, self.seed, **sections)
         key = {
             **identity_of(settings, inputs.data.digest(), inputs.target),
             **self._options(settings),
@@ -187,7 +299,7 @@ class Training:
                 "contents": making.content_hashes(list(heads.values())),
             }
 
-        made = self._steps.run(output.with_suffix(".json"), key, make, making.still_there)
+        made = making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
         tidy(output)
         return made
 
@@ -209,10 +321,10 @@ class Training:
             sampler = CandidateSampler(corpus_counts(trainer.data.train, rows), size, rows, config.run.seed)
             trainer.sample = lambda step, ids: sampler.draw(step, ids, trainer.device)
 
-    def router(self, inputs: Inputs, full: Mapping[str, Any], count: int) -> None:
+    def _router(self, inputs: TrainingInputs, full: Mapping[str, Any], count: int) -> None:
         own, clusters = self.config.drafters, self.layout.clusters(count)
         output, place = self.place / RUNS / router_folder(count), self.place / router_folder(count)
-        settings = self._part(inputs, own.router, output)
+        settings = part_settings(inputs.base, own.router, output, self.seed)
         optim = settings.optim.model_copy(update={"clip": 1.0})
         key = {
             "drafter": full["digest"],
@@ -240,7 +352,7 @@ class Training:
             publish(Path(made["path"]), place)
             return {"path": str(place), "contents": making.content_hashes([place])}
 
-        self._steps.run(output.with_suffix(".json"), key, make, making.still_there)
+        making.run_step(f"seed {self.seed}: {output.name}", output.with_suffix(".json"), key, make)
         tidy(output)
 
 
@@ -259,7 +371,7 @@ def check_ranks(config: StudyConfig) -> None:
         )
 
 
-def base_settings(config: StudyConfig, layout: Layout, prepared: Path) -> TrainConfig:
+def base_settings(config: StudyConfig, layout: StudyLayout, prepared: Path) -> TrainConfig:
     """What all runs of ``train-drafter`` have in common.
 
     Args:
@@ -297,7 +409,3 @@ def part_settings(
     return making.variant(
         base, output, seed, optim=optim, ttt={"warmup_fraction": part.warmup}, run=run, **sections
     )
-
-
-def _work(part: PartConfig) -> float:
-    return float(part.steps * part.batch_size)

@@ -17,8 +17,7 @@ from ..evaluate.replay_walk import walk
 from ..evaluate.results import Figure
 from ..evaluate.summary import task_groups
 from .config import ReplayConfig
-from .joined import CHAIN, EVERYTHING
-from .results import RARE, Cell, Group, GroupKind
+from .results import CHAIN, EVERYTHING, RARE, Cell, GroupKind, QuestionGroup
 
 HEADLINE = "spec-bench"  # the benchmark that published figures are of
 RARE_SETS = "rare", "human-eval"
@@ -32,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnsweredQuestion:
     """One question with the target's answer to it, all that figures need of it.
 
     Attributes:
@@ -70,7 +69,7 @@ def shapes(config: ReplayConfig) -> dict[str, TreeShape]:
     return found
 
 
-def groups_of(asked: Sequence[Asked]) -> list[tuple[Group, Mask]]:
+def groups_of(asked: Sequence[AnsweredQuestion]) -> list[tuple[QuestionGroup, Mask]]:
     """Groups of questions with their members, the headline's first.
 
     The headline is all of Spec-Bench where it is asked, else every set but ``rare``; its tasks and categories follow
@@ -93,10 +92,12 @@ def groups_of(asked: Sequence[Asked]) -> list[tuple[Group, Mask]]:
     return found
 
 
-def _categories(headline: list[str], everything: Mask, categories: npt.NDArray) -> list[tuple[Group, Mask]]:
+def _categories(
+    headline: list[str], everything: Mask, categories: npt.NDArray
+) -> list[tuple[QuestionGroup, Mask]]:
     """Tasks, and below the first of several turns its categories."""
     tasks = task_groups(categories[everything].tolist())
-    found: list[tuple[Group, Mask]] = []
+    found: list[tuple[QuestionGroup, Mask]] = []
     for task, members in tasks.items():
         found.append(_group(task, "task", headline, everything & np.isin(categories, members)))
         if members != (task,):
@@ -108,12 +109,15 @@ def _categories(headline: list[str], everything: Mask, categories: npt.NDArray) 
     return found if len(found) > 1 else []
 
 
-def _group(key: str, kind: GroupKind, sets: list[str], mask: Mask) -> tuple[Group, Mask]:
-    return Group(key=key, kind=kind, sets=sets, questions=int(mask.sum())), mask
+def _group(key: str, kind: GroupKind, sets: list[str], mask: Mask) -> tuple[QuestionGroup, Mask]:
+    return QuestionGroup(key=key, kind=kind, sets=sets, questions=int(mask.sum())), mask
 
 
 def question_sums(
-    replayed: Sequence[Mapping[str, Replayed]], keys: Sequence[str], asked: Sequence[Asked], shape: TreeShape
+    replayed: Sequence[Mapping[str, Replayed]],
+    keys: Sequence[str],
+    asked: Sequence[AnsweredQuestion],
+    shape: TreeShape,
 ) -> Sums:
     """Walk every method of every seed over all answers of one temperature.
 

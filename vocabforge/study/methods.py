@@ -1,22 +1,30 @@
-"""The ways of drafting that a study compares, as candidates that the decoder can build."""
+"""The ways of drafting that a study compares, and their draft heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ..models.heads import HeadOptions
+from ..core.artifact import Artifact, open_artifact
+from ..export.formats import load_drafter, restrict
+from ..models.drafter import Drafter
+from ..models.drafter_io import TargetTensors
+from ..models.head_io import LoadedHead, drafter_digest, load_head
+from ..models.heads import DraftHead, HeadOptions, base_of, build_head, exact_head
+from ..models.lean import LeanModel
+from ..tune.types import HeadSetting, setting_of
 from ..vocab.schedule import schedule_sizes
 from ..vocab.subset import load_subset
-from .config import MethodsConfig, StudyConfig
-from .layout import Layout
+from .config import StudyConfig
+from .layout import StudyLayout
 
 FULL, REDUCED, LOW_RANK = "full", "reduced", "low-rank"  # families, and folders below that of the seed
 PARTS = "joint", "alone"
 
 
 @dataclass(frozen=True)
-class Method:
+class StudyMethod:
     """One way of drafting.
 
     Attributes:
@@ -48,9 +56,13 @@ class Method:
         words = f"{self.name} {self.setting}".lower()
         return "-".join("".join(c if c.isalnum() else " " for c in words).split())
 
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.setting}"
+
 
 def ranker_folder(part: int, training: str) -> str:
-    """Folder of a ranker of rank d/``part``, below the folder of the seed."""
+    """Of a ranker of rank d/``part``, below the folder of the seed."""
     return f"ranker-{part}-{training}"
 
 
@@ -59,104 +71,132 @@ def router_folder(clusters: int) -> str:
     return f"router-{clusters}"
 
 
-def methods(config: StudyConfig, layout: Layout) -> list[Method]:
+def methods(config: StudyConfig, layout: StudyLayout) -> list[StudyMethod]:
     """Every row of the study, the full head first.
 
     Raises:
         ArtifactError: a draft vocabulary is not there yet (the stage ``vocab`` makes them).
     """
-    own, levels = config.methods, config.replay.levels
+    own, levels, rows = config.methods, config.replay.levels, config.target.rows
     found = [
-        Method(FULL, "full head", f"V = {_vocab_size(config)}"),
-        Method(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
+        StudyMethod(FULL, "full head", f"V = {'all' if rows is None else f'{rows:,}'}"),
+        StudyMethod(REDUCED, "EAGLE-3 reduced", f"R = {config.drafters.reduced_size:,}", drafter=REDUCED),
     ]
     for ranking, name in (("fr", "FR-Spec"), ("trim", "VocabTrim")):
-        found += [
-            Method(ranking, name, f"R = {size:,}", vocab=layout.subset(ranking, size)) for size in own.static
-        ]
+        for size in own.static:
+            found.append(StudyMethod(ranking, name, f"R = {size:,}", vocab=layout.subset(ranking, size)))
     ranked = tuple(load_subset(layout.subset("fr", max(own.static))).ranked.tolist())
-    found += [_position(text, ranked, levels) for text in own.position]
-    found += _rankers(own)
-    found.append(Method(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
-    found += _routers(own, levels)
-    for core in own.cores:
-        options = HeadOptions(ranked=ranked[:core], context=own.context)
-        found.append(
-            Method(
-                "context",
-                "context",
-                f"core {core:,}, text {own.context:,}",
-                kind="context",
-                options=options,
-                dynamic=True,
-            )
-        )
-    for core in own.cores:
-        options = HeadOptions(ranked=ranked[:core], shortlist=own.tail)
-        found.append(
-            Method(
-                "hybrid",
-                "hybrid",
-                f"core {core:,}, tail {own.tail:,}",
-                kind="hybrid",
-                head=ranker_folder(own.ranks[0], PARTS[0]),
-                options=options,
-                dynamic=True,
-            )
-        )
-    return found
-
-
-def _vocab_size(config: StudyConfig) -> str:
-    rows = config.target.rows
-    return "all" if rows is None else f"{rows:,}"
-
-
-def _position(text: str, ranked: tuple[int, ...], levels: int) -> Method:
-    law, most, least = text.split(":")
-    sizes = schedule_sizes(law, int(most), int(least), levels)
-    options = HeadOptions(ranked=ranked[: int(most)], schedule=sizes)
-    return Method(
-        "pa-fr", "PA-FR", f"{law} {int(most):,} to {int(least):,}", kind="scheduled", options=options
-    )
-
-
-def _rankers(own: MethodsConfig) -> list[Method]:
-    return [
-        Method(
-            "ranker",
-            f"ranker d/{part}, {training}",
-            f"k = {shortlist:,}",
-            kind="ranker",
-            head=ranker_folder(part, training),
-            options=HeadOptions(shortlist=shortlist),
-            dynamic=True,
-        )
-        for part in own.ranks
-        for training in PARTS
-        for shortlist in own.shortlists
-    ]
-
-
-def _routers(own: MethodsConfig, levels: int) -> list[Method]:
-    found = []
+    for text in own.position:
+        law, most, least = text.split(":")
+        sizes = schedule_sizes(law, int(most), int(least), levels)
+        options = HeadOptions(ranked=ranked[: int(most)], schedule=sizes)
+        setting = f"{law} {int(most):,} to {int(least):,}"
+        found.append(StudyMethod("pa-fr", "PA-FR", setting, kind="scheduled", options=options))
+    for part in own.ranks:
+        for training in PARTS:
+            name, head = f"ranker d/{part}, {training}", ranker_folder(part, training)
+            for k in own.shortlists:
+                found.append(_dynamic("ranker", name, f"k = {k:,}", head, HeadOptions(shortlist=k)))
+    found.append(StudyMethod(LOW_RANK, "low rank", f"d/{own.ranks[0]}", kind="low-rank", head=LOW_RANK))
     for clusters in own.clusters:
         counts = sorted({max(1, round(share * clusters)) for share in own.budgets})
         budgets: dict[str, tuple[int, ...]] = {f"{count}": (count,) for count in counts}
         for law in own.schedules:
             for count in counts[-2:]:
-                least = max(1, count // 2)
-                budgets[f"{law} {count} to {least}"] = schedule_sizes(law, count, least, levels)
-        found += [
-            Method(
-                "router",
-                f"router of {clusters:,}",
-                f"{text} clusters",
-                kind="router",
-                head=router_folder(clusters),
-                options=HeadOptions(budgets=budget, rows="own"),
-                dynamic=True,
-            )
-            for text, budget in budgets.items()
-        ]
+                least_of = max(1, count // 2)
+                budgets[f"{law} {count} to {least_of}"] = schedule_sizes(law, count, least_of, levels)
+        name, head = f"router of {clusters:,}", router_folder(clusters)
+        for text, budget in budgets.items():
+            # In a tree the union over a level's nodes would be open by default, which no single path tells: each row
+            # opens its own clusters, also in trees.
+            options = HeadOptions(budgets=budget, rows="own")
+            found.append(_dynamic("router", name, f"{text} clusters", head, options))
+    for core in own.cores:
+        options = HeadOptions(ranked=ranked[:core], context=own.context)
+        setting = f"core {core:,}, text {own.context:,}"
+        found.append(_dynamic("context", "context", setting, None, options))
+    for core in own.cores:
+        options = HeadOptions(ranked=ranked[:core], shortlist=own.tail)
+        setting, head = f"core {core:,}, tail {own.tail:,}", ranker_folder(own.ranks[0], PARTS[0])
+        found.append(_dynamic("hybrid", "hybrid", setting, head, options))
     return found
+
+
+def _dynamic(kind: str, name: str, setting: str, head: str | None, options: HeadOptions) -> StudyMethod:
+    return StudyMethod(kind, name, setting, kind=kind, head=head, options=options, dynamic=True)
+
+
+class StudyHeads:
+    """Drafters and draft heads of a seed as its methods use them, each part loaded once.
+
+    Args:
+        place: folder of the seed.
+        target: folder of the target; ``model`` the same, loaded.
+
+    Raises:
+        VocabForgeError: a part is missing, damaged, or made for another target (when it is asked for).
+    """
+
+    def __init__(self, place: Path, target: Path, model: LeanModel) -> None:
+        self.place, self.target, self.model = place, target, model
+        self._drafters: dict[str, tuple[Drafter, Artifact | None]] = {}
+        self._trained: dict[str, LoadedHead] = {}
+
+    def drafter(self, name: str = FULL) -> Any:
+        """A trained drafter as it is."""
+        return self._loaded(name)[0]
+
+    def head(self, way: StudyMethod) -> DraftHead:
+        """The draft head of a method; parts with weights of their own are shared."""
+        drafter, artifact = self._loaded(way.drafter)
+        if way.vocab is not None:
+            drafter = restrict(drafter, way.vocab, artifact)
+        if way.kind is None:
+            return exact_head(drafter)
+        module = None
+        if way.head is not None:
+            if way.head not in self._trained:
+                device, dtype = self.model.device, self.model.dtype
+                self._trained[way.head] = load_head(self.place / way.head, device=device, dtype=dtype)
+            module = self._trained[way.head].module
+        return build_head(way.kind, base_of(drafter), module, way.options)
+
+    def setting(self, way: StudyMethod) -> HeadSetting:
+        """Its sizes that time depends on."""
+        return setting_of(self.head(way))
+
+    def content(self, way: StudyMethod) -> dict[str, Any]:
+        """See :func:`content_of_method`."""
+        return content_of_method(self.place, way)
+
+    def _loaded(self, name: str) -> tuple[Drafter, Artifact | None]:
+        if name not in self._drafters:
+            tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight)
+            self._drafters[name] = load_drafter(drafter_folder(self.place, name), tensors, self.target)
+        return self._drafters[name]
+
+
+def drafter_folder(place: Path, name: str) -> Path:
+    """Folder of a drafter of a seed: itself, or inside of the folder of the run that trained it."""
+    inside = place / name / "drafter"
+    return inside if inside.is_dir() else place / name
+
+
+def content_of_method(place: Path, way: StudyMethod) -> dict[str, Any]:
+    """Everything that decides what a method drafts, by content.
+
+    Args:
+        place: folder of the seed.
+    """
+
+    def content(path: Path | None) -> str | None:
+        return None if path is None else open_artifact(path, verify=False).content_hash
+
+    return {
+        "method": way.name,
+        "setting": way.setting,
+        "drafter": drafter_digest(drafter_folder(place, way.drafter)),
+        "vocab": content(way.vocab),
+        "head": content(None if way.head is None else place / way.head),
+        "options": asdict(way.options),
+    }

@@ -23,7 +23,7 @@ _SHORT = 3  # a text is told by its whole from a third of the length on
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is ever multiplied away
 
 
-class Overlap:
+class HeldoutOverlap:
     """Finds runs of words that held-out texts have, too, in other texts.
 
     A word is a run of letters, digits and marks, case-folded; punctuation and space are nothing. Of scripts without

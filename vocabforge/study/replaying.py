@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,61 +15,104 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ..core.artifact import Artifact, open_artifact, write_artifact
+from ..core.artifact import open_artifact, write_artifact
 from ..core.console import say
 from ..core.errors import ArtifactError
+from ..core.files import sha256_file
 from ..corpus.regenerate_rows import content_digest
-from ..evaluate.bench_heads_candidates import Candidate
 from ..evaluate.replay import Drafting, replay
 from ..evaluate.replay_types import Replayed
-from .answering import AnsweringTarget
 from .answers import KIND as ANSWERS
-from .answers import Which, load_answers
+from .answers import AnsweringTarget, Which, load_answers
 from .config import StudyConfig
-from .layout import Layout
-from .methods import Method, methods
-from .study_heads import StudyHeads
+from .layout import StudyLayout
+from .methods import StudyHeads, content_of_method, methods
+from .steps import run_step
 
-KIND, PART = "study-replay", "study-replay-part"
+KIND = "study-replay"
 _LEVEL = 6  # of zlib: ranks of tokens that are mostly missed take a tenth of their bytes
 
 
-def run(config: StudyConfig, layout: Layout, seed: int) -> None:
+def run(config: StudyConfig, layout: StudyLayout, seed: int) -> None:
     """Write the artefact ``study-replay`` of a seed: all methods, greedy and drawn answers.
 
-    What is finished for the same target, answers, drafters, heads and settings is taken over; the answers of one kind
-    are kept beside it until both are done, so that a killed run goes on.
+    What is finished for the same target, answers, drafters, heads and settings is taken over; the ranks of one kind of
+    answers are stored beside it until both are done, so that a killed run resumes.
 
     Raises:
         ArtifactError: what another stage makes is missing or damaged.
         MismatchError: a part was made for another one.
         UsageError: a draft head that cannot be replayed.
     """
-    ways = [as_replayed(way, layout.seed(seed)) for way in methods(config, layout)]
+    own, place, ways = config.replay, layout.seed(seed), methods(config, layout)
     target = AnsweringTarget(layout.target, config.device, 1)
-    keys = {which: _key(config, layout, seed, ways, target.identity, which) for which in get_args(Which)}
-    if _found(layout.replayed(seed), KIND, keys) is not None:
-        say(f"Seed {seed}: the replay is there already")
-        return
-    parts: dict[Which, Artifact] = {}
-    draftings: list[Drafting] | None = None
+    answers = open_artifact(layout.answers, ANSWERS, verify=False).manifest["files"]
+    content = [{"key": way.key, "kind": way.kind, **content_of_method(place, way)} for way in ways]
+    keys: dict[Which, dict[str, Any]] = {
+        which: {
+            "target": target.identity,
+            "answers": answers[f"answers-{which}.jsonl"]["sha256"],
+            "levels": own.levels,
+            "width": own.width,
+            "methods": content_digest(content),
+        }
+        for which in get_args(Which)
+    }
+    with contextlib.suppress(ArtifactError):
+        if open_artifact(layout.replayed(seed), KIND).meta.get("key") == keys:
+            say(f"Seed {seed}: the replay is there already")
+            return
+
+    @cache
+    def draftings() -> list[Drafting]:
+        heads = StudyHeads(place, layout.target, target.model)
+        names = dict.fromkeys(way.drafter for way in ways)
+        return [
+            Drafting(heads.drafter(name), {way.key: heads.head(way) for way in ways if way.drafter == name})
+            for name in names
+        ]
+
+    def make(which: Which, file: Path) -> dict[str, Any]:
+        texts = [one.continuation for one in load_answers(layout, which)]
+        label = f"Replay, {which} answers"
+        found = replay(
+            target.model, draftings(), texts, levels=own.levels, width=own.width, rows=own.rows, label=label
+        )
+        save_file({name: _packed(one) for name, one in found.items()}, file)
+        figures = {}
+        for name, one in found.items():
+            scored = [None if math.isnan(value) else value for value in one.scored]
+            figures[name] = {"rows": len(one.ranks), "scored": scored}
+        return {"figures": figures, "sha256": sha256_file(file)}
+
+    layout.replay.mkdir(parents=True, exist_ok=True)
+    files = {which: layout.replay / f"seed-{seed}-{which}.safetensors" for which in keys}
+    figures = {}
     for which, key in keys.items():
-        place = _place(layout, seed, which)
-        found = _found(place, PART, key)
-        if found is None:
-            if draftings is None:
-                draftings = _draftings(StudyHeads(layout, seed, target.model), ways)
-            _replay(config, layout, target, draftings, which, place, key)
-            found = open_artifact(place, PART)
-        else:
-            say(f"Seed {seed}, {which} answers: replayed before")
-        parts[which] = found
-    _join(layout.replayed(seed), parts, keys, ways)
-    for which in parts:
-        shutil.rmtree(_place(layout, seed, which))
+        file = files[which]
+        made = run_step(
+            f"Seed {seed}: replay of {which} answers",
+            file.with_suffix(".json"),
+            key,
+            partial(make, which, file),
+            partial(_is_there, file),
+        )
+        figures[which] = {way.key: made["figures"][way.key] for way in ways}
+    names = [{"key": way.key, "family": way.family, "name": way.name, "setting": way.setting} for way in ways]
+    meta = {"key": keys, "methods": names, "figures": figures}
+    with write_artifact(layout.replayed(seed), KIND, meta, overwrite=True) as folder:
+        for which, file in files.items():
+            shutil.copyfile(file, folder / f"ranks-{which}.safetensors")
+    for file in files.values():
+        file.unlink()
+        file.with_suffix(".json").unlink()
 
 
-def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed]:
+def _is_there(file: Path, made: Mapping[str, Any]) -> bool:
+    return file.is_file() and sha256_file(file) == made["sha256"]
+
+
+def load_replayed(layout: StudyLayout, seed: int, which: Which) -> dict[str, Replayed]:
     """What was replayed of a seed on the answers of a kind, by the methods' keys.
 
     Rows are those of ``load_answers(layout, which)``, as ``evaluate.replay.cycle_offsets`` places them.
@@ -78,7 +122,7 @@ def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed
     """
     artifact = open_artifact(layout.replayed(seed), KIND)
     try:
-        return _unpacked(artifact.file(_file(which)), artifact.meta["figures"][which])
+        return _unpacked(artifact.file(f"ranks-{which}.safetensors"), artifact.meta["figures"][which])
     except (SafetensorError, zlib.error, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(
             "the ranks of a replay cannot be read",
@@ -86,116 +130,6 @@ def load_replayed(layout: Layout, seed: int, which: Which) -> dict[str, Replayed
             source=artifact.path,
             remedy="run the stage replay",
         ) from error
-
-
-def as_replayed(way: Method, seed: Path) -> Method:
-    """A method with the drafter's own folder, and with shortlists that the rows of a draft step do not share.
-
-    A chain drafts one row a step, so sharing changes nothing there. In a tree a router's shortlist is by default the
-    union over a level's nodes, which the ranks along one path do not tell: a router's trees are replayed with every
-    node's own clusters (``HeadOptions.rows`` ``own``).
-
-    Args:
-        seed: folder of the seed.
-    """
-    inner = Path(way.drafter) / "drafter"  # a training's run folder holds its drafter there
-    drafter = inner.as_posix() if (seed / inner).is_dir() else way.drafter
-    options = replace(way.options, rows="own") if way.kind == "router" else way.options
-    return replace(way, drafter=drafter, options=options)
-
-
-def _key(
-    config: StudyConfig, layout: Layout, seed: int, ways: Sequence[Method], target: str, which: str
-) -> dict[str, Any]:
-    """Everything that decides the ranks on the answers of a kind, by content."""
-    place = layout.seed(seed)
-    answers = open_artifact(layout.answers, ANSWERS, verify=False)
-    made = []
-    for way in ways:
-        head = None if way.head is None else place / way.head
-        one = Candidate(way.name, way.setting, place / way.drafter, way.vocab, head, way.options)
-        made.append({"key": way.key, "kind": way.kind, **one.key()})
-    return {
-        "target": target,
-        "answers": answers.manifest["files"][f"answers-{which}.jsonl"]["sha256"],
-        "levels": config.replay.levels,
-        "width": config.replay.width,
-        "methods": content_digest(made),
-    }
-
-
-def _found(place: Path, kind: str, key: Mapping[str, Any]) -> Artifact | None:
-    """The artefact there, where it was made of the same; None where it must be made."""
-    try:
-        artifact = open_artifact(place, kind)
-    except ArtifactError:
-        return None
-    return artifact if artifact.meta.get("key") == key else None
-
-
-def _draftings(heads: StudyHeads, ways: Sequence[Method]) -> list[Drafting]:
-    """The methods by drafter; heads over a part of its rows among them."""
-    names = dict.fromkeys(way.drafter for way in ways)
-    return [
-        Drafting(heads.drafter(name), {way.key: heads.head(way) for way in ways if way.drafter == name})
-        for name in names
-    ]
-
-
-def _replay(
-    config: StudyConfig,
-    layout: Layout,
-    target: AnsweringTarget,
-    draftings: Sequence[Drafting],
-    which: Which,
-    place: Path,
-    key: Mapping[str, Any],
-) -> None:
-    own = config.replay
-    found = replay(
-        target.model,
-        draftings,
-        [one.continuation for one in load_answers(layout, which)],
-        levels=own.levels,
-        width=own.width,
-        rows=own.rows,
-        label=f"Replay, {which} answers",
-    )
-    figures = {
-        name: {
-            "rows": len(one.ranks),
-            "scored": [None if math.isnan(value) else value for value in one.scored],
-        }
-        for name, one in found.items()
-    }
-    with write_artifact(place, PART, {"key": key, "figures": figures}, overwrite=True) as folder:
-        save_file({name: _packed(one) for name, one in found.items()}, folder / _file(which))
-
-
-def _join(
-    place: Path,
-    parts: Mapping[Which, Artifact],
-    keys: Mapping[Which, Mapping[str, Any]],
-    ways: Sequence[Method],
-) -> None:
-    names = [{"key": way.key, "family": way.family, "name": way.name, "setting": way.setting} for way in ways]
-    figures = {
-        which: {way.key: part.meta["figures"][way.key] for way in ways} for which, part in parts.items()
-    }
-    meta = {"key": keys, "methods": names, "figures": figures}
-    parents: dict[str, str] = {which: part.content_hash for which, part in parts.items()}
-    with write_artifact(place, KIND, meta, parents=parents, overwrite=True) as folder:
-        for which, part in parts.items():
-            shutil.copyfile(part.file(_file(which)), folder / _file(which))
-
-
-def _place(layout: Layout, seed: int, which: str) -> Path:
-    """Where the answers of one kind wait for the other."""
-    return layout.replay / f"seed-{seed}-{which}"
-
-
-def _file(which: str) -> str:
-    return f"ranks-{which}.safetensors"
 
 
 def _packed(one: Replayed) -> np.ndarray[Any, Any]:

@@ -5,18 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ..core.records import read_versioned
 from ..evaluate.results import Figure, Strict
-from .joined import CHAIN, EVERYTHING, GREEDY
 
 RESULTS = "results.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RARE = "rare data"  # the group of rare tokens: the set ``rare``, HumanEval, and the category coding
+CHAIN = "chain"
+EVERYTHING = "all"
+GREEDY, DRAWN = "greedy", "drawn"
+MACHINE, ROOFLINE = COLUMNS = "machine", "roofline"
 
 GroupKind = Literal["all", "set", "task", "category", "rare"]
 
 
-class Group(Strict):
+class QuestionGroup(Strict):
     """Questions that figures are given for.
 
     Attributes:
@@ -31,7 +36,7 @@ class Group(Strict):
     questions: int
 
 
-class Shape(Strict):
+class DraftShape(Strict):
     """A draft shape: ``chain`` or ``tree N``; nodes are counted with the root, levels below it."""
 
     key: str
@@ -41,7 +46,15 @@ class Shape(Strict):
 
 
 class Speed(Strict):
-    """Predicted speed of one request, see ``joined.Predicted``."""
+    """Predicted speed of one request, without prefill.
+
+    Attributes:
+        tokens_per_s: with bounds ``low`` and ``high`` that combine those of the accepted length and of the times.
+        plain: tokens/s of plain decoding.
+        speedup: tokens_per_s / plain.
+        cycle_s: seconds of a cycle; ``head_s``: those of its draft head.
+        notes: where the times extrapolate beyond what was measured.
+    """
 
     tokens_per_s: float
     low: float
@@ -62,7 +75,7 @@ class Cell(Strict):
         share_by_seed: of the full head's accepted length with the same seed, shape, temperature, and questions.
         share: as ``accepted``; its interval is paired: both heads answer the questions that are drawn.
         tokens, cycles: sums over questions and seeds.
-        predicted: by column of ``joined.COLUMNS``.
+        predicted: by column of :data:`COLUMNS`.
     """
 
     accepted_by_seed: list[float | None]
@@ -78,7 +91,7 @@ class MethodFigures(Strict):
     """One way of drafting.
 
     Attributes:
-        key, family, name, setting, dynamic: as in ``methods.Method``.
+        key, family, name, setting, dynamic: as in ``methods.StudyMethod``.
         scored: mean tokens that get an exact logit, by draft step; None where no row was asked.
         exact: share of the V logits that are computed exactly, mean over draft steps.
         coverage: share of a held-out text's tokens inside its draft vocabulary, by text; empty for dynamic ones.
@@ -105,51 +118,6 @@ class MethodFigures(Strict):
     def at(self, shape: str = CHAIN, group: str = EVERYTHING, temperature: str = GREEDY) -> Cell | None:
         """Its figures there; None where the study has none."""
         return self.cells.get(temperature, {}).get(shape, {}).get(group)
-
-
-class StudyClaim(Strict):
-    """A published or intended result beside this study's, see ``claims.Claim``; ``held`` is None where it could not be
-    tried."""
-
-    source: str
-    claim: str
-    compared: str
-    published: str
-    threshold: float
-    value: float | None
-    found: str
-    held: bool | None
-
-
-class Goal(Strict):
-    """The study's goal with one shape at one temperature.
-
-    Attributes:
-        method: key of the fastest dynamic head that keeps enough with few enough exact logits; None where none does.
-        claim: the goal, and whether it is reached.
-    """
-
-    shape: str
-    temperature: str
-    method: str | None
-    claim: StudyClaim
-
-
-class Recommended(Strict):
-    """What ``tune`` would recommend on this machine, out of the study's rows.
-
-    Attributes:
-        method, shape: None where plain decoding is quickest.
-        why: in sentences.
-        places: of it, from 1, by predicted tokens a second of each column, and by share of the accepted length.
-        of: rows that were ranked.
-    """
-
-    method: str | None
-    shape: str | None
-    why: list[str]
-    places: dict[str, int]
-    of: int
 
 
 class Decoded(Strict):
@@ -201,14 +169,12 @@ class StudyResults(Strict):
         created: UTC, ISO 8601.
         vocab_size: V, rows of the LM head.
         columns: prediction columns that some cell has.
-        goals: the first is that of the verdict: the largest tree, greedy.
-        claims: the last is the goal, as the first of ``goals``.
         checked: None where the decoder itself was not asked.
         facts: machine and inputs in words. missing: what this study lacks, in sentences.
         config: the resolved configuration.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     vocabforge: str
     created: str
     size: str
@@ -216,24 +182,25 @@ class StudyResults(Strict):
     command: str
     vocab_size: int
     columns: list[str]
-    shapes: list[Shape]
+    shapes: list[DraftShape]
     temperatures: list[str]
-    groups: list[Group]
+    groups: list[QuestionGroup]
     coverage_texts: list[str]
     methods: list[MethodFigures]
-    goals: list[Goal]
-    claims: list[StudyClaim]
-    recommended: Recommended | None
     checked: Checked | None
     facts: dict[str, str]
     missing: list[str]
     config: dict[str, Any]
+    # Judgements of version 1, which are read and not kept.
+    goals: list[Any] = Field(default=[], exclude=True, repr=False)
+    claims: list[Any] = Field(default=[], exclude=True, repr=False)
+    recommended: Any = Field(default=None, exclude=True, repr=False)
 
     def method(self, key: str | None) -> MethodFigures | None:
         """The method of this key; None where the study has none."""
         return next((one for one in self.methods if one.key == key), None)
 
-    def group(self, key: str) -> Group | None:
+    def group(self, key: str) -> QuestionGroup | None:
         """The group of this key; None where the study has none."""
         return next((one for one in self.groups if one.key == key), None)
 
@@ -250,4 +217,5 @@ def read_study(file: Path) -> StudyResults:
         SCHEMA_VERSION,
         what="results file of the study",
         remedy="run the stage report again",
+        older=(1,),
     )

@@ -31,7 +31,7 @@ SLABS = "full", "static", "scheduled"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RooflineSizes:
     """Of a model and a device.
 
     Attributes:
@@ -63,7 +63,7 @@ class Moved:
 
 
 def head_bytes(
-    head: HeadSetting, sizes: Sizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
+    head: HeadSetting, sizes: RooflineSizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
 ) -> Moved:
     """What a draft head moves in one draft step.
 
@@ -94,7 +94,7 @@ def head_bytes(
 
 
 def head_seconds(
-    head: HeadSetting, sizes: Sizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
+    head: HeadSetting, sizes: RooflineSizes, rows: int = 1, step: int = 0, *, with_mlp: bool = True
 ) -> Moved:
     """Seconds that those bytes take."""
     moved = head_bytes(head, sizes, rows, step, with_mlp=with_mlp)
@@ -111,7 +111,12 @@ def _distinct(head: HeadSetting, tail: int, vocabulary: int, rows: int) -> float
 
 
 def scaled(
-    head: HeadSetting, hidden: int, sizes: Sizes, *, rows: int, scored: Mapping[int, float] | None = None
+    head: HeadSetting,
+    hidden: int,
+    sizes: RooflineSizes,
+    *,
+    rows: int,
+    scored: Mapping[int, float] | None = None,
 ) -> HeadSetting:
     """A head of this study as it would be at another shape.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,65 +20,62 @@ from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..train.machine import keep_freed_memory
 from .config import StudyConfig
-from .layout import Layout
+from .layout import StudyLayout
 
 ALL = "all"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """One stage.
 
     Attributes:
         run: "module:function" of ``(config, layout)``, or of ``(config, layout, seed)``.
         about: what it makes, in a few words.
         needs: stages whose results it reads.
-        by_seed: it runs once for every seed.
         reads: sections of the configuration, or keys of them, that decide what it makes, beside those of the stages
             that it needs.
+        by_seed: it runs once for every seed.
     """
 
     run: str
     about: str
     needs: tuple[str, ...] = ()
-    by_seed: bool = False
     reads: tuple[str, ...] = ()
+    by_seed: bool = False
 
 
 # name -> stage, in order; a new stage is a file and a row.
 STAGES: dict[str, Stage] = {
     "data": Stage(
-        "vocabforge.study.data:run", "conversations, held-out texts by source, questions", reads=("data",)
+        "vocabforge.study.data:run", "conversations, held-out texts by source, questions", (), ("data",)
     ),
-    "target": Stage("vocabforge.study.target:run", "the target model", ("data",), reads=("target",)),
+    "target": Stage("vocabforge.study.target:run", "the target model", ("data",), ("target",)),
     "answers": Stage(
-        "vocabforge.study.answers:run", "what the target itself writes", ("target",), reads=("answers",)
+        "vocabforge.study.answers:run", "what the target itself writes", ("target",), ("answers",)
     ),
     "vocab": Stage(
         "vocabforge.study.vocab:run",
         "draft vocabularies and clusters",
         ("answers",),
-        reads=("methods", "drafters.reduced_size"),
+        ("methods", "drafters.reduced_size"),
     ),
     "drafters": Stage(
         "vocabforge.study.drafters:run",
         "drafters, rankers, routers of every seed",
         ("vocab",),
+        ("drafters",),
         by_seed=True,
-        reads=("drafters",),
     ),
     "replay": Stage(
         "vocabforge.study.replaying:run",
         "acceptance of all methods on all questions",
         ("drafters",),
+        ("replay",),
         by_seed=True,
-        reads=("replay",),
     ),
-    "check": Stage(
-        "vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), reads=("check",)
-    ),
-    "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), reads=("times",)),
-    "report": Stage("vocabforge.study.report:run", "tables, plots, claims", ("check", "times")),
+    "check": Stage("vocabforge.study.check:run", "the decoder itself on a sample", ("replay",), ("check",)),
+    "times": Stage("vocabforge.study.times:run", "how long draft heads take", ("replay",), ("times",)),
+    "report": Stage("vocabforge.study.report:run", "tables, plots, page", ("check", "times")),
 }
 
 
@@ -112,7 +108,7 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
         torch.set_num_threads(config.threads)
     if device.type == "cpu":
         keep_freed_memory()  # logits of a block are tens of megabytes, made anew for every block
-    layout = Layout(config.output)
+    layout = StudyLayout(config.output)
     layout.root.mkdir(parents=True, exist_ok=True)
     with _held(layout, wanted, None if seeds is None else chosen):
         record = StageRecord(layout.root / "stages.json", config)
@@ -125,7 +121,7 @@ def perform(config: StudyConfig, names: Sequence[str], seeds: Sequence[int] | No
 
 
 @contextlib.contextmanager
-def _held(layout: Layout, wanted: Sequence[str], seeds: Sequence[int] | None) -> Iterator[None]:
+def _held(layout: StudyLayout, wanted: Sequence[str], seeds: Sequence[int] | None) -> Iterator[None]:
     """The study's folder for this process; for stages of some seeds only these, so that others can be made beside.
 
     Raises:
@@ -233,7 +229,7 @@ class StageRecord:
         return read_json(self._path, "record of stages") if self._path.is_file() else {}
 
 
-def _check_before(layout: Layout, name: str, record: StageRecord, seeds: Sequence[int]) -> None:
+def _check_before(layout: StudyLayout, name: str, record: StageRecord, seeds: Sequence[int]) -> None:
     needs = STAGES[name].needs
     missing = [(before, words) for before in needs if (words := record.missing(before, seeds)) is not None]
     if missing:
@@ -247,7 +243,7 @@ def _check_before(layout: Layout, name: str, record: StageRecord, seeds: Sequenc
 
 
 def _perform(
-    config: StudyConfig, layout: Layout, name: str, seeds: Sequence[int], record: StageRecord
+    config: StudyConfig, layout: StudyLayout, name: str, seeds: Sequence[int], record: StageRecord
 ) -> None:
     stage = STAGES[name]
     run: Callable[..., None] = load_attribute(stage.run)

@@ -1,7 +1,6 @@
-"""Stage ``times``: how long draft heads take, for this study's model and for the shape of an 8B model, on this machine.
+"""Stage ``times``: how long the draft heads of this study's model take on this machine.
 
-It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what-if``, ``latency.json`` beside it. Both
-measurements are kept by what decides them: a stage that was interrupted goes on with the second one.
+It writes ``times.json`` (:class:`StudyTimes`) and, for ``vocabforge tune --what-if``, ``latency.json`` beside it.
 """
 
 from __future__ import annotations
@@ -12,38 +11,33 @@ from statistics import mean
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 
 from .. import __version__
 from ..core.config import Positive, StrictModel
-from ..core.console import say
 from ..core.files import atomic_write
 from ..core.records import read_versioned
 from ..corpus.tokenizer import load_tokenizer
-from ..evaluate.bench_heads_steps import PlannedStep, Steps
 from ..evaluate.benchmarks import read_questions, spread
 from ..evaluate.environment import describe_environment
 from ..models.device import choose_device
 from ..models.fingerprint import target_fingerprint
 from ..models.head_io import drafter_digest
-from ..models.lean import LeanModel, load_target
+from ..models.lean import load_target
 from ..tune.measure import LatencyBudget, LatencyInputs, measure_latency
 from ..tune.table import LATENCY, LatencyTable, write_latency
 from ..tune.types import HeadSetting, TreeSetting
-from .answer_prompts import question_prompt
-from .answering import study_dtype
-from .answers import question_sets
+from .answers import question_prompt, question_sets, study_dtype
 from .config import StudyConfig
-from .layout import Layout
-from .methods import FULL, Method, methods
-from .roofline import Sizes, scaled
-from .shape_heads import ShapePlan, measure_shape
-from .shape_times import ShapeTimes
-from .study_heads import StudyHeads
+from .layout import StudyLayout
+from .methods import FULL, StudyHeads, StudyMethod, drafter_folder, methods
+from .results import CHAIN
+from .roofline import RooflineSizes, scaled
+from .steps import run_step
 
-SCHEMA_VERSION = 1
-CHAIN, DYNAMIC = "chain", "dynamic tree"
+SCHEMA_VERSION = 2
+DYNAMIC = "dynamic tree"
 _PROMPTS = 48  # whose lengths say how much caches hold
-_UNMEASURED = {"bandwidth", "layer_us", "target_us"}  # settings that are reckoned with, of no measurement
 _OF_FAMILY = 3  # heads of one family whose times the table interpolates between
 
 
@@ -51,15 +45,14 @@ class StudyTimes(StrictModel):
     """``times.json``.
 
     Attributes:
-        heads: sizes of every method's draft head, by ``Method.key``.
+        heads: sizes of every method's draft head, by ``StudyMethod.key``.
         rows, hidden: V and H of the study's target.
         prefix: mean positions that caches hold while a question is answered.
         trees: draft shapes by name: ``chain``, ``tree N`` and ``dynamic tree``.
         latency: this model's latency table.
-        shape: of the larger shape; None where nothing of it was measured.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     vocabforge: str
     heads: dict[str, HeadSetting]
     rows: Positive
@@ -67,14 +60,15 @@ class StudyTimes(StrictModel):
     prefix: Positive
     trees: dict[str, TreeSetting]
     latency: LatencyTable
-    shape: ShapeTimes | None = None
 
-    def large(self, key: str, sizes: Sizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
+    shape: Any = Field(default=None, exclude=True, repr=False)  # version 1 measured a larger shape, too
+
+    def large(self, key: str, sizes: RooflineSizes, scored: Mapping[int, float] | None = None) -> HeadSetting:
         """A method's head at another shape; see :func:`~vocabforge.study.roofline.scaled`."""
         return scaled(self.heads[key], self.hidden, sizes, rows=self.rows, scored=scored)
 
 
-def run(config: StudyConfig, layout: Layout) -> None:
+def run(config: StudyConfig, layout: StudyLayout) -> None:
     """Measure and write ``times.json``.
 
     Raises:
@@ -85,38 +79,41 @@ def run(config: StudyConfig, layout: Layout) -> None:
     model = load_target(layout.target, dtype=getattr(torch, dtype), device=device)
     prompts = study_prompts(config, layout)
     ways = methods(config, layout)
-    heads = StudyHeads(layout, config.seeds[0], model)
+    heads = StudyHeads(layout.seed(config.seeds[0]), layout.target, model)
     settings = {way.key: heads.setting(way) for way in ways}
     trees = trees_of(config)
     prefix = max(1, round(mean(map(len, prompts)) + config.answers.tokens / 2))
+    digests = {
+        "target": target_fingerprint(layout.target),
+        "drafter": drafter_digest(drafter_folder(heads.place, FULL)),
+    }
     key = {
         "environment": describe_environment(device=str(device), dtype=dtype),
         "settings": {name: one.model_dump(mode="json") for name, one in settings.items()},
-        "times": config.times.model_dump(mode="json", exclude=_UNMEASURED),
+        "budget": config.times.budget_s,
         "trees": {name: one.model_dump(mode="json") for name, one in trees.items()},
         "prompts": [len(prompt) for prompt in prompts],
         "vocabforge": __version__,
+        **digests,
     }
-    steps = Steps([PlannedStep("this model", "times", config.times.budget_s), *_planned(config)])
-    digests = {"target": target_fingerprint(layout.target), "drafter": drafter_digest(heads.folder(FULL))}
-    found = steps.run(
-        layout.times.with_name("times-model.json"),
-        key | digests,
-        lambda: _latency(config, heads, _chosen(ways, settings), trees, prompts, digests),
+
+    def measure() -> dict[str, Any]:
+        inputs = LatencyInputs(
+            model,
+            heads.drafter(FULL),
+            [heads.head(way) for way in _chosen(ways, settings)],
+            list(trees.values()),
+            prompts,
+            new=config.answers.tokens,
+            target=digests["target"],
+            digest=digests["drafter"],
+        )
+        return measure_latency(inputs, LatencyBudget(config.times.budget_s)).model_dump(mode="json")
+
+    place = layout.times.with_name("times-model.json")
+    latency = LatencyTable.model_validate(
+        run_step("times of draft heads", place, key, measure, lambda _: True)
     )
-    latency = LatencyTable.model_validate(found)
-    shape = None
-    if config.times.shape_budget_s:
-        sizes = (config.times.shape_rows, config.times.shape_hidden)
-        made = steps.run(
-            layout.times.with_name("times-shape.json"),
-            key,
-            lambda: _shape(config, settings, model, trees, prefix, device),
-        )
-        shape = ShapeTimes.model_validate(made["shape"]) if made["shape"] else None
-        say(
-            f"Times of the larger shape: V = {sizes[0]:,}, H = {sizes[1]:,}" + ("" if shape else ", left out")
-        )
     times = StudyTimes(
         vocabforge=__version__,
         heads=settings,
@@ -125,7 +122,6 @@ def run(config: StudyConfig, layout: Layout) -> None:
         prefix=prefix,
         trees=trees,
         latency=latency,
-        shape=shape,
     )
     write_latency(layout.times.with_name(LATENCY), latency)
     atomic_write(layout.times, times.model_dump_json(indent=1) + "\n")
@@ -143,6 +139,7 @@ def read_times(path: Path) -> StudyTimes:
         SCHEMA_VERSION,
         what="times file of the study",
         remedy="delete the file and run the stage times again",
+        older=(1,),
     )
 
 
@@ -172,7 +169,7 @@ def tree_of(width: int, levels: int, nodes: int) -> TreeSetting | None:
     return TreeSetting(topk=width, depth=levels - 1, total=nodes)
 
 
-def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
+def study_prompts(config: StudyConfig, layout: StudyLayout) -> list[tuple[int, ...]]:
     """Token ids of some questions of every set, evenly spread.
 
     Raises:
@@ -188,17 +185,12 @@ def study_prompts(config: StudyConfig, layout: Layout) -> list[tuple[int, ...]]:
     ]
 
 
-def _planned(config: StudyConfig) -> list[PlannedStep]:
-    budget = config.times.shape_budget_s
-    return [PlannedStep("the larger shape", "times", budget)] if budget else []
-
-
-def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list[Method]:
+def _chosen(ways: Sequence[StudyMethod], settings: Mapping[str, HeadSetting]) -> list[StudyMethod]:
     """Methods whose heads are measured, the full head first: of a family the smallest, a middle and the largest.
 
     The table interpolates between them: by tokens scored and by size of the core.
     """
-    families: dict[object, dict[HeadSetting, Method]] = {}
+    families: dict[object, dict[HeadSetting, StudyMethod]] = {}
     for way in ways:
         setting = settings[way.key]
         family = ("slab",) if setting.kind == "static" else setting.family
@@ -211,50 +203,3 @@ def _chosen(ways: Sequence[Method], settings: Mapping[str, HeadSetting]) -> list
         places = {round(place * (len(order) - 1) / max(count - 1, 1)) for place in range(count)}
         found += [members[order[place]] for place in sorted(places)]
     return sorted(found, key=lambda way: way.family != FULL)
-
-
-def _latency(
-    config: StudyConfig,
-    heads: StudyHeads,
-    chosen: Sequence[Method],
-    trees: Mapping[str, TreeSetting],
-    prompts: Sequence[Sequence[int]],
-    digests: Mapping[str, str],
-) -> dict[str, Any]:
-    inputs = LatencyInputs(
-        heads.model,
-        heads.drafter(FULL),
-        [heads.head(way) for way in chosen],
-        list(trees.values()),
-        prompts,
-        new=config.answers.tokens,
-        target=digests["target"],
-        digest=digests["drafter"],
-    )
-    return measure_latency(inputs, LatencyBudget(config.times.budget_s)).model_dump(mode="json")
-
-
-def _shape(
-    config: StudyConfig,
-    settings: Mapping[str, HeadSetting],
-    model: LeanModel,
-    trees: Mapping[str, TreeSetting],
-    prefix: int,
-    device: torch.device,
-) -> dict[str, Any]:
-    own, width = config.times, max(tree.topk for tree in trees.values())
-    sizes = Sizes(own.shape_rows, own.shape_hidden)
-    plan = ShapePlan(
-        own.shape_hidden,
-        own.shape_rows,
-        width,
-        tuple(sorted({tree.total for tree in trees.values()})),
-        prefix,
-        own.shape_budget_s,
-    )
-    large = [
-        scaled(one, model.config.hidden_size, sizes, rows=model.config.vocab_size)
-        for one in settings.values()
-    ]
-    found = measure_shape(large, plan, device)
-    return {"shape": None if found is None else found.model_dump(mode="json")}

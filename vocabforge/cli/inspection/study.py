@@ -16,11 +16,11 @@ def view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def report_view(artifact: Artifact, request: ViewRequest) -> View:
-    """One method a family, and the claims; the report itself is a page."""
+    """One method a family; the report itself is a page."""
     from ...study.results import RESULTS, read_study
-    from ...study.terminal import study_tables
+    from ...study.tables import methods_table
 
     results = read_study(artifact.file(RESULTS))
     return View(
-        results.model_dump(mode="json"), [facts_table(scalars(artifact.meta)), *study_tables(results)]
+        results.model_dump(mode="json"), [facts_table(scalars(artifact.meta)), methods_table(results)]
     )

@@ -1,8 +1,15 @@
-"""What the comparison of draft heads is made from: drafters, draft vocabularies, clusters, routers."""
+"""Resumable steps of a comparison of draft vocabularies, and what the steps make.
+
+A step stores its result in a JSON file with a hash of everything that decides it. A later run takes the result over if
+the hash is the same and the artefacts that the result names are still there.
+"""
 
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.artifact import MANIFEST, open_artifact
-from ..core.console import ProgressBar
-from ..corpus.packing import PackedRows
+from ..core.console import say
+from ..core.files import atomic_write_json, read_json
 from ..corpus.tokenizer import TextTokenizer
-from ..decode.engine import Decoder
 from ..export.formats import load_drafter
 from ..models.head_io import drafter_digest
 from ..models.head_rows import check_head_fits, digest_start, open_head
-from ..models.lean import LeanModel
 from ..train.config import OptimConfig, TrainConfig
 from ..train.loop import train
 from ..train.router_config import RouterConfig, RouterRunConfig, RouterTrainConfig
@@ -34,12 +39,59 @@ from ..vocab.kmeans_rows import unit_rows
 from ..vocab.select import Fill, SpecialTokens
 from ..vocab.subset import make_subset, save_subset
 from ..vocab.table import FrequencyTable
-from .benchmarks import spread
 
 Counts = npt.NDArray[np.int64]
-ROUTER_LR = 1e-3
-# What fills a draft vocabulary up where too few ids were counted: in a BPE the bytes, then the earliest merges.
+# What fills a draft vocabulary up if too few ids were counted: in a BPE the bytes, then the earliest merges.
 FILL: Fill = "lowest-id"
+
+
+def run_step(
+    name: str,
+    place: Path,
+    key: Mapping[str, Any],
+    make: Callable[[], dict[str, Any]],
+    fits: Callable[[dict[str, Any]], bool] | None = None,
+) -> dict[str, Any]:
+    """The result of a step: made, or taken over from an earlier run.
+
+    Args:
+        name: for the line of progress.
+        place: JSON file of the result.
+        key: everything that decides the result; another key makes it again.
+        make: makes it.
+        fits: whether what a stored result names is still there; by default :func:`still_there`.
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    stored = read_json(place, "result of a step") if place.is_file() else None
+    if isinstance(stored, dict) and stored.get("key") == digest and (fits or still_there)(stored["result"]):
+        say(f"{name}: done before")
+        return dict(stored["result"])
+    say(name)
+    begun = time.monotonic()
+    result = json.loads(json.dumps(make()))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    seconds = time.monotonic() - begun
+    atomic_write_json(place, {"key": digest, "of": key, "seconds": seconds, "result": result})
+    return dict(result)
+
+
+def still_there(result: dict[str, Any]) -> bool:
+    """Whether the artefacts that a stored result names (if any) are there, with the content that they had."""
+    paths = [Path(path) for path in (result.get("heads") or {}).values()]
+    paths += [Path(result[key]) for key in ("path",) if key in result]
+    if not all((path / MANIFEST).is_file() for path in paths) or content_hashes(paths) != result.get(
+        "contents", []
+    ):
+        return False
+    drafter = result.get("drafter")
+    if drafter is None:
+        return True
+    return (Path(drafter) / MANIFEST).is_file() and drafter_digest(Path(drafter)) == result["digest"]
+
+
+def content_hashes(paths: Sequence[Path]) -> list[str]:
+    """Content hash of each artefact."""
+    return [open_artifact(path, verify=False).content_hash for path in paths]
 
 
 def variant(config: TrainConfig, output: Path, seed: int, **sections: dict[str, Any]) -> TrainConfig:
@@ -73,25 +125,6 @@ def train_drafter(config: TrainConfig, prepare: Callable[[Trainer], None] | None
         "heads": {folder.name: str(folder) for folder in heads},
         "contents": content_hashes(heads),
     }
-
-
-def still_there(result: dict[str, Any]) -> bool:
-    """Whether the artefacts of a stored result are there, with the content that they had."""
-    paths = [Path(path) for path in (result.get("heads") or {}).values()]
-    paths += [Path(result[key]) for key in ("path",) if key in result]
-    if not all((path / MANIFEST).is_file() for path in paths):
-        return False
-    if content_hashes(paths) != result["contents"]:
-        return False
-    drafter = result.get("drafter")
-    if drafter is None:
-        return True
-    return (Path(drafter) / MANIFEST).is_file() and drafter_digest(Path(drafter)) == result["digest"]
-
-
-def content_hashes(paths: Sequence[Path]) -> list[str]:
-    """Content hash of each artefact."""
-    return [open_artifact(path, verify=False).content_hash for path in paths]
 
 
 def train_router(
@@ -139,45 +172,6 @@ def train_router(
     path = build_router_trainer(settings, load_drafter, best).run()
     gc.collect()
     return {"path": str(path), "contents": content_hashes([path])}
-
-
-def training_prompts(rows: PackedRows, count: int, length: int) -> list[list[int]]:
-    """Beginnings of training documents, evenly spread.
-
-    Args:
-        count: at most so many.
-        length: tokens of a prompt; in a conversation it is what stands before the first answer.
-    """
-    found = []
-    for row in range(len(rows)):
-        document = np.asarray(rows.document[row])
-        for number in range(1, int(document.max(initial=0)) + 1):
-            places = np.flatnonzero(document == number)
-            learnt = np.flatnonzero(np.asarray(rows.loss_mask[row])[places])
-            before = int(learnt[0]) if len(learnt) else 0
-            size = before if before > 1 else length
-            if size < len(places):
-                found.append(np.asarray(rows.input_ids[row])[places[:size]].tolist())
-    return spread(found, count)
-
-
-def continuation_counts(
-    model: LeanModel, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int], *, new: int, vocab_size: int
-) -> dict[str, Any]:
-    """Counts of the ids that the target itself writes, greedily (VocabTrim).
-
-    Returns:
-        ``counts`` (V,) as a list, and ``tokens`` and ``prompts`` behind them.
-    """
-    context = min(model.config.max_positions, max(map(len, prompts)) + new + 1)
-    decoder = Decoder(model, context=context)
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    with ProgressBar("the target's continuations", len(prompts), "prompts") as bar:
-        for prompt in prompts:
-            made = decoder.generate(prompt, max_new_tokens=new, stop_ids=stop_ids)
-            counts += np.bincount([t for t in made.token_ids if t < vocab_size], minlength=vocab_size)
-            bar.update(1)
-    return {"counts": counts.tolist(), "tokens": int(counts.sum()), "prompts": len(prompts)}
 
 
 def forced_tokens(tokenizer: TextTokenizer, target: Path, *, tools: bool = False) -> tuple[int, ...]:

@@ -17,10 +17,8 @@ from vocabforge.core.config import load_config
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.packing import TrainingSequence, pack
 from vocabforge.corpus.tokenizer import load_tokenizer
-from vocabforge.evaluate.bench_heads_make import training_prompts
-from vocabforge.evaluate.bench_heads_options import HeadBenchOptions, check
-from vocabforge.evaluate.bench_heads_steps import PlannedStep, Steps
-from vocabforge.evaluate.bench_heads_table import cells, markdown, summarise
+from vocabforge.study.draft_heads import HeadBenchOptions, cells, check, markdown, summarise, training_prompts
+from vocabforge.study.steps import run_step
 from vocabforge.train.config import TrainConfig
 from vocabforge.vocab.subset import load_subset
 
@@ -170,8 +168,7 @@ def test_a_step_is_made_again_for_another_key_or_a_lost_artefact(tmp_path: Path)
         return {"value": made[-1]}
 
     def run(key: int, fits: bool = True) -> int:
-        steps = Steps([PlannedStep("one", "", 1.0)])
-        return int(steps.run(tmp_path / "one.json", {"key": key}, make, lambda _: fits)["value"])
+        return int(run_step("one", tmp_path / "one.json", {"key": key}, make, lambda _: fits)["value"])
 
     assert [run(1), run(1), run(2), run(2), run(2, fits=False)] == [0, 0, 1, 1, 2]
 
